@@ -15,15 +15,15 @@ import (
 	"rivulet/image/device/layout"
 )
 
-// A block map says which parts of the image have to be written (bmaptool's format,
-// version 2.0): a card of 32 GB is not written with zeros.
+// A block map lists the parts of the image that have to be written (bmaptool's format, version 2.0), so that the empty
+// part of a card of 32 GB is not written.
 const blockSize = 4096
 
 // span is a range of blocks, both ends included.
 type span struct{ first, last int64 }
 
-// mapped are the blocks that matter: the table, each partition up to its last byte
-// that is not zero, all of the data partition (its zeros are meant), and the second table.
+// mapped returns the blocks to write: the partition table, each partition up to its last byte that is not zero, all of
+// the data partition (its zeros have a meaning), and the second table.
 func (j *job) mapped() ([]span, error) {
 	all := []span{{0, layout.Start/blockSize - 1}}
 	for _, p := range j.partitions() {
@@ -82,7 +82,7 @@ type bmapFile struct {
 	BlockMap []bmapRange `xml:"BlockMap>Range"`
 }
 
-// blockMap writes the map of an image. Its own hash is taken with zeros in its place.
+// blockMap writes the map of an image. The map's own hash is computed with zeros in its place.
 func blockMap(image string, spans []span) ([]byte, error) {
 	f, err := os.Open(image)
 	if err != nil {
@@ -113,7 +113,7 @@ func blockMap(image string, spans []span) ([]byte, error) {
 	return bytes.Replace(text, []byte(zero), []byte(hex.EncodeToString(sum[:])), 1), nil
 }
 
-// joined makes one span of those that touch.
+// joined merges spans that touch.
 func joined(spans []span) (all []span) {
 	for _, s := range spans {
 		if n := len(all); n > 0 && s.first <= all[n-1].last+1 {

@@ -14,19 +14,18 @@ import (
 	"rivulet/image/device/tree"
 )
 
-// What the kernel is told. gpt: where the first table was cut while it was written,
-// take the second. gpt_auto: all mounts are made by the initrd. panic: a device starts again. memory is for kernels of the
-// Raspberry Pi's makers; Debian's have that group on. The serial line is ttyAMA10 on the 5, ttyS1 before.
-// crash is memory that outlives a start, for the last 32 kB that a kernel says as it crashes (its
-// Documentation: admin-guide/kernel-parameters, admin-guide/ramoops).
+// The kernel's command line. gpt: use the second partition table if the first was cut while it was written. gpt_auto:
+// the initrd makes all mounts. panic: the device restarts. memory: for kernels of the Raspberry Pi's makers; Debian's
+// have that cgroup on. The serial line is ttyAMA10 on the Pi 5, ttyS1 on earlier ones. crash: memory that survives a
+// restart, for the last 32 kB that a kernel logs as it crashes (its Documentation: admin-guide/kernel-parameters,
+// admin-guide/ramoops).
 const (
 	crash     = " reserve_mem=256K:4096:crash pstore.kmsg_bytes=32768"
 	commandPC = "rivulet.slot=@SLOT@ console=tty0 console=ttyS0,115200 net.ifnames=0 panic=10 gpt systemd.gpt_auto=no quiet systemd.show_status=auto" + crash
 	commandPi = "rivulet.slot=@SLOT@ console=ttyAMA10,115200 console=ttyS1,115200 console=tty1 net.ifnames=0 panic=10 cgroup_enable=memory cgroup_memory=1 quiet systemd.show_status=auto" + crash
 )
 
-// configPi is the firmware's configuration. gpu_mem stays away: the smallest one asks
-// for other firmware files.
+// configPi is the firmware's configuration. It has no gpu_mem: the smallest value requires other firmware files.
 const configPi = `# Rivulet on Raspberry Pi 3, 4 and 5. Which slot starts is in slot.cfg.
 arm_64bit=1
 enable_uart=1
@@ -62,7 +61,7 @@ func (j *job) boot() error {
 	if err := add(); err != nil {
 		return err
 	}
-	// The slot's folder as it is in the bundle, and filled in on the FAT partition.
+	// The bundle has the slot's folder unchanged; on the FAT partition it is filled in.
 	err := each(j.slot, func(rel string, info fs.FileInfo) error {
 		if info.IsDir() {
 			return nil
@@ -102,8 +101,8 @@ func (j *job) bootPC() error {
 	}), copyFile(j.in("usr/lib/systemd/boot/efi/systemd-bootx64.efi"), filepath.Join(j.fat, "EFI/BOOT/BOOTX64.EFI"), 0o644))
 }
 
-// firmwarePi are the files that the Raspberry Pi's chip reads: bootcode and start are
-// for the 3, start4 for the 4 and its modules; the 5 has all of it in its EEPROM.
+// firmwarePi are the files that the Raspberry Pi's chip reads: bootcode and start on the 3, start4 on the 4 and its
+// modules; the 5 has them in its EEPROM.
 var firmwarePi = []string{"bootcode.bin", "start.elf", "fixup.dat", "start4.elf", "fixup4.dat"}
 
 func (j *job) bootPi() error {
@@ -125,7 +124,7 @@ func (j *job) bootPi() error {
 	if err != nil {
 		return err
 	}
-	// The firmware unpacks it.
+	// The firmware decompresses it.
 	var packed strings.Builder
 	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
 	if err != nil {
@@ -143,10 +142,9 @@ func (j *job) bootPi() error {
 	})
 }
 
-// newerPi5 makes the overlay that the firmware lays over the tree of the Raspberry
-// Pi 5 where the chip is of the newer revision (2 GB, 16 GB, boards from 1.1 on): its
-// pins lie elsewhere, and without it the kernel stops early. Debian's kernel has a
-// second tree instead, and the firmware does not ask for that.
+// newerPi5 makes the overlay that the firmware applies to the Raspberry Pi 5's device tree if the chip is of the newer
+// revision (2 GB, 16 GB, boards from 1.1 on): its pins are elsewhere, and without the overlay the kernel stops early.
+// Debian's kernel has a second tree instead, which the firmware does not load.
 func (j *job) newerPi5() error {
 	from, err := readTree(filepath.Join(j.slot, card.Pi5))
 	if err != nil {
@@ -162,7 +160,7 @@ func (j *job) newerPi5() error {
 	}
 	return putAll(map[string]string{
 		filepath.Join(j.slot, card.NewerOverlay): string(o.Encode()),
-		// Without it the firmware looks for overlays outside of the slot.
+		// Without this file the firmware takes overlays from outside of the slot.
 		filepath.Join(j.slot, card.Overlays, "README"): "For the kernel beside this folder; see docs/design/image.md.\n",
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// writeCPIO packs a tree as the kernel wants an initrd (newc), everything root's and
-// of one time, so that the same tree makes the same bytes.
+// writeCPIO packs a tree in the kernel's initrd format (newc), all owned by root and with one time, so that the same
+// tree gives the same bytes.
 func writeCPIO(w io.Writer, dir string, t time.Time) error {
 	n := 0
 	entry := func(name string, mode uint32, content []byte) error {

@@ -16,11 +16,11 @@ import (
 
 const rootLimit = layout.RootSize
 
-// extent is one partition of the image: what is in it, and up to where it matters.
+// extent is one partition of the image: its content, and how much of it is written.
 type extent struct {
 	begin, size int64
 	file        string
-	whole       bool // zeros in it mean zeros
+	whole       bool // its zeros have a meaning
 }
 
 // partitions are the four of the image, in order.
@@ -41,11 +41,11 @@ func (j *job) partitions() []extent {
 // imageSize leaves room for the second partition table.
 const imageSize = layout.Start + layout.BootSize + 2*layout.RootSize + layout.DataSize + layout.MiB
 
-// table is what sfdisk makes the partition table of. The names of disk and partitions
-// are the same in every image; a device is told apart by what it makes of itself.
+// table is the input of sfdisk. The names of disk and partitions are the same in every image; a device gets its
+// identity at its first boot.
 func (j *job) table() string {
 	var b strings.Builder
-	if j.arch == "arm64" { // the boot ROM of the Raspberry Pi 3 wants this one
+	if j.arch == "arm64" { // required by the boot ROM of the Raspberry Pi 3
 		b.WriteString("label: dos\nlabel-id: 0x52495655\nunit: sectors\n")
 	} else {
 		b.WriteString("label: gpt\nlabel-id: 52495655-0000-4000-8000-000000000000\nunit: sectors\n")
@@ -60,7 +60,7 @@ func (j *job) table() string {
 		if j.arch != "arm64" {
 			fmt.Fprintf(&b, ", uuid=52495655-0000-4000-8000-00000000000%d, name=%s", i+1, names[i])
 			if i == 0 {
-				b.WriteString(", attrs=LegacyBIOSBootable") // what gptmbr.bin looks for
+				b.WriteString(", attrs=LegacyBIOSBootable") // gptmbr.bin boots the partition with it
 			}
 		}
 		b.WriteByte('\n')
@@ -68,7 +68,7 @@ func (j *job) table() string {
 	return b.String()
 }
 
-// disk puts the partitions and the loader for BIOS together.
+// disk combines the partitions and the loader for BIOS.
 func (j *job) disk() error {
 	if err := errors.Join(j.makeFAT(), j.makeData()); err != nil {
 		return err
@@ -106,8 +106,8 @@ func (j *job) disk() error {
 	return f.Close()
 }
 
-// check reads an image for the Raspberry Pi as its firmware will: nobody sees on a
-// dark board what is missing. What a PC needs shows in an emulator.
+// check reads an image for the Raspberry Pi as its firmware will, because a board that does not start shows no error.
+// An image for a PC is tested in an emulator.
 func (j *job) check() error {
 	if j.arch != "arm64" {
 		return nil
@@ -121,7 +121,7 @@ func (j *job) check() error {
 
 func (j *job) rawImage() string { return filepath.Join(j.work, "disk.img") }
 
-// copyAt copies a file into the image, leaving holes where it has only zeros.
+// copyAt copies a file into the image, with holes for its zeros.
 func copyAt(to *os.File, from string, at int64) error {
 	f, err := os.Open(from)
 	if err != nil {
@@ -151,8 +151,8 @@ func (j *job) epochEnv() []string {
 	return []string{"SOURCE_DATE_EPOCH=" + t, "E2FSPROGS_FAKE_TIME=" + t, "MTOOLS_SKIP_CHECK=1"}
 }
 
-// makeFAT makes the boot partition, with syslinux on it for PCs. hidden sectors: its
-// place on the disk, which the loader in the partition reckons with.
+// makeFAT makes the boot partition, with syslinux for PCs. hidden is its first sector on the disk, which the loader in
+// the partition needs.
 func (j *job) makeFAT() error {
 	fat := filepath.Join(j.work, "boot.vfat")
 	os.Remove(fat)
@@ -163,7 +163,7 @@ func (j *job) makeFAT() error {
 		"-h", fmt.Sprint(layout.Start/layout.Sector), "-C", fat, fmt.Sprint(layout.BootSize/1024)); err != nil {
 		return err
 	}
-	// One by one in a fixed order: mcopy of a folder takes it as the disk gives it.
+	// One by one in a fixed order: mcopy of a folder uses the order on disk.
 	if err := each(j.fat, func(rel string, info fs.FileInfo) error {
 		if info.IsDir() {
 			return runIn("", j.epochEnv(), "", "mmd", "-i", fat, "::/"+rel)
@@ -178,8 +178,8 @@ func (j *job) makeFAT() error {
 	return runIn("", j.epochEnv(), "", "syslinux", "--directory", "/syslinux", "--install", fat)
 }
 
-// makeData makes the data partition, empty and small. Its blocks are those of a large
-// file system: it grows to the disk's end on the device.
+// makeData makes the data partition, empty and small. Its block size is that of a large file system, because it grows
+// to the disk's end on the device.
 func (j *job) makeData() error {
 	data := filepath.Join(j.work, "data.ext4")
 	os.Remove(data)

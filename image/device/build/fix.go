@@ -10,10 +10,9 @@ import (
 	"strings"
 )
 
-// in is a path in the root tree.
 func (j *job) in(path ...string) string { return filepath.Join(append([]string{j.root}, path...)...) }
 
-// unneeded is not in the image: texts for people, and drivers of what no shelf has.
+// unneeded is left out of the image: documentation, and drivers of hardware that is not supported.
 var unneeded = []string{
 	"usr/share/man", "usr/share/info", "usr/share/locale", "usr/share/lintian", "usr/share/bug", "usr/share/i18n",
 	"usr/lib/udev/hwdb.d", "usr/share/bash-completion", "usr/share/zsh", "usr/include", "usr/share/perl5",
@@ -23,10 +22,9 @@ var unneeded = []string{
 	"usr/lib/firmware/rtw88", "usr/lib/firmware/rtw89", "usr/lib/firmware/rtl_bt", "usr/lib/firmware/rtlwifi",
 }
 
-// fix does what the packages' scripts would have done, without running anything of
-// the image: it may be for another processor.
+// fix replaces the packages' scripts. It runs nothing of the image, which may be for another processor.
 func (j *job) fix() error {
-	// The copyrights stay: they are what the licences ask for.
+	// The copyright files stay: the licences require them.
 	docs, _ := filepath.Glob(j.in("usr/share/doc/*/*"))
 	for _, d := range docs {
 		if filepath.Base(d) != "copyright" {
@@ -41,8 +39,7 @@ func (j *job) fix() error {
 	return errors.Join(j.kernelFiles(), j.users(), j.links(), j.certificates())
 }
 
-// kernelFiles finds the kernel, drops device trees of other machines and makes the
-// index of modules.
+// kernelFiles finds the kernel, removes device trees of other machines and makes the index of modules.
 func (j *job) kernelFiles() error {
 	found, _ := filepath.Glob(j.in("usr/lib/modules/*"))
 	if len(found) != 1 {
@@ -60,8 +57,8 @@ func (j *job) kernelFiles() error {
 	return run("", "depmod", "-b", j.root, j.kernel)
 }
 
-// users makes the files of users and groups: Debian's fixed ones, then those that
-// the packages declare for systemd. Nobody has a password.
+// users makes the files of users and groups: Debian's fixed ones, then those that the packages declare for systemd. No
+// user has a password.
 func (j *job) users() error {
 	if err := errors.Join(
 		copyFile(j.in("usr/share/base-passwd", "passwd.master"), j.in("etc/passwd"), 0o644),
@@ -77,7 +74,7 @@ func (j *job) users() error {
 			return err
 		}
 		for line := range strings.Lines(string(raw)) {
-			// u! locks the account for good, which an older systemd on the build host does not know.
+			// u! locks the account; an older systemd on the build host does not support it.
 			if rest, locked := strings.CutPrefix(line, "u!"); locked {
 				line = "u" + rest
 			}
@@ -85,7 +82,7 @@ func (j *job) users() error {
 		}
 		declared.WriteByte('\n')
 	}
-	// sshd's own user is made by a script in Debian 13.
+	// In Debian 13 a script creates the user of sshd.
 	declared.WriteString("u sshd - \"sshd\" /run/sshd /usr/sbin/nologin\nu iwd - \"iwd\"\n")
 	if err := runIn("", nil, declared.String(), "systemd-sysusers", "--root="+j.root, "-"); err != nil {
 		return err
@@ -110,7 +107,7 @@ func (j *job) users() error {
 	return nil
 }
 
-// links are those that scripts make, and what update-alternatives would.
+// links replace those made by scripts and by update-alternatives.
 func (j *job) links() error {
 	var errs []error
 	for path, to := range map[string]string{
@@ -125,7 +122,7 @@ func (j *job) links() error {
 		"etc/mtab":        "../proc/self/mounts",
 		"etc/os-release":  "../usr/lib/os-release",
 		"etc/localtime":   "/usr/share/zoneinfo/UTC",
-		// What the kernel may send on which channel, as its authors signed it.
+		// The database of allowed radio channels, as signed by its authors.
 		"usr/lib/firmware/regulatory.db":     "regulatory.db-upstream",
 		"usr/lib/firmware/regulatory.db.p7s": "regulatory.db.p7s-upstream",
 	} {
@@ -146,7 +143,7 @@ func (j *job) links() error {
 		}
 	}
 	return errors.Join(append(errs, putAll(map[string]string{
-		// PAM is put together by a script: these are the five files it would write.
+		// A script generates the PAM configuration: these are the five files that it would write.
 		j.in("etc/pam.d/common-account"):                "account required pam_unix.so\n",
 		j.in("etc/pam.d/common-auth"):                   "auth required pam_deny.so\n",
 		j.in("etc/pam.d/common-password"):               "password required pam_deny.so\n",

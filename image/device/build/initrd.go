@@ -14,7 +14,7 @@ import (
 	"rivulet/image/device/files"
 )
 
-// initrd packs busybox, the modules that may be needed to reach the disk, and init.
+// initrd packs busybox, the modules that may be needed to read the disk, and init.
 func (j *job) initrd() error {
 	tree := filepath.Join(j.work, "initrd")
 	if err := os.RemoveAll(tree); err != nil {
@@ -53,13 +53,13 @@ func (j *job) initrd() error {
 	return packed.Close()
 }
 
-// applets are the programs that init calls.
+// applets are the programs that init runs.
 func applets() []string {
 	return []string{"basename", "cat", "chmod", "chroot", "cmp", "cp", "dd", "dirname", "dmesg", "echo", "find", "findfs", "grep", "head", "ls", "mkdir", "modprobe", "mount", "mv",
 		"printf", "readlink", "reboot", "rm", "sed", "sh", "sleep", "sort", "switch_root", "sync", "tail", "tr", "umount", "uname", "wc", "xargs", "yes"}
 }
 
-// modules copies the listed ones and what they depend on, unpacked: busybox cannot.
+// modules copies the listed modules and their dependencies, decompressed, because busybox cannot decompress them.
 func (j *job) modules(tree string) error {
 	from := j.in("usr/lib/modules", j.kernel)
 	to := filepath.Join(tree, "usr/lib/modules", j.kernel)
@@ -100,14 +100,14 @@ func (j *job) modules(tree string) error {
 	return run("", "depmod", "-b", tree, j.kernel)
 }
 
-// module is a module's name, by that or by its file's.
+// module converts the name or file name of a module to its name.
 func module(path string) string {
 	name, _, _ := strings.Cut(filepath.Base(strings.TrimSpace(path)), ".ko")
 	return strings.ReplaceAll(name, "-", "_")
 }
 
-// unknown are the names that the kernel has neither as a module nor built in. One
-// that is only spelled wrong would else be left out in silence, and with it the disk.
+// unknown returns the names that the kernel has neither as a module nor built in. A misspelled name would otherwise be
+// left out without an error, and the disk would not be found.
 func unknown(names []string, dep, builtin string) []string {
 	known := map[string]bool{}
 	for _, list := range []string{dep, builtin} {
@@ -119,8 +119,7 @@ func unknown(names []string, dep, builtin string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return known[module(n)] })
 }
 
-// pick finds the files of modules by name, with their dependencies. What is built
-// into this kernel is not there, and not missed.
+// pick returns the files of the named modules and their dependencies, without those that are built in.
 func pick(dep string, names []string) []string {
 	var all []string
 	for line := range strings.Lines(dep) {
@@ -150,7 +149,7 @@ func (j *job) squash() error {
 	out := filepath.Join(j.work, "root.squashfs")
 	os.Remove(out)
 	t := fmt.Sprint(j.epoch.Unix())
-	// Files that are not root's alone: what mksquashfs is not told by the tree when it does not run as root.
+	// Owners and modes that the tree does not have when mksquashfs does not run as root.
 	args := []string{j.root, out, "-noappend", "-quiet", "-no-progress", "-all-root", "-no-xattrs", "-comp", "zstd", "-Xcompression-level", "15", "-b", "256K",
 		"-mkfs-time", t, "-all-time", t, "-p", "etc/shadow m 640 0 42", "-p", "etc/gshadow m 640 0 42"}
 	if err := run("", "mksquashfs", args...); err != nil {

@@ -1,6 +1,6 @@
-// Command build makes a device image and the bundle that updates one that runs (docs/design/image.md), without
-// root, loop device, emulation or scripts of packages. It reads packages.list, packages.lock, the product's binary
-// and what apt has; it alone writes -out, -work and the cache of packages. The same inputs make the same bytes.
+// Command build makes a device image and the bundle that updates a device (docs/design/image.md), without root, loop
+// device, emulation or scripts of packages. It reads packages.list, packages.lock, the product's binary and the package
+// sources; it alone writes -out, -work and the cache of packages. The same inputs give the same bytes.
 //
 //	go run ./image/device/build -arch amd64 -binary bin/rivulet -version v1 -out bin/image
 //	go run ./image/device/build -lock
@@ -24,10 +24,10 @@ const (
 	renew    = "take what apt offers now with `make image-lock`, read the diff of " + lockFile + " and commit it"
 )
 
-// job is one image that is made.
+// job builds one image.
 type job struct {
 	arch, binary        string
-	version, kubernetes string // as `rivulet version` says them
+	version, kubernetes string // as in the output of `rivulet version`
 	out, work           string
 	epoch               time.Time // of everything in the image
 	debs                []debian.Deb
@@ -46,7 +46,7 @@ func main() {
 	lock := flag.Bool("lock", false, "write "+lockFile+" anew with what apt offers")
 	raw := flag.Bool("raw", false, "keep the image uncompressed too, for tests")
 	flag.Parse()
-	syscall.Umask(0o022) // what we and depmod write has the modes of the image, whoever builds it
+	syscall.Umask(0o022) // files written by this program and depmod get the image's modes, whatever the user's umask
 	err := error(nil)
 	if *lock {
 		err = writeLock(*work)

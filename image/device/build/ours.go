@@ -12,8 +12,8 @@ import (
 	"rivulet/systemd"
 )
 
-// ours puts what is not Debian's into the root: the product, its units (package systemd,
-// as `rivulet install`) and the files of image/device/files.
+// ours adds the files that are not Debian's to the root: the product, its units (package systemd, as `rivulet install`)
+// and the files of image/device/files.
 func (j *job) ours() error {
 	if err := copyFile(j.binary, j.in(systemd.Binary), 0o755); err != nil {
 		return fmt.Errorf("%w; make build for %s first", err, j.arch)
@@ -40,11 +40,11 @@ func (j *job) ours() error {
 		return put(j.in(strings.TrimPrefix(name, "root/")), string(raw), mode)
 	}),
 		put(j.in("etc/rivulet-image"), fmt.Sprintf("version=%s\narch=%s\nkernel=%s\n", j.version, j.arch, j.kernel), 0o644),
-		// An empty machine-id would be a first boot to systemd, which would ask for presets to be
-		// applied: ours are applied here, and the initrd makes the id.
+		// With an empty machine-id systemd would assume a first boot and apply presets: they are applied here, and the
+		// initrd makes the id.
 		put(j.in("etc/machine-id"), "", 0o444),
 		j.units())
-	// What systemd would do anew after an update is done.
+	// Marks the steps that systemd repeats after an update as done.
 	for _, d := range []string{"etc", "var"} {
 		stamp := j.in(d, ".updated")
 		errs = append(errs, put(stamp, "", 0o644), os.Chtimes(stamp, time.Time{}, j.epoch))
@@ -52,16 +52,15 @@ func (j *job) ours() error {
 	return errors.Join(errs...)
 }
 
-// masked are units that a device has no use for, or that could wait for something
-// that is not there.
+// masked are units without a use on a device, or that could wait for something that does not exist.
 var masked = []string{
 	"systemd-hwdb-update.service", "systemd-journal-catalog-update.service", "systemd-firstboot.service",
 	"systemd-networkd-wait-online.service", "systemd-networkd-persistent-storage.service", "systemd-remount-fs.service", "systemd-update-done.service",
 	"ldconfig.service", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
 	"fstrim.timer", "modprobe@drm.service", "ssh.socket", "systemd-journal-flush.service",
 	"systemd-growfs-root.service", "systemd-boot-random-seed.service",
-	"getty@.service", "serial-getty@.service", "console-getty.service", // nobody can log in without a key, and the screen shows the state
-	"systemd-bless-boot.service", // the update says whether a slot is good, not a boot that got far enough
+	"getty@.service", "serial-getty@.service", "console-getty.service", // login needs a key, and the screen shows the state
+	"systemd-bless-boot.service", // the update evaluates a slot; reaching a boot target is not enough
 }
 
 func (j *job) units() error {

@@ -14,7 +14,7 @@ import (
 
 var arches = []string{"amd64", "arm64"}
 
-// wanted reads the list: what is asked for on an architecture, and what is left out.
+// wanted reads the list: the packages of an architecture, and those left out.
 func wanted(text []byte, arch string) (want, left []string, err error) {
 	n := 0
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
@@ -55,8 +55,8 @@ const lockHead = `# What images are made of: architecture of the image, package,
 # Written by make image-lock from packages.list; every package is checked against it.
 `
 
-// writeLock resolves the list for all architectures. A package that is the same
-// for all stands there once per image, so that each is read by itself.
+// writeLock resolves the list for all architectures. A package that all of them share is listed once per image, so that
+// each list is complete.
 func writeLock(work string) error {
 	text, err := os.ReadFile(listFile)
 	if err != nil {
@@ -86,7 +86,7 @@ func writeLock(work string) error {
 	return os.WriteFile(lockFile, out.Bytes(), 0o644)
 }
 
-// locked are the packages of one image.
+// locked returns the packages of one image.
 func locked(text []byte, arch string) ([]debian.Deb, error) {
 	var mine bytes.Buffer
 	for line := range bytes.Lines(text) {
@@ -101,8 +101,7 @@ func locked(text []byte, arch string) ([]debian.Deb, error) {
 	return debs, err
 }
 
-// unpack makes the root tree of the packages, base-files first: its links say
-// where /bin and /lib are.
+// unpack makes the root tree from the packages, base-files first: it has the links /bin and /lib.
 func (j *job) unpack() error {
 	text, err := os.ReadFile(lockFile)
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 	"rivulet/image/filesum"
 )
 
-// name is that of everything published of this image.
+// name is the file name of a published part of this image.
 func (j *job) name(end string) string {
 	return filepath.Join(j.out, "rivulet-"+j.version+"-"+j.arch+end)
 }
 
-// bundle packs what updates a slot of a device that runs.
+// bundle packs the update of a slot.
 func (j *job) bundle() error {
 	var names []string
 	from := map[string]string{layout.RootName: filepath.Join(j.work, "root.squashfs")}
@@ -87,7 +87,7 @@ func replace(path string, write func(io.Writer) error) error {
 
 const compressedLimit = 250 << 20
 
-// publish compresses the image and writes what goes beside it.
+// publish compresses the image and writes the files beside it.
 func (j *job) publish(keepRaw bool) error {
 	packed := j.name(".img.zst")
 	if err := run("", "zstd", "-q", "-f", "-12", "-T0", j.rawImage(), "-o", packed); err != nil {

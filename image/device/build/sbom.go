@@ -10,8 +10,7 @@ import (
 	"rivulet/image/filesum"
 )
 
-// The bill of materials, as SPDX 2.3: Debian's packages with their hashes, and the
-// Go modules that the product is built of.
+// The bill of materials, as SPDX 2.3: Debian's packages with their hashes, and the Go modules of the product.
 type spdx struct {
 	Version   string         `json:"spdxVersion"`
 	License   string         `json:"dataLicense"`

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// run runs a tool of the build host, in a folder. What it says is in the error.
+// run runs a tool of the build host in a folder. Its output is in the error.
 func run(dir, program string, args ...string) error { return runIn(dir, nil, "", program, args...) }
 
 func runIn(dir string, env []string, input, program string, args ...string) error {
@@ -21,7 +21,7 @@ func runIn(dir string, env []string, input, program string, args ...string) erro
 	if input != "" {
 		cmd.Stdin = strings.NewReader(input)
 	}
-	if cmd.Err != nil { // sbin may not be on the caller's PATH
+	if cmd.Err != nil { // sbin may be missing in the caller's PATH
 		if path := "/usr/sbin/" + program; exists(path) {
 			cmd.Path, cmd.Err = path, nil
 		} else {
@@ -47,7 +47,7 @@ func put(path, content string, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(path); err != nil { // not through a link
+	if err := os.RemoveAll(path); err != nil { // do not write through a link
 		return err
 	}
 	if err := os.WriteFile(path, []byte(content), mode); err != nil {
@@ -56,7 +56,7 @@ func put(path, content string, mode os.FileMode) error {
 	return os.Chmod(path, mode)
 }
 
-// putAll writes files that everybody may read, by path.
+// putAll writes world-readable files, by path.
 func putAll(files map[string]string) error {
 	var errs []error
 	for path, content := range files {
@@ -65,7 +65,7 @@ func putAll(files map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// removeAll removes what patterns name below the root.
+// removeAll removes the matches of patterns below the root.
 func (j *job) removeAll(patterns ...string) error {
 	var errs []error
 	for _, pattern := range patterns {
@@ -77,7 +77,7 @@ func (j *job) removeAll(patterns ...string) error {
 	return errors.Join(errs...)
 }
 
-// link makes a symbolic link, in place of what is there.
+// link makes a symbolic link and replaces an existing file.
 func link(to, path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -96,7 +96,7 @@ func copyFile(from, to string, mode os.FileMode) error {
 	return put(to, string(raw), mode)
 }
 
-// settle gives every file of a tree the same time: what a packer writes down.
+// settle gives every file of a tree the same time, which packers write.
 func settle(dir string, t time.Time) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Type()&fs.ModeSymlink != 0 {

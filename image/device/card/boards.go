@@ -5,13 +5,13 @@ import "rivulet/image/device/tree"
 // Names in a slot's folder.
 const (
 	Pi5          = "bcm2712-rpi-5-b.dtb"
-	NewerPi5     = "bcm2712-d-rpi-5-b.dtb" // as Debian has it, with the newer revision of the chip
+	NewerPi5     = "bcm2712-d-rpi-5-b.dtb" // Debian's, with the newer revision of the chip
 	Overlays     = "overlays"
-	NewerOverlay = Overlays + "/bcm2712d0.dtbo" // what the firmware lays over a tree where the chip is newer
+	NewerOverlay = Overlays + "/bcm2712d0.dtbo" // applied by the firmware if the chip is newer
 )
 
-// boards are those that are supported, by the tree that the firmware asks for
-// with upstream_kernel set, and what the tree says that it is for.
+// boards are the supported ones: the device tree that the firmware loads with upstream_kernel set, and the tree's value
+// of compatible.
 var boards = map[string]string{
 	"bcm2837-rpi-3-b.dtb":      "raspberrypi,3-model-b",
 	"bcm2837-rpi-3-b-plus.dtb": "raspberrypi,3-model-b-plus",
@@ -24,7 +24,7 @@ var boards = map[string]string{
 	NewerPi5:                   "raspberrypi,5-model-b",
 }
 
-// boards checks the trees; known is what the initrd has drivers for.
+// boards checks the trees; known are the drivers in the initrd.
 func (p *problems) boards(f Files, prefix string, known map[string]bool) {
 	read := func(name, compatible string) *tree.Node {
 		n, err := tree.Decode(f[prefix+name])
@@ -41,7 +41,7 @@ func (p *problems) boards(f Files, prefix string, known map[string]bool) {
 			p.reach(prefix+name, trees[name], known)
 		}
 	}
-	// The firmware takes overlays from the slot only where this file is.
+	// The firmware uses the slot's overlays only if this file exists.
 	if _, ok := f[prefix+Overlays+"/README"]; !ok {
 		p.add("%s is not there: the firmware would look for overlays outside of the slot", prefix+Overlays+"/README")
 	}

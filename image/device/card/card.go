@@ -1,8 +1,7 @@
-// Package card checks an image for the Raspberry Pi as the chip's boot ROM and
-// firmware will read it, before any kernel runs: the partition table, the firmware's
-// own files, config.txt with what it leads to, kernel, initrd and a device tree for
-// each board. It reads the image and writes nothing. Each problem is one line that
-// names the file; the builder refuses to publish an image that has one.
+// Package card checks an image for the Raspberry Pi as the chip's boot ROM and firmware will read it, before any kernel
+// runs: the partition table, the firmware's own files, config.txt and the files it names, kernel, initrd and a device
+// tree for each board. It reads the image and writes nothing. Each problem is one line that names the file; the builder
+// refuses to publish an image that has one.
 package card
 
 import (
@@ -25,13 +24,11 @@ import (
 // Files are those of the boot partition, by path.
 type Files map[string][]byte
 
-// problems collects what is wrong.
 type problems []string
 
 func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Sprintf(format, args...)) }
 
-// Image reads an image that is not packed. Problems are of what is on it; an error
-// says that it could not be read at all.
+// Image reads an uncompressed image. found are problems of its content; the error is that it could not be read.
 func Image(name string) (files Files, found []string, err error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -60,7 +57,7 @@ func Image(name string) (files Files, found []string, err error) {
 	return files, p, nil
 }
 
-// Check is what is wrong with the files of a boot partition.
+// Check returns the problems of a boot partition's files.
 func Check(files Files) []string {
 	var p problems
 	p.files(files)
@@ -68,8 +65,8 @@ func Check(files Files) []string {
 	return p
 }
 
-// table checks what the boot ROM of the Raspberry Pi 3 looks for: an MBR whose first
-// partition is FAT. The rest of it is what the initrd goes by.
+// table checks the requirements of the Raspberry Pi 3's boot ROM: an MBR whose first partition is FAT. The initrd uses
+// the other partitions.
 func (p *problems) table(f fs.File, size int64) {
 	t, err := mbr.Read(f.(*os.File), layout.Sector, layout.Sector)
 	if err != nil {
@@ -115,7 +112,7 @@ func (f Files) read(boot *fat32.FileSystem, dir string) error {
 			}
 			continue
 		}
-		if e.Size() == 0 { // which the library cannot open
+		if e.Size() == 0 { // the library cannot open it
 			f[name[1:]] = nil
 			continue
 		}
@@ -133,13 +130,12 @@ func (f Files) read(boot *fat32.FileSystem, dir string) error {
 	return nil
 }
 
-// videoCore is the processor of the firmware, as ELF names it.
+// videoCore is the firmware's processor in an ELF header.
 const videoCore = 137
 
-// files checks what is on the boot partition.
+// files checks the content of the boot partition.
 func (p *problems) files(f Files) {
-	// The boot ROM of the 3 loads bootcode.bin, the EEPROM of the 4 start4.elf. The 5
-	// has all of it in its EEPROM.
+	// The boot ROM of the 3 loads bootcode.bin, the EEPROM of the 4 start4.elf. The 5 has both in its EEPROM.
 	for _, name := range []string{"bootcode.bin", "fixup.dat", "fixup4.dat"} {
 		if len(f[name]) < 1024 {
 			p.add("%s: %d bytes, the firmware's has more", name, len(f[name]))
@@ -168,8 +164,8 @@ func (p *problems) files(f Files) {
 	p.room(f)
 }
 
-// room is for the slot that the first update brings: a copy of the first in size, and
-// a half more for kernels that grow.
+// room checks the free space for the slot of the first update: 1.5 times the size of the first slot, because kernels
+// grow.
 func (p *problems) room(f Files) {
 	used := 0
 	for name, raw := range f {

@@ -7,18 +7,18 @@ import (
 	"rivulet/image/device/layout"
 )
 
-// config is what the firmware makes of config.txt and what that includes.
+// config is the firmware's result of reading config.txt and the files that it includes.
 type config struct {
 	prefix, kernel, initrd string
 	set                    map[string]string
 	overlays               []string
 }
 
-// lineLimit is how much of a line the firmware reads.
+// lineLimit is how many bytes of a line the firmware reads.
 const lineLimit = 98
 
-// config reads config.txt as the firmware does. Only what we know the meaning of may
-// be in it: the firmware says nothing of what it does not understand.
+// config reads config.txt as the firmware does. Only known settings are allowed, because the firmware does not report
+// those that it does not support.
 func (p *problems) config(f Files) config {
 	c := config{set: map[string]string{}}
 	var read func(name string)
@@ -53,7 +53,7 @@ func (p *problems) config(f Files) config {
 				c.overlays = append(c.overlays, overlay)
 			case ok && slices.Contains([]string{"arm_64bit", "enable_uart", "upstream_kernel", "disable_overscan", "kernel", "os_prefix"}, key):
 				c.set[key] = value
-			default: // device_tree and gpu_mem among them: with those other files would be needed
+			default: // device_tree and gpu_mem among them: they require other files
 				p.add("%s: %q is not known here", name, line)
 			}
 		}
@@ -82,7 +82,7 @@ func (p *problems) config(f Files) config {
 	return c
 }
 
-// command checks what the kernel is told.
+// command checks the kernel's command line.
 func (p *problems) command(f Files, c config, slot layout.Slot) {
 	name := c.prefix + "cmdline.txt"
 	text, ended := strings.CutSuffix(string(f[name]), "\n")

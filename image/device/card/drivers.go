@@ -8,11 +8,11 @@ import (
 	"rivulet/image/device/tree"
 )
 
-// alias is how a module says what it drives, by a word in compatible.
+// alias is how a module declares its devices, by a string of compatible.
 var alias = regexp.MustCompile(`^of:N\*T\*C(.+?)(C\*)?$`)
 
-// drivers are the words in compatible for which a kernel with this initrd has drivers:
-// in the initrd's modules, and built in. Of no initrd nothing is known: nil.
+// drivers are the strings of compatible for which a kernel with this initrd has drivers: in the initrd's modules, and
+// built in. Without an initrd the drivers are unknown: nil.
 func drivers(initrd map[string][]byte) map[string]bool {
 	if initrd == nil {
 		return nil
@@ -42,14 +42,13 @@ func drivers(initrd map[string][]byte) map[string]bool {
 	return known
 }
 
-// reach checks that the initrd has drivers for a board's cards and chips, and for all
-// that these wait for: supplies, pins, and the lines that switch them. Without one of
-// them the kernel waits for ever, and without a word.
+// reach checks that the initrd has drivers for a board's cards and chips, and for all devices that these depend on:
+// supplies, pins, and the lines that switch them. If one is missing, the kernel waits for ever and logs nothing.
 func (p *problems) reach(name string, n *tree.Node, known map[string]bool) {
 	if known == nil {
 		return
 	}
-	device := map[uint32]*tree.Node{} // by number: the device that a node belongs to
+	device := map[uint32]*tree.Node{} // by handle: the device that a node belongs to
 	var storage []*tree.Node
 	var walk func(n, of *tree.Node)
 	walk = func(n, of *tree.Node) {
@@ -90,7 +89,7 @@ func (p *problems) reach(name string, n *tree.Node, known map[string]bool) {
 	}
 }
 
-// waits says whether a device waits for what such a property names first.
+// waits reports whether a device depends on the first one that such a property names.
 func waits(name string) bool {
 	return strings.HasSuffix(name, "-supply") || name == "pinctrl-0" || name == "gpio" || name == "gpios" || name == "cd-gpios"
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// kernel checks that it is what the firmware can start: a plain Image for arm64, or
-// one in gzip. (A kernel that unpacks itself by UEFI's services is neither.)
+// kernel checks that the firmware can start it: a plain Image for arm64, or one in gzip. (A kernel that UEFI's services
+// decompress is neither.)
 func (p *problems) kernel(name string, raw []byte) {
 	image, err := unpacked(raw)
 	if err != nil {
@@ -44,8 +44,7 @@ func unpacked(raw []byte) ([]byte, error) {
 	return io.ReadAll(z)
 }
 
-// initrd checks that the kernel finds an init in it, and a busybox for the processor.
-// It returns what is in it.
+// initrd checks that the kernel finds an init in it, and a busybox for the processor. It returns the content.
 func (p *problems) initrd(name string, raw []byte) map[string][]byte {
 	z, err := zstd.NewReader(bytes.NewReader(raw))
 	if err != nil {
@@ -72,7 +71,7 @@ func (p *problems) initrd(name string, raw []byte) map[string][]byte {
 	return files
 }
 
-// cpio reads the files of an archive of the kind that a kernel unpacks.
+// cpio reads the files of an initrd archive.
 func cpio(raw []byte) (map[string][]byte, error) {
 	all := map[string][]byte{}
 	aligned := func(n int) int { return (n + 3) &^ 3 }

@@ -1,12 +1,11 @@
-// Package files carries what a device image has besides Debian's packages and the
-// units that every installation has (package systemd): presets, the network's
-// defaults, the journal's tail, and what runs in the initrd. It reads and writes
-// nothing; the builder copies it.
+// Package files has the files of a device image that are neither in Debian's packages nor units of every installation
+// (package systemd): presets, the network's defaults, the journal's limits, and the programs of the initrd. It reads
+// and writes nothing; the builder copies them.
 package files
 
 import "embed"
 
-// Root is laid over the root file system, below root/.
+// Root is copied over the root file system, below root/.
 //
 //go:embed all:root
 var Root embed.FS
@@ -24,7 +23,7 @@ var (
 	modulesARM64 string
 )
 
-// Modules are those that may be needed to reach the disk.
+// Modules are those that may be needed to read the disk.
 func Modules(arch string) string {
 	if arch == "arm64" {
 		return modulesARM64

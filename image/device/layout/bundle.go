@@ -1,11 +1,11 @@
 package layout
 
-// Manifest is the first file of an update bundle, a tar of: manifest.json, the files
-// of the slot's boot folder as boot/NAME, root.squashfs.
+// Manifest is the first file of an update bundle, a tar of: manifest.json, the files of the slot's boot folder as
+// boot/NAME, root.squashfs.
 type Manifest struct {
-	Version    string `json:"version"`    // as `rivulet version` of the rivulet inside says
-	Kubernetes string `json:"kubernetes"` // likewise: an update is never to an older one
-	Arch       string `json:"arch"`       // as Go says it
+	Version    string `json:"version"`    // as in `rivulet version` of the rivulet inside
+	Kubernetes string `json:"kubernetes"` // likewise; an update to an older one is refused
+	Arch       string `json:"arch"`       // GOARCH
 	Files      []File `json:"files"`
 }
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Loader is what a machine boots by when nothing counts for us.
+// Loader is a boot loader that does not count starts itself.
 type Loader int
 
 // The loaders: syslinux on PCs without UEFI, the firmware of the Raspberry Pi.
@@ -17,16 +17,16 @@ const (
 	PiFirmware
 )
 
-// ChoiceFile is the file on the FAT partition that holds a Choice. It has one
-// sector and is rewritten in place, so that a power cut leaves the old or the new.
+// ChoiceFile is the file on the FAT partition that holds a Choice. It has one sector and is rewritten in place, so that
+// a power cut leaves the old or the new.
 const ChoiceFile = "slot.cfg"
 
-// Choice is which slot the loader takes, and what is known of the two.
+// Choice is the slot that the loader starts, and the state of both.
 type Choice struct {
-	Load  Slot // what the loader takes
-	Good  Slot // what is known to work
-	Try   Slot // what is being tried, or 0
-	Tries int  // starts that are left to what is tried
+	Load  Slot // the loader starts it
+	Good  Slot // it works
+	Try   Slot // it is being tried; or 0
+	Tries int  // starts that are left to Try
 }
 
 // Encode makes the file, always one sector.
@@ -45,8 +45,7 @@ func (c Choice) Encode(l Loader) []byte {
 
 var choice = regexp.MustCompile(`^(?:DEFAULT ([ab])|os_prefix=([ab])/)\n# rivulet good=([ab]) try=([ab-]) tries=([0-9])\n`)
 
-// DecodeChoice reads the file. What is no Choice is an error, and whoever reads it
-// goes on with the slot that runs.
+// DecodeChoice reads the file. If it returns an error, the caller continues with the slot that runs.
 func DecodeChoice(raw []byte) (Choice, error) {
 	m := choice.FindSubmatch(raw)
 	if m == nil {
@@ -59,13 +58,12 @@ func DecodeChoice(raw []byte) (Choice, error) {
 	return c, nil
 }
 
-// Fill puts the slot and the version of its entry into the text files of a slot's
-// boot folder.
+// Fill puts the slot and the version of its entry into the text files of a slot's boot folder.
 func Fill(text string, s Slot, version int) string {
 	return strings.NewReplacer("@SLOT@", s.String(), "@VERSION@", fmt.Sprint(version)).Replace(text)
 }
 
-// HasSlot says whether a file of the boot folder is a text that Fill is for.
+// HasSlot reports whether Fill applies to a file of the boot folder.
 func HasSlot(name string) bool {
 	for _, end := range []string{".txt", ".cfg", ".conf"} {
 		if strings.HasSuffix(name, end) {
@@ -75,6 +73,5 @@ func HasSlot(name string) bool {
 	return false
 }
 
-// EntryFile is the one file of a slot's boot folder that belongs elsewhere: it is
-// systemd-boot's entry.
+// EntryFile is systemd-boot's entry, the one file of a slot's boot folder that is installed elsewhere.
 const EntryFile = "loader.conf"

@@ -1,9 +1,8 @@
-// Package layout is the agreement between those who build a device image, its
-// initrd, `rivulet flash` and the update of images: which partition is what, and
-// how the slot that boots is chosen. It reads and writes nothing by itself.
+// Package layout is the contract between the builder of device images, their initrd, `rivulet flash` and the update of
+// images: the partitions, and how the slot that boots is chosen. It reads and writes nothing itself.
 //
-// A disk has four partitions: boot (FAT), two root slots of which one runs and the
-// other takes the next update, and data. See docs/design/image.md for who writes what.
+// A disk has four partitions: boot (FAT), two root slots of which one runs and the other takes the next update, and
+// data. docs/design/image.md lists the writers of each.
 package layout
 
 import "fmt"
@@ -16,8 +15,7 @@ const (
 	Data  = 4
 )
 
-// Labels of the two file systems that have one. The boot disk is the one whose
-// first partition carries BootLabel.
+// Labels of the two file systems that have one. The boot disk is the one whose first partition has BootLabel.
 const (
 	BootLabel = "RVBOOT"
 	DataLabel = "RVDATA"
@@ -27,19 +25,19 @@ const (
 const (
 	Sector   = 512
 	MiB      = 1 << 20
-	Start    = 4 * MiB // of the first partition: what SD cards erase at once
+	Start    = 4 * MiB // of the first partition: the erase unit of SD cards
 	BootSize = 192 * MiB
 	RootSize = 512 * MiB
-	// ext4 keeps its first spare superblock at 128 MiB: without one, power that goes while the
-	// only one is written, at the first growth, would take all.
+	// ext4 keeps its first spare superblock at 128 MiB. Without a spare, a power cut during the first growth could
+	// destroy the only one, and all data.
 	DataSize = 192 * MiB
 )
 
-// Where the initrd leaves what it found, for those who run later.
+// The initrd writes its findings here for later programs.
 const (
 	RunDir     = "/run/rivulet-image"
 	RunSlot    = RunDir + "/slot"        // a or b
-	RunTrying  = RunDir + "/trying"      // the slot that runs, if it is tried and nobody judges it yet
+	RunTrying  = RunDir + "/trying"      // the running slot, while it is tried and not evaluated
 	DataFailed = RunDir + "/data-failed" // why the data partition could not be used
 	BootDir    = "/boot/firmware"        // the FAT partition, read-only
 	DataDir    = "/data"
@@ -48,10 +46,9 @@ const (
 // RunPart is the file with the device of a partition: boot, a, b or data.
 func RunPart(name string) string { return RunDir + "/part-" + name }
 
-// Slot is one of the two.
+// Slot is one of the two root slots.
 type Slot byte
 
-// The slots.
 const (
 	A Slot = 'a'
 	B Slot = 'b'
@@ -59,10 +56,8 @@ const (
 
 func (s Slot) String() string { return string(rune(s)) }
 
-// Valid says whether it is one of the two.
 func (s Slot) Valid() bool { return s == A || s == B }
 
-// Other is the slot that s is not.
 func (s Slot) Other() Slot {
 	if s == A {
 		return B
@@ -70,7 +65,7 @@ func (s Slot) Other() Slot {
 	return A
 }
 
-// Partition is the slot's number on the disk.
+// Partition is the number of the slot's partition.
 func (s Slot) Partition() int {
 	if s == A {
 		return RootA
@@ -78,11 +73,11 @@ func (s Slot) Partition() int {
 	return RootB
 }
 
-// Tries is how often a new slot may start before the old one comes back.
+// Tries is how often a new slot may start before the device returns to the old one.
 const Tries = 3
 
-// EntryName is the file of systemd-boot's entry for a slot; tried, it carries a
-// counter that systemd-boot moves on by renaming.
+// EntryName is the file of systemd-boot's entry for a slot. With tried it has a counter, which systemd-boot changes by
+// renaming.
 func EntryName(s Slot, tried bool) string {
 	if tried {
 		return fmt.Sprintf("rivulet-%s+%d.conf", s, Tries)

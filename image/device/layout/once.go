@@ -2,18 +2,15 @@ package layout
 
 import "encoding/binary"
 
-// SyslinuxFile is syslinux's own file on the boot partition. Its last two sectors say,
-// twice for the case that one is torn, what it is to start the next time only; it
-// wipes them before it does so, and then takes what DEFAULT names again. A kernel that
-// dies at once is thus started once, and the good slot finds that out.
+// SyslinuxFile is syslinux's own file on the boot partition. Its last two sectors name, in two copies because a write
+// may be cut, what syslinux starts the next time only. It clears them before that start, and returns to DEFAULT
+// afterwards. A kernel that crashes at once is thus started once, and the good slot finds that out.
 //
-// Their form is syslinux's "auxiliary data vector" (syslinux 6, core/adv.inc,
-// libinstaller/setadv.c): magic, checksum, records of a tag, a length and a value,
-// magic. All numbers are little-endian.
+// Their format is syslinux's "auxiliary data vector" (syslinux 6, core/adv.inc, libinstaller/setadv.c): magic,
+// checksum, records of a tag, a length and a value, magic. All numbers are little-endian.
 const SyslinuxFile = "syslinux/ldlinux.sys"
 
-// OnceFile, in a slot's folder, is Once of that slot: the initrd of the good one has
-// it written again as long as there are tries.
+// OnceFile, in a slot's folder, is Once of that slot: the good slot's initrd writes it again while tries are left.
 const OnceFile = "once"
 
 const (
@@ -22,7 +19,7 @@ const (
 	onceRecords                 = 500
 )
 
-// Once makes the end of SyslinuxFile that has a slot started once; of 0, none.
+// Once makes the end of SyslinuxFile that starts a slot once; for 0, none.
 func Once(s Slot) []byte {
 	records := make([]byte, onceRecords)
 	if s.Valid() {
@@ -39,8 +36,8 @@ func Once(s Slot) []byte {
 	return append(sector, sector...)
 }
 
-// HasOnce reports whether a file is syslinux's and ends as Once does, for whichever
-// slot. One sector of the two will do, as it does for syslinux.
+// HasOnce reports whether a file is syslinux's and ends with Once of any slot. One valid copy is enough, as for
+// syslinux.
 func HasOnce(file []byte) bool {
 	if len(file) < 2*Sector {
 		return false

@@ -15,10 +15,9 @@ func (n *Node) At(path string) *Node {
 	return n
 }
 
-// Has says whether there is such a property.
 func (n *Node) Has(name string) bool { return n.prop(name) != nil }
 
-// Is says whether one of the words in compatible is known.
+// Is reports whether one of the strings in compatible is known.
 func (n *Node) Is(known map[string]bool) bool {
 	if p := n.prop("compatible"); p != nil {
 		for word := range strings.SplitSeq(string(p.Value), "\x00") {
@@ -30,7 +29,7 @@ func (n *Node) Is(known map[string]bool) bool {
 	return false
 }
 
-// Words are a property's cells, none where it is not there or is something else.
+// Words are a property's cells; none if it is missing or of another type.
 func (n *Node) Words(name string) []uint32 {
 	p := n.prop(name)
 	if p == nil || len(p.Value)%4 != 0 {
@@ -43,7 +42,7 @@ func (n *Node) Words(name string) []uint32 {
 	return all
 }
 
-// Handle is the number by which others speak of the node, 0 where it has none.
+// Handle is the number by which other nodes refer to this one, 0 without one.
 func (n *Node) Handle() uint32 {
 	if w := n.Words(handle); len(w) == 1 {
 		return w[0]

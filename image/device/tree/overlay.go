@@ -5,18 +5,16 @@ import (
 	"fmt"
 )
 
-// What an overlay consists of: fragments that name a node by its path and hold what
-// it gets.
+// An overlay consists of fragments, each with a node's path and the content for it.
 const (
 	targetPath = "target-path"
 	overlay    = "__overlay__"
-	handle     = "phandle" // by which one node speaks of another
+	handle     = "phandle" // by which other nodes refer to one
 )
 
-// Overlay is what has to be laid over from to make it to. Nodes are named by their
-// paths, not by labels, which a tree need not have. An overlay cannot take anything
-// away, and the loader numbers the nodes that it brings anew: where that would be
-// needed it is an error.
+// Overlay is what changes from into to. It names nodes by their paths, not by labels, which a tree may lack. An overlay
+// cannot remove anything, and the loader renumbers the nodes that it adds: if a change needs either, it returns an
+// error.
 func Overlay(from, to *Node) (*Node, error) {
 	all := &Node{}
 	if err := differences(all, "", from, to); err != nil {
@@ -85,7 +83,7 @@ func (n *Node) numbered() bool {
 	return false
 }
 
-// Apply lays an overlay over the tree, as the firmware does.
+// Apply applies an overlay to the tree, as the firmware does.
 func (n *Node) Apply(o *Node) error {
 	for _, f := range o.Nodes {
 		content := f.node(overlay)
@@ -119,7 +117,7 @@ func (n *Node) merge(from *Node) {
 	}
 }
 
-// Same says whether two trees say the same. The order does not count.
+// Same reports whether two trees have the same content, in any order.
 func Same(a, b *Node) bool {
 	if a.Name != b.Name || len(a.Props) != len(b.Props) || len(a.Nodes) != len(b.Nodes) {
 		return false

@@ -1,7 +1,5 @@
-// Package tree reads and writes device trees, the descriptions of a board that
-// firmware hands to a kernel (flattened, version 17 of the format), and makes the
-// overlay that turns one into another. It is for the builder of images and their
-// tests: it reads and writes nothing but bytes.
+// Package tree decodes and encodes device trees, which describe a board to the kernel (flattened, version 17 of the
+// format), and makes the overlay that turns one into another. The image builder and its tests use it; it does no I/O.
 package tree
 
 import (
@@ -12,14 +10,14 @@ import (
 	"slices"
 )
 
-// Node is a node with what is below it, in the order of the file.
+// Node is a node with its children, in the order of the file.
 type Node struct {
-	Name  string // of the root: ""
+	Name  string // the root's is ""
 	Props []Prop
 	Nodes []*Node
 }
 
-// Prop is a property. What its bytes mean depends on its name.
+// Prop is a property. The meaning of its bytes depends on its name.
 type Prop struct {
 	Name  string
 	Value []byte
@@ -29,7 +27,7 @@ type Prop struct {
 const (
 	magic   = 0xd00dfeed
 	version = 17
-	oldest  = 16 // the version that a reader has to know at least
+	oldest  = 16 // the oldest version that a reader has to support
 
 	header    = 40
 	beginNode = 1
@@ -42,9 +40,9 @@ const (
 // ErrFormat is in every error of Decode.
 var ErrFormat = errors.New("this is no device tree; look where the file came from")
 
-// Decode reads a tree. Reservations of memory in its header are left out.
+// Decode reads a tree. Memory reservations in its header are left out.
 func Decode(raw []byte) (*Node, error) {
-	// More than any file has will do for all that is too much, and is an int on every machine.
+	// Values above 1<<30 exceed every file and are errors below; this bound fits an int on every machine.
 	word := func(at int) int { return int(min(binary.BigEndian.Uint32(raw[at:]), 1<<30)) }
 	if len(raw) < header || binary.BigEndian.Uint32(raw) != magic || word(4) > len(raw) || word(4) < header || word(24) > version {
 		return nil, fmt.Errorf("the header: %w", ErrFormat)
@@ -134,7 +132,7 @@ func (n *Node) Encode() []byte {
 	}
 	put(n)
 	nodes = word(nodes, end)
-	const reserved = 16 // no reservation of memory, two zeros of 64 bits
+	const reserved = 16 // no memory reservation: two zeros of 64 bits
 	total := header + reserved + len(nodes) + len(names)
 	out := []byte{}
 	out = word(out, magic)
@@ -144,7 +142,7 @@ func (n *Node) Encode() []byte {
 	return slices.Concat(out, make([]byte, reserved), nodes, names)
 }
 
-// Text is a property that is a list of words, the first of them, or "".
+// Text is the first string of a property, or "".
 func (n *Node) Text(name string) string {
 	for _, p := range n.Props {
 		if p.Name == name {
