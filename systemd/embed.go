@@ -1,6 +1,5 @@
-// Package systemd carries the unit with which a device runs Rivulet, and the
-// settings of the system that go with it. It reads and writes nothing: package
-// install copies them to their places.
+// Package systemd has the unit with which a device runs Rivulet, and the system's settings for it. It reads and writes
+// nothing: package install copies them to their places.
 package systemd
 
 import _ "embed"
@@ -19,20 +18,17 @@ var journald string
 //go:embed dropin/watchdog.conf
 var watchdog string
 
-// Binary is where the unit expects the program.
+// Binary is the program's path in the unit.
 const Binary = "/usr/local/bin/rivulet"
 
-// Links are other names of the program beside it: kubectl finds the plug-in, and its completion,
-// by them.
+// Links are further names of the program: kubectl finds the plug-in, and its completion, by them.
 var Links = []string{"/usr/local/bin/kubectl-rivulet", "/usr/local/bin/kubectl_complete-rivulet"}
 
 // UnitName is the unit's name for systemctl.
 const UnitName = "rivulet.service"
 
-// File is one file of the installation.
 type File struct{ Path, Content string }
 
-// Where the files go.
 const (
 	UnitPath     = "/etc/systemd/system/" + UnitName
 	SysctlPath   = "/etc/sysctl.d/90-rivulet.conf"
@@ -40,7 +36,7 @@ const (
 	WatchdogPath = "/etc/systemd/system.conf.d/90-rivulet.conf"
 )
 
-// Files are all that an installation consists of, but for the binary.
+// Files are those of an installation, without the binary.
 func Files() []File {
 	return []File{{UnitPath, Unit}, {SysctlPath, sysctl}, {JournalPath, journald}, {WatchdogPath, watchdog}}
 }

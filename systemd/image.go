@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// ImageMark is written by the initrd of our image, and nobody else: whoever
-// switched that machine on wanted a device, not a service on a machine of their own.
+// ImageMark is written only by the initrd of Rivulet's image: that machine is a device, and not a user's machine with
+// Rivulet as a service.
 const ImageMark = "/run/rivulet-image/slot"
 
 //go:embed image
 var imageFiles embed.FS
 
-// imagePaths are where the files of the image go that an installation does not have.
+// imagePaths are the places of the files that only the image has.
 var imagePaths = map[string]string{
 	"rivulet-firstboot.service": "/usr/lib/systemd/system/rivulet-firstboot.service",
 	"rivulet-console@.service":  "/usr/lib/systemd/system/rivulet-console@.service",
@@ -23,9 +23,8 @@ var imagePaths = map[string]string{
 	"sysctl.conf":               "/usr/lib/sysctl.d/91-rivulet-image.conf",
 }
 
-// ImageFiles are those of a device image, but for the binary: the unit and the settings
-// of an installation, at the places of a distribution, and what only a device
-// of ours needs.
+// ImageFiles are those of a device image, without the binary: the unit and the settings of an installation, at a
+// distribution's places, and the files that only a device needs.
 func ImageFiles() (out []File) {
 	for _, f := range Files() {
 		f.Path = strings.Replace(f.Path, "/etc/", "/usr/lib/", 1)

@@ -15,17 +15,16 @@ import (
 	"rivulet/image/filesum"
 )
 
-// Apt asks the build host's package sources for packages of one architecture,
-// with lists of its own: nothing of the host changes.
+// Apt queries the build host's package sources for packages of one architecture. It has its own lists: nothing of the
+// host changes.
 type Apt struct {
 	arch, dir string
-	renew     string // the cure when a mirror no longer has what is pinned
+	renew     string // the cure if a mirror no longer has the pinned packages
 	updated   bool
-	output    string // what the update said when it did not get everything
+	output    string // output of an update that was incomplete
 }
 
-// NewApt keeps apt's state in dir. sources, if not empty, are used instead of the
-// host's own; renew is the cure that errors end in.
+// NewApt keeps apt's state in dir. sources, if not empty, replace the host's own; errors end with renew as their cure.
 func NewApt(arch, dir, sources, renew string) (*Apt, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -64,8 +63,8 @@ func (a *Apt) run(dir, program string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// update fetches the lists once. That one of many sources fails is no reason to
-// give up: what is missing shows when a package is asked for.
+// update fetches the lists once. If one of many sources fails it continues: a missing package is an error when it is
+// fetched.
 func (a *Apt) update() error {
 	if a.updated {
 		return nil
@@ -79,7 +78,7 @@ func (a *Apt) update() error {
 	return nil
 }
 
-// Fetch leaves the package in dir, with the pinned hash, and returns its path.
+// Fetch downloads the package with the pinned hash to dir and returns its path.
 func (a *Apt) Fetch(d Deb, dir string) (string, error) {
 	paths, err := a.FetchAll([]Deb{d}, dir)
 	if err != nil {
@@ -88,8 +87,7 @@ func (a *Apt) Fetch(d Deb, dir string) (string, error) {
 	return paths[0], nil
 }
 
-// FetchAll leaves all packages in dir, those that are missing with one download,
-// and returns their paths.
+// FetchAll downloads the missing packages to dir, all at once, and returns the paths of all.
 func (a *Apt) FetchAll(debs []Deb, dir string) (paths []string, err error) {
 	var missing []Deb
 	download := []string{"-q", "download"}
@@ -112,12 +110,12 @@ func (a *Apt) FetchAll(debs []Deb, dir string) (paths []string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	fresh, err := os.MkdirTemp(dir, ".fetch-") // nothing half fetched at its place
+	fresh, err := os.MkdirTemp(dir, ".fetch-") // a partial download is never at its final path
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(fresh)
-	_, _ = a.run(fresh, "apt-get", download...) // what does not come is asked for once more, which says why
+	_, _ = a.run(fresh, "apt-get", download...) // a missing package is fetched again below, which reports the cause
 	for _, d := range missing {
 		got := filepath.Join(fresh, d.File())
 		if _, err := os.Stat(got); err != nil {
@@ -135,7 +133,7 @@ func (a *Apt) FetchAll(debs []Deb, dir string) (paths []string, err error) {
 	return paths, nil
 }
 
-// check compares a file with its hash. A wrong one is never used and never overwritten in silence.
+// check compares a file with its hash. A wrong file is neither used nor overwritten.
 func check(path, want string) error {
 	got, _, err := filesum.SHA256(path)
 	if err == nil && got != want {
@@ -144,7 +142,7 @@ func check(path, want string) error {
 	return err
 }
 
-// Offered is what the sources have now; apt has checked their signatures.
+// Offered returns the current version in the sources; apt has checked their signatures.
 func (a *Apt) Offered(name string) (Deb, error) {
 	if err := a.update(); err != nil {
 		return Deb{}, err
@@ -160,8 +158,8 @@ func (a *Apt) Offered(name string) (Deb, error) {
 	return d, err
 }
 
-// Resolve is everything that an installation of wanted consists of, by name, as
-// the sources have it now. A name may say a suite (name/suite).
+// Resolve returns all packages that an installation of wanted consists of, by name, as they are in the sources now. A
+// name may have a suite (name/suite).
 func (a *Apt) Resolve(wanted []string) ([]Deb, error) {
 	if err := a.update(); err != nil {
 		return nil, err
@@ -170,7 +168,7 @@ func (a *Apt) Resolve(wanted []string) ([]Deb, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w%s", err, a.output)
 	}
-	// All in one question: apt reads its lists for each anew.
+	// One call, because apt reads its lists again in each.
 	text, err := a.run(a.dir, "apt-cache", append([]string{"show"}, simulated(out)...)...)
 	if err != nil {
 		return nil, err
@@ -189,7 +187,7 @@ func (a *Apt) Resolve(wanted []string) ([]Deb, error) {
 	return all, nil
 }
 
-// simulated reads name=version out of lines like "Inst bash (5.2.37-2 Debian:13/stable [amd64])".
+// simulated reads name=version from lines like "Inst bash (5.2.37-2 Debian:13/stable [amd64])".
 func simulated(out []byte) (all []string) {
 	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
 		if f := strings.Fields(lines.Text()); len(f) >= 3 && f[0] == "Inst" && strings.HasPrefix(f[2], "(") {
@@ -200,7 +198,7 @@ func simulated(out []byte) (all []string) {
 	return all
 }
 
-// record reads one package's paragraph.
+// record parses the record of one package.
 func record(text []byte, name string) (Deb, error) {
 	d := Deb{Name: name}
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan() && lines.Text() != ""; {

@@ -1,6 +1,6 @@
-// Package debian fetches pinned Debian packages of any architecture through the package sources of the build host,
-// which need not know the architecture. It reads the host's sources and alone writes the folders it is given: apt's
-// own lists, and the packages. Failure: a package whose hash is not the pinned one is an error and is never used.
+// Package debian fetches pinned Debian packages of any architecture from the package sources of the build host, which
+// may have another architecture. It reads the host's sources and alone writes the folders it is given: apt's own lists,
+// and the packages. Failure: a package whose hash is not the pinned one is an error and is never used.
 package debian
 
 import (
@@ -13,7 +13,7 @@ import (
 
 // Deb is one pinned Debian package.
 type Deb struct {
-	Arch    string // as Debian says it, or "all"
+	Arch    string // Debian's name, or "all"
 	Name    string
 	Version string
 	SHA256  string // hex, of the whole file
@@ -21,7 +21,7 @@ type Deb struct {
 
 func (d Deb) String() string { return d.Name + " " + d.Version + " (" + d.Arch + ")" }
 
-// File is the package's name as apt-get download writes it.
+// File is the file name that apt-get download gives the package.
 func (d Deb) File() string {
 	return d.Name + "_" + strings.ReplaceAll(d.Version, ":", "%3a") + "_" + d.Arch + ".deb"
 }

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// Source is one archive of the build host: where it is, and whose signature counts.
+// Source is one archive of the build host: its location and the keyring of its signatures.
 type Source struct {
 	URI     string
 	Keyring string
 	Suites  []string
 }
 
-// HostSources reads the host's own sources, in both forms that apt knows.
+// HostSources reads the host's own sources, in both formats of apt.
 func HostSources(root string) ([]Source, error) {
 	var all []Source
 	files, err := filepath.Glob(filepath.Join(root, "sources.list.d/*"))
@@ -95,16 +95,16 @@ func stanzas(raw []byte) (all []Source) {
 	return all
 }
 
-// debianKeyring signs Debian's own suites, the newer ones too.
+// debianKeyring has the keys of Debian's own suites, newer ones included.
 const debianKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// Suites makes lines for apt that name another release of Debian on the mirrors
-// that the host uses for its own: those of its main archive and of its security archive.
+// Suites makes lines for apt that name another release of Debian on the host's mirrors of the main archive and of the
+// security archive.
 func Suites(host []Source, release string, components ...string) (string, error) {
 	main, security := "", ""
 	for _, s := range host {
 		if s.Keyring != "" && !strings.Contains(s.Keyring, "debian-archive") {
-			continue // somebody else's archive
+			continue // another vendor's archive
 		}
 		for _, suite := range s.Suites {
 			switch {

@@ -1,5 +1,5 @@
-// Package filesum is the SHA-256 of files that are too large for memory: of what
-// images are made of, and of images. It reads them and writes nothing.
+// Package filesum computes the SHA-256 of files that are too large for memory, such as images and their parts. It reads
+// them and writes nothing.
 package filesum
 
 import (
@@ -9,8 +9,7 @@ import (
 	"os"
 )
 
-// SHA256 returns a file's, as hexadecimal digits, and its size in bytes. The error
-// names the file.
+// SHA256 returns a file's hash in hexadecimal digits, and its size in bytes. The error names the file.
 func SHA256(path string) (sum string, size int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // Range is a part of an image that has content, in bytes, From inclusive, To exclusive.
 type Range struct {
 	From, To int64
-	SHA256   []byte // of the part; empty where the map has none
+	SHA256   []byte // of the part; empty if not in the map
 }
 
 // bmapXML is bmaptool's file, version 2.
@@ -28,10 +28,10 @@ type bmapXML struct {
 	} `xml:"BlockMap>Range"`
 }
 
-// maxBmap bounds the file; one of an image of 16 GB is some 100 kB.
+// maxBmap bounds the file; that of an image of 16 GB has about 100 kB.
 const maxBmap = 8 << 20
 
-// parseBmap reads a map and the size of the image that it is of.
+// parseBmap reads a map and the size of its image.
 func parseBmap(r io.Reader) (ranges []Range, size int64, err error) {
 	var m bmapXML
 	if err := xml.NewDecoder(io.LimitReader(r, maxBmap)).Decode(&m); err != nil {

@@ -12,28 +12,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk is one that this machine has, or a file that is written like one.
+// Disk is a disk of this machine, or a file that is written like one.
 type Disk struct {
 	Path      string `json:"path"`
 	Model     string `json:"model,omitempty"`
 	Size      int64  `json:"size"`
 	Removable bool   `json:"removable"`
-	// Refused says why it is not written, with what to do about it; empty is none.
+	// Refused is why it is not written, with a cure; empty if it may be.
 	Refused string `json:"refused,omitempty"`
 	file    bool
 	dev     string // major:minor
 }
 
-// Machine is where disks are looked up: the kernel's own account of them.
+// Machine is the source of disks: the kernel's file systems.
 type Machine struct {
 	Sys  fs.FS // /sys
 	Proc fs.FS // /proc
 }
 
-// Here is this machine.
 func Here() Machine { return Machine{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc")} }
 
-// notDisks are block devices that hold no card and no disk.
+// notDisks are block devices that are neither card nor disk.
 var notDisks = []string{"loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd", "mtdblock", "zd"}
 
 // List returns the machine's disks, by name.
@@ -52,7 +51,7 @@ func (m Machine) List() ([]Disk, error) {
 		if slices.ContainsFunc(notDisks, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			continue
 		}
-		// The boot areas of eMMC, and card readers without a card.
+		// Leaves out the boot areas of eMMC, and card readers without a card.
 		if d := m.disk(name, used); d.Size > 0 && !strings.Contains(name, "boot") && !strings.HasSuffix(name, "rpmb") {
 			out = append(out, d)
 		}
@@ -88,7 +87,7 @@ func deviceNumber(path string) (string, error) {
 	return fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)), nil
 }
 
-// byNumber is the disk of a device number; that of a partition is refused.
+// byNumber is the disk with a device number; a partition is refused.
 func (m Machine) byNumber(path, dev string) (Disk, error) {
 	used, err := m.uses()
 	if err != nil {
@@ -116,10 +115,9 @@ func (m Machine) byNumber(path, dev string) (Disk, error) {
 	return Disk{}, disk("%s is not known to the kernel as a disk; see the disks there are: rivulet flash --list", path)
 }
 
-// use is what a block device is used for.
 type use struct{ what, cure string }
 
-// disk describes one of /sys/block, and judges it.
+// disk describes an entry of /sys/block, and whether it may be written.
 func (m Machine) disk(name string, used map[string]use) Disk {
 	d := Disk{Path: "/dev/" + strings.ReplaceAll(name, "!", "/"), dev: m.text("block", name, "dev")}
 	sectors, _ := strconv.ParseInt(m.text("block", name, "size"), 10, 64)
@@ -155,7 +153,7 @@ func (m Machine) disk(name string, used map[string]use) Disk {
 	return d
 }
 
-// refuse keeps the gravest reason: that the system runs from it.
+// refuse keeps the most serious reason: that the system runs from it.
 func (d *Disk) refuse(what, shown, cure string) {
 	if d.Refused == "" || strings.HasPrefix(what, systemRuns) {
 		d.Refused = fmt.Sprintf(what, shown) + "; " + cure
@@ -164,9 +162,9 @@ func (d *Disk) refuse(what, shown, cure string) {
 
 const systemRuns = "the system runs from"
 
-// held is the use of what lies upon a device: LVM, RAID, encryption.
+// held is the use of the devices that are on top of a device: LVM, RAID, encryption.
 func (m Machine) held(holder string, used map[string]use) use {
-	for range 8 { // they lie upon each other
+	for range 8 { // they may be stacked
 		if u, ok := used[m.text("block", holder, "dev")]; ok {
 			return use{u.what, u.cure}
 		}
@@ -197,8 +195,7 @@ func (m Machine) text(path ...string) string {
 	return strings.Join(strings.Fields(string(raw)), " ")
 }
 
-// usb reports whether the disk is plugged in: many sticks and all card readers on
-// USB that call themselves fixed are.
+// usb reports whether the disk is on USB: many sticks and all card readers there report themselves as fixed.
 func (m Machine) usb(name string) bool {
 	link, err := fs.ReadLink(m.Sys, "block/"+name)
 	return err == nil && strings.Contains(link, "/usb")

@@ -1,10 +1,10 @@
 // Package flash writes a device image to a card or disk (docs/design/flash.md).
 //
-//	Open: signature, hash, map ─▶ Machine.Disk: may it be written? ─▶ (asked once) ─▶ Write ─▶ read back ─▶ Place
+//	Open: signature, hash, map ─▶ Machine.Disk: may it be written? ─▶ (confirmed) ─▶ Write ─▶ read back ─▶ Place
 //
-// It reads the image, FILE.sig and FILE.bmap beside it, /sys and /proc; it alone writes the disk that it was given,
-// and only after all checks were good, the partition table last: a disk whose writing was cut short does not start.
-// Restart: nothing is kept, flash again. Failure: an error that names what became of the disk.
+// It reads the image, FILE.sig and FILE.bmap beside it, /sys and /proc. It alone writes the given disk, only after all
+// checks passed, and the partition table last: a disk whose writing was interrupted does not start. Restart: no state;
+// flash again. Failure: an error with the state of the disk.
 package flash
 
 import (
@@ -13,16 +13,14 @@ import (
 )
 
 var (
-	// ErrImage is in every error that says that an image is not taken.
+	// ErrImage is in every error about an image that is refused.
 	ErrImage = errors.New("flash: the image is not taken")
-	// ErrDisk is in every error that says that a disk is not written.
+	// ErrDisk is in every error about a disk that is not written.
 	ErrDisk = errors.New("flash: the disk is not written")
-	// ErrHalf is in every error after the first write: the disk is no longer what it
-	// was, and not yet the image.
+	// ErrHalf is in every error after the first write: the disk's old content is lost, and the image incomplete.
 	ErrHalf = errors.New("flash: the disk is not usable now")
 )
 
-// Stage is what is done at the moment.
 type Stage string
 
 // The stages, in order.
@@ -32,7 +30,7 @@ const (
 	Reading  Stage = "reading back"
 )
 
-// Progress is told how far a stage is, in bytes; of is 0 while nobody knows.
+// Progress receives the position of a stage, in bytes; of is 0 while the total is unknown.
 type Progress func(s Stage, done, of int64)
 
 func image(format string, args ...any) error {

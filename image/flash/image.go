@@ -20,21 +20,21 @@ import (
 )
 
 const (
-	// maxImage bounds what a compressed image may unpack to.
+	// maxImage bounds the unpacked size of an image.
 	maxImage = 64 << 30
-	// chunk is what is read, written and compared at once.
+	// chunk is the unit of reading, writing and comparing.
 	chunk = 4 << 20
 	// sector is the unit of disks.
 	sector = 512
 )
 
-// Image is one that was checked: signature, hash and map belong to its content.
+// Image is a checked image: signature, hash and map match its content.
 type Image struct {
 	Path   string
 	Size   int64 // unpacked
 	Signed bool
-	Ranges []Range // that have content; all of it where there is no map
-	hash   []byte  // of what was checked; what is written is held against it
+	Ranges []Range // with content; all of it without a map
+	hash   []byte  // of the checked content; what is written is compared with it
 }
 
 // Content is how many bytes of it are written.
@@ -45,13 +45,13 @@ func (m *Image) Content() (n int64) {
 	return n
 }
 
-// Trust says whose images are taken.
+// Trust selects the images that are accepted.
 type Trust struct {
 	Roots    []ed25519.PublicKey
-	Unsigned bool // take one without a signature too; a bad signature is never taken
+	Unsigned bool // accept one without a signature; a bad signature is always refused
 }
 
-// Open checks an image through to its end, before anything of a disk is touched.
+// Open checks an image completely, before any disk is changed.
 func Open(ctx context.Context, path string, trust Trust, p Progress) (*Image, error) {
 	fi, err := os.Stat(path)
 	switch {
@@ -84,7 +84,7 @@ func Open(ctx context.Context, path string, trust Trust, p Progress) (*Image, er
 	}
 	m.Size, m.hash, m.Ranges = c.at, c.sum.Sum(nil), ranges
 	if m.Signed {
-		// Oldest is 0: a PC that flashes has no memory of generations of other devices.
+		// Oldest is 0: a PC that flashes has no record of other devices' generations.
 		if err := sig.Verify(c.signed, trust.Roots, 0); err != nil {
 			return nil, image("%w", err)
 		}
@@ -100,7 +100,7 @@ func Open(ctx context.Context, path string, trust Trust, p Progress) (*Image, er
 	return m, c.finish(path)
 }
 
-// read hands the whole unpacked image to w.
+// read writes the whole unpacked image to w.
 func (m *Image) read(ctx context.Context, size int64, s Stage, p Progress, w io.Writer) error {
 	f, err := os.Open(m.Path)
 	if err != nil {
@@ -144,7 +144,7 @@ func (m *Image) read(ctx context.Context, size int64, s Stage, p Progress, w io.
 	}
 }
 
-// counter counts what is taken out of the file, which is what progress is of.
+// counter counts the bytes read from the file, the unit of progress.
 type counter struct {
 	r io.Reader
 	n int64
@@ -156,7 +156,7 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ender tells the end of an image from that of a stream that was cut short.
+// ender distinguishes the end of an image from that of a truncated stream.
 type ender struct {
 	r   io.Reader
 	err error
@@ -168,7 +168,7 @@ func (e *ender) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readBmap reads the map beside an image; nil is no map.
+// readBmap reads the map beside an image; nil without one.
 func readBmap(path string) ([]Range, int64, error) {
 	for _, name := range []string{path + ".bmap", strings.TrimSuffix(path, ".zst") + ".bmap"} {
 		f, err := os.Open(name)
@@ -188,14 +188,14 @@ func readBmap(path string) ([]Range, int64, error) {
 	return nil, 0, nil
 }
 
-// checker takes an image in once. A map is not signed, so that it is believed only
-// where the image agrees: what it leaves out has to be zeros.
+// checker reads an image once. A map is not signed, so the image has to confirm it: what the map leaves out has to be
+// zeros.
 type checker struct {
 	sum    hash.Hash
 	signed *signed.Digest
 	ranges []Range
-	part   hash.Hash // of the range at hand
-	next   int       // the range at hand
+	part   hash.Hash // of the current range
+	next   int       // the current range
 	at     int64
 	wrong  error
 }
@@ -213,7 +213,7 @@ func (c *checker) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// step takes in as much as lies on one side of the next border, and says how much.
+// step consumes bytes up to the next border of a range, and returns how many.
 func (c *checker) step(p []byte) int {
 	if c.next == len(c.ranges) || c.at < c.ranges[c.next].From {
 		n := int64(len(p))

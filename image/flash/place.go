@@ -13,14 +13,13 @@ import (
 	"github.com/diskfs/go-diskfs/filesystem/fat32"
 )
 
-// ConfigName is the file on the boot partition that a device looks at when it starts.
+// ConfigName is the configuration file on the boot partition, which a device reads when it starts.
 const ConfigName = "rivulet.yaml"
 
-// MaxConfig bounds it.
+// MaxConfig bounds ConfigName, bytes.
 const MaxConfig = 64 << 10
 
-// Place writes rivulet.yaml on the boot partition of a disk, in the place of one
-// that the image brought, and reads it back.
+// Place writes rivulet.yaml on the boot partition of a disk, replaces that of the image, and reads it back.
 func Place(f *os.File, content []byte) error {
 	if len(content) == 0 || len(content) > MaxConfig {
 		return image("%s has %d bytes; it may have 1 to %d", ConfigName, len(content), MaxConfig)
@@ -36,7 +35,7 @@ func Place(f *os.File, content []byte) error {
 }
 
 func placeAt(f *os.File, start, size int64, content []byte) (err error) {
-	// The library is not made for damaged file systems.
+	// The library may panic on damaged file systems.
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the boot partition cannot be understood (%v)", r)
@@ -53,7 +52,7 @@ func placeAt(f *os.File, start, size int64, content []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	// An empty file has no clusters, and the library would not give it any.
+	// An empty file has no clusters, and the library does not allocate any for it.
 	if old, err := readAll(v); err == nil && len(old) == 0 {
 		return errors.New("there is an empty one already")
 	}
@@ -81,7 +80,7 @@ func placeAt(f *os.File, start, size int64, content []byte) (err error) {
 	return nil
 }
 
-// recount writes how many clusters are free, which the library leaves as it was.
+// recount writes the number of free clusters, which the library does not update.
 func recount(f *os.File, start int64, boot []byte) error {
 	le := binary.LittleEndian
 	reserved, fats, each := int64(le.Uint16(boot[14:])), int64(boot[16]), int64(le.Uint32(boot[36:]))

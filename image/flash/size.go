@@ -2,7 +2,7 @@ package flash
 
 import "fmt"
 
-// Bytes is a size as it stands on cards: thousands, not powers of two.
+// Bytes formats a size as printed on cards: thousands, not powers of two.
 func Bytes(n int64) string {
 	switch {
 	case n >= 10e9:

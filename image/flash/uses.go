@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// uses reads what is mounted and swapped to, by major:minor and by path.
+// uses reads mounts and swap devices, by major:minor and by path.
 func (m Machine) uses() (map[string]use, error) {
 	out := map[string]use{}
 	raw, err := fs.ReadFile(m.Proc, "self/mountinfo")
@@ -26,7 +26,7 @@ func (m Machine) uses() (map[string]use, error) {
 		if system(where) {
 			u = use{systemRuns + " %s (" + strings.ReplaceAll(where, "%", "%%") + " is there)", "choose another disk; see: rivulet flash --list"}
 		}
-		// By number; and by name, for file systems that make their own numbers (btrfs).
+		// By number; and by name, for file systems with their own device numbers (btrfs).
 		for _, key := range []string{f[2], unescape(src[1])} {
 			if was, had := out[key]; !had || !strings.HasPrefix(was.what, systemRuns) {
 				out[key] = u
@@ -45,12 +45,12 @@ func (m Machine) uses() (map[string]use, error) {
 	return out, nil
 }
 
-// system reports whether a mount point is part of what runs.
+// system reports whether a mount point is part of the running system.
 func system(where string) bool {
 	return slices.Contains([]string{"/", "/usr", "/var", "/etc", "/home", "/boot", "/boot/efi", "/boot/firmware", "/var/lib/rivulet"}, where)
 }
 
-// unescape undoes the kernel's octal way of writing blanks.
+// unescape decodes the kernel's octal form of blanks.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\043`, "#", `\134`, `\`).Replace(s)
 }

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Result is what was done.
 type Result struct {
 	Device  string        `json:"device"`
 	Model   string        `json:"model,omitempty"`
@@ -22,10 +21,10 @@ type Result struct {
 	Size    int64         `json:"size"`
 	Written int64         `json:"written"`
 	Took    time.Duration `json:"took"`
-	Config  bool          `json:"config"` // rivulet.yaml is on it
+	Config  bool          `json:"config"` // rivulet.yaml was written
 }
 
-// Fits says why an image is not written to a disk; nil is that it may be.
+// Fits returns why an image cannot be written to a disk, or nil.
 func (m *Image) Fits(d Disk) error {
 	switch {
 	case d.Refused != "":
@@ -36,8 +35,8 @@ func (m *Image) Fits(d Disk) error {
 	return nil
 }
 
-// Write puts a checked image on a disk, reads it back, and places config, which may
-// be empty, as rivulet.yaml. Who calls it has asked.
+// Write writes a checked image to a disk, reads it back, and writes config, which may be empty, as rivulet.yaml. The
+// caller has to confirm with the user first.
 func Write(ctx context.Context, m *Image, d Disk, config []byte, p Progress) (Result, error) {
 	r := Result{Device: d.Path, Model: d.Model, Image: m.Path, Signed: m.Signed, Size: m.Size, Written: m.Content()}
 	began := time.Now()
@@ -80,7 +79,7 @@ func Write(ctx context.Context, m *Image, d Disk, config []byte, p Progress) (Re
 	return r, nil
 }
 
-// again says of whatever ended the writing what that means for the disk.
+// again adds the consequence for the disk to the error that ended the writing.
 func again(err error) error {
 	if errors.Is(err, ErrHalf) {
 		return err
@@ -88,8 +87,8 @@ func again(err error) error {
 	return half("%w; flash again", err)
 }
 
-// open opens a disk for us alone: the kernel refuses it while anybody, in whatever
-// container, has it or one of its partitions mounted.
+// open opens a disk exclusively: the kernel refuses while any process, in any container, has it or one of its
+// partitions mounted.
 func open(d Disk, from string) (*os.File, error) {
 	flags := os.O_RDWR
 	if !d.file {
@@ -113,8 +112,7 @@ func open(d Disk, from string) (*os.File, error) {
 	return f, nil
 }
 
-// same sees that what was opened is what was looked at: cards are pulled, and names
-// go to others.
+// same checks that the opened disk is the one that was described: cards are unplugged, and their names are reused.
 func same(f *os.File, d Disk, from string) error {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil || size != d.Size {
@@ -138,29 +136,29 @@ func same(f *os.File, d Disk, from string) error {
 	return nil
 }
 
-// head is what is written last: the partition table is in it.
+// head is written last, bytes: it has the partition table.
 const head = 1 << 20
 
-// writer writes the ranges of an image, as it passes by, and remembers what it wrote.
+// writer writes the ranges of an image as it is read, and remembers what it wrote.
 type writer struct {
 	f      *os.File
 	ranges []Range
 	sum    hash.Hash // of the image, whole
 	at     int64
 	next   int
-	first  []byte // of the image, as far as head
+	first  []byte // of the image, up to head
 	pieces []piece
 	synced int64
 }
 
-// piece is something that was written, to be compared.
+// piece is a written part, for the comparison.
 type piece struct {
 	at, n int64
 	sum   [sha256.Size]byte
 }
 
-// begin takes the old partition tables away, so that a disk that is not finished
-// does not start, and no copy at its end brings an old one back.
+// begin clears the old partition tables, so that an unfinished disk does not start, and the copy at its end does not
+// restore an old one.
 func (w *writer) begin(image, size int64) error {
 	blank := make([]byte, head)
 	for _, at := range []int64{0, image, size - head} {
@@ -175,7 +173,7 @@ func (w *writer) begin(image, size int64) error {
 	return w.sync()
 }
 
-// Write takes the image in; content goes to the disk, the rest is passed over.
+// Write consumes the image; it writes content to the disk and skips the rest.
 func (w *writer) Write(p []byte) (int, error) {
 	w.sum.Write(p)
 	for rest := p; len(rest) > 0; {
@@ -202,7 +200,7 @@ func (w *writer) Write(p []byte) (int, error) {
 }
 
 func (w *writer) put(p []byte) error {
-	if w.at < head { // kept for the end
+	if w.at < head { // written last
 		n := min(int64(len(p)), head-w.at)
 		if w.first == nil {
 			w.first = make([]byte, head)
@@ -218,7 +216,7 @@ func (w *writer) put(p []byte) error {
 	}
 	w.pieces = append(w.pieces, piece{w.at, int64(len(p)), sha256.Sum256(p)})
 	w.at += int64(len(p))
-	// So that progress is that of the disk and not of memory, and a stop is at once.
+	// So that progress is that of the disk and not of memory, and a stop takes effect at once.
 	if w.at-w.synced >= 16*chunk {
 		w.synced = w.at
 		return w.sync()
@@ -226,7 +224,7 @@ func (w *writer) put(p []byte) error {
 	return nil
 }
 
-// end writes the head, once all else is on the disk.
+// end writes the head, after everything else is on the disk.
 func (w *writer) end() error {
 	if err := w.sync(); err != nil {
 		return err
@@ -270,13 +268,13 @@ func (w *writer) compare(ctx context.Context, of int64, p Progress) error {
 	return nil
 }
 
-// Forget drops what the kernel remembers of a disk, so that reading means the disk.
+// Forget drops the kernel's cache of a disk, so that reads come from the disk.
 func Forget(f *os.File) {
 	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 	_ = unix.IoctlSetInt(int(f.Fd()), unix.BLKFLSBUF, 0)
 }
 
-// reread has the kernel look at the new partition table; it need not.
+// reread requests that the kernel read the new partition table, which may fail.
 func reread(f *os.File) {
 	_ = unix.IoctlSetInt(int(f.Fd()), unix.BLKRRPART, 0)
 }

@@ -1,7 +1,6 @@
-// Command gateway packs the gateway pod's program into images: for each architecture
-// an archive that docker, podman and ctr load, and for all of them together an OCI
-// layout that skopeo and crane push to a registry. The same programs give the same
-// bytes. It reads the programs and writes the folder, nothing else.
+// Command gateway packs the gateway pod's program into images: an archive for each architecture (docker, podman, ctr),
+// and an OCI layout for all of them (skopeo, crane). It reads the programs and alone writes the folder; the same
+// programs give the same bytes.
 //
 //	go run ./image/gateway -in _build/gateway -tag rivulet.dev/gateway:1 -out bin/gateway amd64 arm64 arm
 package main
@@ -28,7 +27,7 @@ func main() {
 	}
 }
 
-// config is what the pod needs to be told of nothing: any user but root may run it.
+// config lets a pod run the image without settings of its own: any user but root may run the program.
 var config = v1.Config{Entrypoint: []string{"/rivulet-gateway"}, User: "65532:65532"}
 
 func run(in, tag, out string, arches []string) error {

@@ -1,8 +1,6 @@
-// Package licenses carries the licences of everything that is in the binary: Rivulet's own, those
-// of the Go modules, those of the programs of the bundle. It reads and writes nothing.
-//
-// The texts are collected by image/licenses/collect when the binary is built. NOTICE, at the root
-// of the repository, is the list without the texts.
+// Package licenses has the licences of everything in the binary: Rivulet's own, those of the Go modules, those of the
+// bundle's programs. image/licenses/collect collects the texts when the binary is built. NOTICE, at the root of the
+// repository, is the list without the texts. It reads and writes nothing.
 package licenses
 
 import (

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Layout writes an OCI image layout with one image for several architectures into the
-// folder, whose name in the index is tag. images are by GOARCH.
+// Layout writes an OCI image layout with one image for several architectures into dir. The index names it tag; images
+// are by GOARCH.
 func Layout(dir, tag string, images map[string]v1.Image) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, arch := range slices.Sorted(maps.Keys(images)) {

@@ -1,6 +1,5 @@
-// Package oci makes small container images out of static programs: the pause
-// image of the bundle, and what the demo and the tests run. It is pure: files
-// in, archive out; the same files give the same bytes.
+// Package oci makes small container images from static programs: the bundle's pause image, and those of the demo and
+// the tests. It does no I/O except Layout; the same files give the same bytes.
 package oci
 
 import (

@@ -11,15 +11,15 @@ import (
 	"rivulet/image/filesum"
 )
 
-// testedEnd is what has the place of .img.zst in the name of the file that make test-image
-// leaves when all tests passed: a line of sha256sum for the image that they ran with.
+// testedEnd replaces .img.zst in the name of the file that make test-image writes after all tests passed: a line of
+// sha256sum for the tested image.
 const testedEnd = ".tested"
 
-// ends are those of what is published of an image.
+// ends are the file name endings of an image's published files.
 var ends = []string{".img.zst", ".img.bmap", ".bundle", ".spdx.json"}
 
-// images puts the images into out, and their lines for SHA256SUMS to sums. One that has not
-// passed its tests, or is another than the one that has, is refused.
+// images copies the images to out, and writes their lines of SHA256SUMS to sums. It refuses an image that has not
+// passed its tests, or differs from the tested one.
 func images(version, in, out string, arches []string, sums io.Writer) error {
 	for _, arch := range arches {
 		name := "rivulet-" + version + "-" + arch

@@ -1,6 +1,6 @@
-// Command release makes what is published out of the binaries that the Makefile built (docs/design/release.md).
-// The same binaries give the same bytes. It reads IN/ARCH/rivulet, IN/image and image/bundle/bundle_*, alone writes
-// the folder -out and the file -sizes, and fails if a file is larger than is promised.
+// Command release makes the published files from the binaries that the Makefile built (docs/design/release.md). The
+// same binaries give the same bytes. It reads IN/ARCH/rivulet, IN/image and image/bundle/bundle_*, alone writes the
+// folder -out and the file -sizes, and fails if a file is larger than its limit.
 //
 //	go run ./image/release -version v1 -in bin -out bin/release -sizes bench/sizes.md amd64 arm64 armv7
 package main
@@ -20,12 +20,12 @@ import (
 	"rivulet/image/filesum"
 )
 
-// limits are what a compressed file may have, in bytes.
+// limits of the compressed files, in bytes.
 var limits = map[string]int64{"amd64": 80e6}
 
 const debsList = "image/bundle/debs.list"
 
-// machines are what the binary of an architecture has to be.
+// machines are the ELF machines of the architectures.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "armv7": elf.EM_ARM}
 
 func main() {
@@ -52,7 +52,7 @@ func run(version, in, out, sizes, packaged, roots string, arches, imageArches []
 	}
 	var all []size
 	var sums strings.Builder
-	// First: compressing takes minutes.
+	// First, because compressing takes minutes.
 	if err := images(version, filepath.Join(in, "image"), out, imageArches, &sums); err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func run(version, in, out, sizes, packaged, roots string, arches, imageArches []
 	return exceeded(all)
 }
 
-// sources names the packages whose licences ask for their sources.
+// sources lists the packages whose licences require their sources.
 func sources(out string, arches []string) error {
 	var text strings.Builder
 	text.WriteString("Debian packages in these files, and libseccomp-dev in runc. Their sources: apt-get source NAME=VERSION on Debian 12,\nor Debian's archive of snapshots. Their licences are in the bundle, netfilter/licences.\n")
@@ -116,7 +116,7 @@ func packages(list string, arches []string) (out [][]string) {
 	return out
 }
 
-// finish adds packages, the installer and the hashes of all that is no image or binary.
+// finish adds packages, the installer and the hashes of all files that are neither image nor binary.
 func finish(packaged, roots, out string, arches []string, sums *strings.Builder) error {
 	if packaged != "" {
 		for _, arch := range arches {
@@ -162,7 +162,7 @@ func addSum(sums io.Writer, file string) (size int64, err error) {
 	return size, err
 }
 
-// measure checks that the binary is what its folder says, and static.
+// measure checks that the binary is static and of its folder's architecture.
 func measure(arch, path string) (size, error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -196,8 +196,8 @@ func measure(arch, path string) (size, error) {
 	return s, nil
 }
 
-// compress writes the same bytes however many processors there are. The window of 128 MB
-// is the largest that zstd, and rivulet upgrade, take without being told.
+// compress writes the same bytes with any number of processors. The window of 128 MB is the largest that zstd and
+// rivulet upgrade accept by default.
 func compress(from, to string) error {
 	cmd := exec.Command("zstd", "-19", "--long=27", "-T0", "-q", "-f", from, "-o", to)
 	cmd.Stderr = os.Stderr

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// bom is a bill of materials in CycloneDX 1.5. It has neither a number nor a time of its own: the
-// same binary gives the same bytes.
+// bom is a bill of materials in CycloneDX 1.5. It has no serial number and no time: the same binary gives the same
+// bytes.
 type bom struct {
 	Format     string      `json:"bomFormat"`
 	Spec       string      `json:"specVersion"`
@@ -36,8 +36,8 @@ type component struct {
 // helpers are the Go programs of the bundle that have dependencies.
 var helpers = []string{"runc", "containerd-shim-runc-v2", "cni", "rivulet-tunnel"}
 
-// billOfMaterials writes what is in a binary: the modules that Go recorded in it and in the
-// programs of its bundle, and the Debian packages.
+// billOfMaterials writes the content of a binary: the modules that Go recorded in it and in the programs of its bundle,
+// and the Debian packages.
 func billOfMaterials(version, arch, binary, bundle, debs, file string) error {
 	own := component{Type: "application", Ref: "rivulet", Name: "rivulet", Version: version}
 	all := map[string]component{}

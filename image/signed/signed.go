@@ -1,9 +1,9 @@
-// Package signed checks whether a release file is one of ours (docs/design/upgrade.md). It reads the file and
-// the signature beside it, and writes nothing.
+// Package signed checks the signature of a release file (docs/design/upgrade.md). It reads the file and the signature
+// beside it, and writes nothing.
 //
 //	root key (in the binary) ── certifies ──▶ signing key, generation n ── signs ──▶ file
 //
-// A device that has taken a release of generation n takes none of a lower one again: so lost keys are retired.
+// A device that has taken a release of generation n refuses lower ones: this retires lost keys.
 package signed
 
 import (
@@ -27,31 +27,31 @@ var rootKeys = ""
 var (
 	// ErrNoRoots is returned when the binary was built without root keys.
 	ErrNoRoots = errors.New("signed: this rivulet was built without keys and can trust no file")
-	// ErrNotOurs is in every error that says that a signature is not good.
+	// ErrNotOurs is in every error about a signature that is not good.
 	ErrNotOurs = errors.New("signed: the signature is not good")
 	// ErrNone is returned when there is no signature beside a file.
 	ErrNone = errors.New("signed: there is no signature")
 )
 
-// Certificate is a signing key that a root key vouches for.
+// Certificate is a signing key certified by a root key.
 type Certificate struct {
 	Key        []byte `json:"key"`
 	Generation int    `json:"generation"`
-	Root       []byte `json:"root"`      // public key of who signed it
-	Signature  []byte `json:"signature"` // of the root, over all above
+	Root       []byte `json:"root"`      // public key of the root
+	Signature  []byte `json:"signature"` // by the root, over all above
 }
 
 // Signature is the content of FILE.sig.
 type Signature struct {
 	Format      int         `json:"format"`
 	Certificate Certificate `json:"certificate"`
-	Signature   []byte      `json:"signature"` // of the certificate's key, over the file
+	Signature   []byte      `json:"signature"` // by the certificate's key, over the file
 }
 
 // Format is the version of Signature.
 const Format = 1
 
-// Different words before what is signed: a signature of one kind is never one of the other.
+// Different prefixes of the signed content: a signature of one kind is never valid as the other.
 const (
 	certificateContext = "rivulet signing key v1\x00"
 	fileContext        = "rivulet release file v1\x00"
@@ -76,13 +76,12 @@ func Roots() ([]ed25519.PublicKey, error) {
 	return out, nil
 }
 
-// Digest takes a file in; it is an io.Writer.
+// Digest hashes a file; it is an io.Writer.
 type Digest struct {
 	hash hash.Hash
 	n    int64
 }
 
-// NewDigest returns a digest of nothing yet.
 func NewDigest() *Digest { return &Digest{hash: sha512.New()} }
 
 func (d *Digest) Write(p []byte) (int, error) {
@@ -115,7 +114,7 @@ func Parse(r io.Reader) (Signature, error) {
 	return s, nil
 }
 
-// Beside reads the signature beside a file: FILE.sig, or that of what FILE.zst unpacks to.
+// Beside reads the signature beside a file: FILE.sig, or that of the unpacked content of FILE.zst.
 func Beside(file string) (Signature, error) {
 	for _, name := range []string{file + ".sig", strings.TrimSuffix(file, ".zst") + ".sig"} {
 		f, err := os.Open(name)
@@ -135,8 +134,8 @@ func Beside(file string) (Signature, error) {
 	return Signature{}, fmt.Errorf("%w %s.sig; copy it along with the release", ErrNone, file)
 }
 
-// Verify reports whether s is a signature of what d took in, by a key that one of
-// roots vouches for and whose generation is at least oldest.
+// Verify returns an error unless s is a signature of the content of d, by a key that one of roots certifies and whose
+// generation is at least oldest.
 func (s Signature) Verify(d *Digest, roots []ed25519.PublicKey, oldest int) error {
 	c := s.Certificate
 	vouched := false
@@ -156,14 +155,14 @@ func (s Signature) Verify(d *Digest, roots []ed25519.PublicKey, oldest int) erro
 	return nil
 }
 
-// Certify has a root key vouch for a signing key.
+// Certify certifies a signing key with a root key.
 func Certify(root ed25519.PrivateKey, key ed25519.PublicKey, generation int) Certificate {
 	c := Certificate{Key: key, Generation: generation, Root: root.Public().(ed25519.PublicKey)}
 	c.Signature = ed25519.Sign(root, c.message())
 	return c
 }
 
-// Sign signs what d took in.
+// Sign signs the content of d.
 func Sign(key ed25519.PrivateKey, c Certificate, d *Digest) Signature {
 	return Signature{Format: Format, Certificate: c, Signature: ed25519.Sign(key, d.message())}
 }

@@ -1,9 +1,7 @@
-// Command collect writes NOTICE, the list of every Go module and program in a released binary
-// with its licence, and the same list with all licence texts, compressed, for `rivulet licenses`.
-//
-// It reads the module graphs of this repository and of image/bundle/runc, the module cache and
-// image/bundle/debs.list, and alone writes the files that -notice and -texts name. A licence that
-// it does not know ends it with an error: somebody has to read that one.
+// Command collect writes NOTICE, the list of every Go module and program in a released binary with its licence, and the
+// same list with all licence texts, compressed, for `rivulet licenses`. It reads the module graphs of this repository
+// and of image/bundle/runc, the module cache and image/bundle/debs.list, and alone writes the files that -notice and
+// -texts name. Failure: a licence that it cannot identify is an error, for a person to check.
 //
 //	go run ./image/licenses/collect -tags "..." -notice NOTICE
 package main
@@ -62,7 +60,7 @@ func run(tags, notice, texts, debian string) error {
 	return os.WriteFile(texts, w.EncodeAll(all.Bytes(), nil), 0o644)
 }
 
-// table is NOTICE.
+// table returns the content of NOTICE.
 func table(parts []module, packages []string) []byte {
 	var out bytes.Buffer
 	out.WriteString(`Rivulet
@@ -84,7 +82,7 @@ by exact version: apt-get source NAME=VERSION, or Debian's archive of snapshots.
 	return out.Bytes()
 }
 
-// appendTexts adds each text once, under the names of all that it is the text of.
+// appendTexts adds each text once, below the names of all its modules.
 func appendTexts(out *bytes.Buffer, parts []module, debian string) error {
 	type text struct {
 		of      []string
@@ -123,7 +121,7 @@ func appendTexts(out *bytes.Buffer, parts []module, debian string) error {
 			}
 			add("Debian package "+filepath.Base(f), string(content))
 		}
-		for _, name := range []string{"GPL-2", "LGPL-2.1"} { // the packages' own files only name them
+		for _, name := range []string{"GPL-2", "LGPL-2.1"} { // the packages' own files only refer to them
 			content, err := os.ReadFile(filepath.Join(common, name))
 			if err != nil {
 				return fmt.Errorf("%w; apt-get install base-files", err)
@@ -141,7 +139,7 @@ func appendTexts(out *bytes.Buffer, parts []module, debian string) error {
 	return nil
 }
 
-// common is where Debian keeps the texts that many packages share.
+// common is Debian's folder of texts that many packages share.
 const common = "/usr/share/common-licenses"
 
 // gpl are the licences of the pinned Debian packages.
@@ -150,7 +148,7 @@ var gpl = map[string]string{
 	"libnftnl11": "GPL-2.0-or-later", "libmnl0": "LGPL-2.1-or-later", "libc6": "LGPL-2.1-or-later", "libseccomp-dev": "LGPL-2.1-only (linked into runc)",
 }
 
-// packages are the lines of NOTICE for image/bundle/debs.list.
+// packages returns the lines of NOTICE for image/bundle/debs.list.
 func packages() ([]string, error) {
 	list, err := os.ReadFile("image/bundle/debs.list")
 	if err != nil {

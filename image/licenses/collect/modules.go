@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// module is a Go module of which packages are linked into something that is released.
+// module is a Go module with packages that are linked into a released program.
 type module struct {
 	path, version string
 	files         []string // of licences and notices
@@ -26,7 +26,7 @@ func (m module) id() string { return strings.TrimSpace(m.path + " " + m.version)
 // graphs are the programs of a release, by the folder of their module.
 var graphs = []struct {
 	dir      string
-	tags     string // beside those of the release
+	tags     string // in addition to those of the release
 	programs []string
 }{
 	{".", "", []string{"./cmd/rivulet", "./cmd/rivulet-tunnel", "./cmd/rivulet-cni", "./cmd/rivulet-gateway",
@@ -34,7 +34,7 @@ var graphs = []struct {
 	{"image/bundle/runc", "seccomp", []string{"github.com/opencontainers/runc"}},
 }
 
-// modules are those of all programs and architectures, sorted.
+// modules returns those of all programs and architectures, sorted.
 func modules(tags string) ([]module, error) {
 	found := map[string]module{}
 	for _, g := range graphs {
@@ -136,7 +136,7 @@ func describe(path, version, dir string) (module, error) {
 	return m, nil
 }
 
-// phrases tell licences apart: text without line breaks, lower case.
+// phrases identify licences: text without line breaks, lower case.
 var phrases = []struct{ id, phrase string }{
 	{"Apache-2.0", "apache license version 2.0"},
 	{"Apache-2.0", "licensed under the apache license"},

@@ -1,5 +1,5 @@
-// Command sign makes the keys and signatures of releases. It is never shipped and
-// never runs on a device: its keys stay with who releases. See docs/design/upgrade.md.
+// Command sign makes the keys and signatures of releases (docs/design/upgrade.md). It is never shipped and never runs
+// on a device: the releaser keeps the keys.
 package main
 
 import (
@@ -115,7 +115,7 @@ func sign(key, certificate string, files []string) error {
 	return nil
 }
 
-// digest is over a file, or over what a .zst unpacks to: one signature serves both.
+// digest is over a file, or over the unpacked content of a .zst: one signature serves both.
 func digest(file string) (*signed.Digest, error) {
 	in, err := os.Open(file)
 	if err != nil {
