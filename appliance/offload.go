@@ -17,9 +17,9 @@ import (
 	"rivulet/offload"
 	"rivulet/offload/nodeagent"
 	"rivulet/offload/nodeagent/admission"
-	tenantimages "rivulet/offload/nodeagent/images"
 	"rivulet/offload/nodeagent/podgate"
 	"rivulet/offload/nodeagent/podmemory"
+	tenantimages "rivulet/offload/nodeagent/tenantimages"
 	"rivulet/offload/offer"
 )
 

@@ -40,7 +40,7 @@ import (
 	"rivulet/fabric/tunnel"
 	"rivulet/image/bundle"
 	"rivulet/offload"
-	"rivulet/offload/netpol"
+	"rivulet/offload/networkpolicy"
 	"rivulet/offload/nodeagent/homeaddr"
 	"rivulet/offload/nodeagent/isolation"
 )
@@ -76,7 +76,7 @@ type System struct {
 	upgrade    *upgrade.Handover
 	usage      *usage.Watch
 	rules      *nft.Guard
-	netpol     *netpol.Watcher
+	netpol     *networkpolicy.Watcher
 	burst      *burst.Manager
 	vclusters  *vcluster.Manager
 	users      *users.Access
@@ -113,7 +113,7 @@ func (s *System) run(ctx context.Context) error {
 		PIDs: func() map[string]int { return usage.PIDs(s.cfg.Dirs.Run) }, Peers: func() []peer.View { return s.peering(context.Background()).Peers },
 		StateDir: s.cfg.Dirs.State, RAM: s.facts.MemoryBytes, Health: &s.health, Log: s.log("footprint"),
 	})
-	s.rules, s.netpol = nft.NewGuard(0, s.log("rules")), netpol.NewWatcher(s.log("policies"))
+	s.rules, s.netpol = nft.NewGuard(0, s.log("rules")), networkpolicy.NewWatcher(s.log("policies"))
 	s.lans = netmon.New(s.log("lans"))
 	s.lans.Allow(s.config().LAN.Interfaces)
 	s.sources = network.NewSources(s.lans, s.log("fabric"))

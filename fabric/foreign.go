@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/wgkey"
@@ -66,14 +66,14 @@ func (f *Fabric) GatewayStream(conn net.Conn) error {
 }
 
 // GatewayPath is the path to the gateway in use, with its traffic counters; false while none works.
-func (f *Fabric) GatewayPath(ctx context.Context, name string) (config.Path, bool) {
+func (f *Fabric) GatewayPath(ctx context.Context, name string) (gatewayproto.Path, bool) {
 	status, err := f.cfg.DataPlane.Status(ctx)
 	if err != nil {
-		return config.Path{}, false
+		return gatewayproto.Path{}, false
 	}
 	for _, p := range status.Peers {
 		if p.ID == foreignID(name) {
-			path := config.Path{Received: p.Received, Sent: p.Sent, LastHandshake: p.LastHandshake}
+			path := gatewayproto.Path{Received: p.Received, Sent: p.Sent, LastHandshake: p.LastHandshake}
 			if len(p.Paths) == 0 || !p.Paths[0].Used {
 				return path, false
 			}
@@ -85,7 +85,7 @@ func (f *Fabric) GatewayPath(ctx context.Context, name string) (config.Path, boo
 			return path, true
 		}
 	}
-	return config.Path{}, false
+	return gatewayproto.Path{}, false
 }
 
 // addGateways adds the gateways to the data plane's configuration, before peers. It is called with mu held.

@@ -25,7 +25,7 @@ import (
 	"rivulet/offload/consumer/stream"
 	"rivulet/offload/elsewhere"
 	"rivulet/offload/homeapi"
-	"rivulet/offload/netpol"
+	"rivulet/offload/networkpolicy"
 	"rivulet/offload/nodeagent"
 	"rivulet/offload/nodeagent/homeaddr"
 	"rivulet/offload/offer"
@@ -81,7 +81,7 @@ type Config struct {
 	Volumes   Volumes
 	// LAN is as in tenancy.Config.
 	LAN      *tenancy.LAN
-	Policies *netpol.Watcher
+	Policies *networkpolicy.Watcher
 	Images   func() (map[string][]string, error)
 	// PeerImages are home's images, which providers fetch for home's pods there while
 	// PeerImagesOn; nil gives none.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"rivulet/offload/nodeagent/images"
+	"rivulet/offload/nodeagent/tenantimages"
 )
 
 // kubeletConfig has the kubelet settings that have no flag; k3s merges it over its own. Container logs are the largest
@@ -19,7 +19,7 @@ containerLogMaxSize: 5Mi
 containerLogMaxFiles: 3
 podPidsLimit: %d
 imageServiceEndpoint: unix://%s
-`, leaseSeconds, e.podPIDs(), images.Socket(e.cfg.RunDir))
+`, leaseSeconds, e.podPIDs(), tenantimages.Socket(e.cfg.RunDir))
 }
 
 // podPIDs bounds the processes and threads of one pod: a quarter of the kernel's limit for this much memory, at most

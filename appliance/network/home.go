@@ -6,7 +6,7 @@ import (
 	"rivulet/appliance/addons/peerobjects"
 	"rivulet/appliance/api"
 	"rivulet/fabric"
-	"rivulet/offload/nodeagent/images"
+	"rivulet/offload/nodeagent/tenantimages"
 )
 
 // Home finds the home of a consumer by its tag in the names of images; it returns none while on is false. running
@@ -18,7 +18,7 @@ func Home(running func() *fabric.Fabric, on func() bool) func(tag string) (*http
 			return nil, "", false
 		}
 		for _, l := range f.Links() {
-			if images.Tag(string(l.ID)) != tag {
+			if tenantimages.Tag(string(l.ID)) != tag {
 				continue
 			}
 			client, base, err := f.Client(l.ID)

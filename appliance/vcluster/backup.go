@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/controlplane"
 )
 
 // The backup of a device contains all virtual clusters with their identities, so that after a restore the host assigns
@@ -127,7 +127,7 @@ func (c *cluster) write(w *tar.Writer, r record, failed error) error {
 			return err
 		}
 	}
-	db := path.Join(c.name, "root", tenant.Data, "db")
+	db := path.Join(c.name, "root", controlplane.Data, "db")
 	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: db + "/", Mode: 0o700, Uid: r.UID, Gid: r.UID}); err != nil {
 		return err
 	}

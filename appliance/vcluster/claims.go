@@ -21,10 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
-	"rivulet/appliance/engine/tenant/pods"
+	"rivulet/appliance/engine/controlplane/pods"
 	"rivulet/appliance/state/archive"
 	"rivulet/offload/consumer/volume"
-	"rivulet/offload/nodeagent/tree"
+	"rivulet/offload/nodeagent/filetree"
 	"rivulet/offload/policy"
 )
 
@@ -69,9 +69,9 @@ type storage interface {
 	Namespace(ctx context.Context, home string) (string, error)
 	Twins(ctx context.Context) (map[string]string, error)
 	Client() kubernetes.Interface
-	VolumeTotal(ctx context.Context, home, claim string) (tree.Total, error)
+	VolumeTotal(ctx context.Context, home, claim string) (filetree.Total, error)
 	VolumeRead(ctx context.Context, home, claim string) (io.ReadCloser, error)
-	VolumeWrite(ctx context.Context, home, claim string, size int64, files io.Reader) (tree.Sum, error)
+	VolumeWrite(ctx context.Context, home, claim string, size int64, files io.Reader) (filetree.Sum, error)
 }
 
 // asItself calls do with the virtual cluster's access to the host, whether its control plane runs or not.

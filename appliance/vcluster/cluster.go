@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/changes"
 )
 
@@ -70,8 +70,8 @@ func (c *cluster) record() record { c.mu.Lock(); defer c.mu.Unlock(); return c.r
 
 func (c *cluster) dir() string       { return filepath.Join(c.k.folder(), c.name) }
 func (c *cluster) rootDir() string   { return filepath.Join(c.dir(), "root") }
-func (c *cluster) tlsDir() string    { return filepath.Join(c.rootDir(), tenant.TLS) }
-func (c *cluster) dataDir() string   { return filepath.Join(c.rootDir(), tenant.Data) }
+func (c *cluster) tlsDir() string    { return filepath.Join(c.rootDir(), controlplane.TLS) }
+func (c *cluster) dataDir() string   { return filepath.Join(c.rootDir(), controlplane.Data) }
 func (c *cluster) secretDir() string { return filepath.Join(c.dir(), "secret") }
 func (c *cluster) logFile() string   { return filepath.Join(c.dir(), "control-plane.log") }
 func (c *cluster) pidFile() string   { return filepath.Join(c.k.cfg.Run, "vcluster-"+c.name+".pid") }
@@ -501,7 +501,7 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	from := c.logSize()
 	p, err := launch{
 		executable: c.k.cfg.Executable, dir: c.rootDir(), log: c.logFile(), pidFile: c.pidFile(), listener: l, memory: r.Memory,
-		settings: tenant.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, Work: work, Datastore: r.datastore(), Advertise: c.address(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
+		settings: controlplane.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, Work: work, Datastore: r.datastore(), Advertise: c.address(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
 	}.start()
 	if err != nil {
 		return nil, err
@@ -586,7 +586,7 @@ func lastLine(log io.Reader) string {
 	if line = klogLine.ReplaceAllString(line, ""); line == "" {
 		return "it said nothing"
 	}
-	return fmt.Sprintf("%.300s", strings.TrimPrefix(line, tenant.Name+": "))
+	return fmt.Sprintf("%.300s", strings.TrimPrefix(line, controlplane.Name+": "))
 }
 
 // folders creates the folders of the process's root. It owns only data.

@@ -30,7 +30,7 @@ import (
 	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/utils/ptr"
 
-	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/test/apiserver"
 	"rivulet/test/await"
 )
@@ -216,12 +216,12 @@ func TestHooks(t *testing.T) {
 			Group: "made.example", Version: "v1", GroupPriorityMinimum: 1000, VersionPriority: 10, CABundle: ca, Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "hook"}}}, metav1.CreateOptions{})
 		must(t, err)
 		await.Empty(t, time.Minute, "it answers, with the certificate and the user that the API server sends", func(ctx context.Context) string {
-			if got, want := who(ctx), tenant.FrontProxy+" for rivulet:object of rivulet:admin"; !strings.HasPrefix(got, want) {
+			if got, want := who(ctx), controlplane.FrontProxy+" for rivulet:object of rivulet:admin"; !strings.HasPrefix(got, want) {
 				return fmt.Sprintf("%q, want %q", got, want)
 			}
 			return ""
 		})
-		if m, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{}); err != nil || m.Data["requestheader-client-ca-file"] == "" || !strings.Contains(m.Data["requestheader-allowed-names"], tenant.FrontProxy) {
+		if m, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{}); err != nil || m.Data["requestheader-client-ca-file"] == "" || !strings.Contains(m.Data["requestheader-allowed-names"], controlplane.FrontProxy) {
 			t.Errorf("API services do not find whose word to take: %v %v", m, err)
 		}
 		await.Empty(t, time.Minute, "discovery has it", func(context.Context) string {
@@ -253,7 +253,7 @@ func TestHooks(t *testing.T) {
 			await.Empty(t, time.Minute, address+" is refused", func(ctx context.Context) string {
 				server.CloseClientConnections() // of an answer before the slice was seen
 				_, err := made("good")
-				if api := who(ctx); err == nil || !strings.Contains(err.Error(), reason) || strings.Contains(api, tenant.FrontProxy) {
+				if api := who(ctx); err == nil || !strings.Contains(err.Error(), reason) || strings.Contains(api, controlplane.FrontProxy) {
 					return fmt.Sprintf("%v; %s", err, api)
 				}
 				return ""
@@ -263,7 +263,7 @@ func TestHooks(t *testing.T) {
 		for len(dialed) > 0 {
 			<-dialed
 		}
-		for _, url := range []string{"https://127.0.0.1:10250/", "https://" + tenant.InnerAddress + "/", "https://localhost/", "https://[::1]:6443/", "https://kubernetes.default.svc/", "https://example.org/x", "https://10.42.0.6:8443/", "https://169.254.169.254/"} {
+		for _, url := range []string{"https://127.0.0.1:10250/", "https://" + controlplane.InnerAddress + "/", "https://localhost/", "https://[::1]:6443/", "https://kubernetes.default.svc/", "https://example.org/x", "https://10.42.0.6:8443/", "https://169.254.169.254/"} {
 			validating.Webhooks[0].ClientConfig = admissionregistrationv1.WebhookClientConfig{CABundle: ca, URL: &url}
 			if validating, err = client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, validating, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)

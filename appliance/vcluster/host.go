@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
@@ -152,7 +152,7 @@ func (c *cluster) openHost() error {
 		return nil
 	}
 	r := c.record()
-	path := filepath.Join(c.rootDir(), tenant.Host)
+	path := filepath.Join(c.rootDir(), controlplane.Host)
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a killed supervisor
 		return diskErr(err)
 	}

@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/test/apiserver"
@@ -614,7 +614,7 @@ func TestParseQuota(t *testing.T) {
 
 func TestUse(t *testing.T) {
 	now := time.Unix(0, 0)
-	u := tenant.NewUse(func() time.Time { return now })
+	u := controlplane.NewUse(func() time.Time { return now })
 	end := u.Begin()
 	now = now.Add(time.Hour)
 	if unused, used := u.Unused(); unused != 0 || !used {

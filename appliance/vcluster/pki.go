@@ -22,8 +22,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/keyutil"
 
-	"rivulet/appliance/engine/tenant"
-	"rivulet/appliance/engine/tenant/roles"
+	"rivulet/appliance/engine/controlplane"
+	"rivulet/appliance/engine/controlplane/roles"
 	"rivulet/appliance/state/durable"
 )
 
@@ -86,7 +86,7 @@ func (p pki) write(host, service net.IP) error {
 		return err
 	}
 	names := []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"}
-	inner, _, _ := net.SplitHostPort(tenant.InnerAddress)
+	inner, _, _ := net.SplitHostPort(controlplane.InnerAddress)
 	return errors.Join(
 		p.file("server-ca.crt", server.pem), p.file("client-ca.crt", clients.pem), p.file("kubelet-ca.crt", kubelets.pem), p.file("front-proxy-ca.crt", proxies.pem),
 		p.leaf(p.tls, "apiserver", leafLife, server, &x509.Certificate{
@@ -96,7 +96,7 @@ func (p pki) write(host, service net.IP) error {
 		p.leaf(p.tls, "kubelet-client", leafLife, kubelets, client("system:apiserver", adminGroup)),
 		p.leaf(p.secret, "admin", adminLife, clients, client("rivulet:object", roles.Group("admin"))),
 		p.leaf(p.tls, "control-plane", leafLife, clients, client("rivulet:control-plane", adminGroup)),
-		p.leaf(p.tls, "front-proxy", leafLife, proxies, client(tenant.FrontProxy)),
+		p.leaf(p.tls, "front-proxy", leafLife, proxies, client(controlplane.FrontProxy)),
 		p.accountKey(),
 		p.controlPlane(server.pem),
 	)
@@ -240,7 +240,7 @@ func (p pki) accountKey() error {
 
 // controlPlane writes the kubeconfig of the process's own parts.
 func (p pki) controlPlane(ca []byte) error {
-	raw, err := kubeconfigOf(p.tls, "control-plane", "inner", "https://"+tenant.InnerAddress, ca)
+	raw, err := kubeconfigOf(p.tls, "control-plane", "inner", "https://"+controlplane.InnerAddress, ca)
 	if err != nil {
 		return err
 	}

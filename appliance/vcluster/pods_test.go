@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 
-	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -282,7 +282,7 @@ func TestPods(t *testing.T) {
 		})
 	})
 	t.Run("its socket gives what a peer gets", func(t *testing.T) {
-		path := filepath.Join(d.k.folder(), "dan", "root", tenant.Host)
+		path := filepath.Join(d.k.folder(), "dan", "root", controlplane.Host)
 		as := func(uid int) *http.Client {
 			return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return connect(path, uid) }}, Timeout: patience}
 		}
@@ -371,7 +371,7 @@ func TestPods(t *testing.T) {
 	t.Run("paused, its pods go on", func(t *testing.T) {
 		must(t, d.k.Pause("dan"))
 		d.is("dan", Paused)
-		if _, err := os.Stat(filepath.Join(d.k.folder(), "dan", "root", tenant.Host)); err == nil {
+		if _, err := os.Stat(filepath.Join(d.k.folder(), "dan", "root", controlplane.Host)); err == nil {
 			t.Error("its socket is there")
 		}
 		if n, v := len(away(ctx)), d.is("dan", Paused); n != 1 || v.Pods != 1 {

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/appliance/machine/host"
 	machine "rivulet/appliance/machine/process"
 )
@@ -51,7 +51,7 @@ func (p *process) reported() []string {
 }
 
 func (p *process) usable() bool {
-	return p.reports == nil || slices.Contains(p.reported(), tenant.Usable)
+	return p.reports == nil || slices.Contains(p.reported(), controlplane.Usable)
 }
 
 // asleep reports whether it ended to sleep, and when it is due again; zero: never, or unknown.
@@ -61,7 +61,7 @@ func (p *process) asleep() (asleep bool, due time.Time) {
 	}
 	for _, line := range p.reported() {
 		word, number, _ := strings.Cut(line, " ")
-		if word != tenant.Asleep {
+		if word != controlplane.Asleep {
 			continue
 		}
 		asleep = true
@@ -111,7 +111,7 @@ type launch struct {
 	dir        string // its root
 	log        string // file of its output
 	pidFile    string
-	settings   tenant.Settings
+	settings   controlplane.Settings
 	listener   *os.File
 	memory     int64 // limit, bytes
 }
@@ -135,10 +135,10 @@ func (l launch) start() (*process, error) {
 	}
 	defer out.Close()
 	cmd := exec.Command(l.executable)
-	cmd.Args = []string{tenant.Name}
+	cmd.Args = []string{controlplane.Name}
 	cmd.Dir = l.dir
 	// GOGC has its default until the process is usable; the limit is for peaks, not a goal.
-	cmd.Env = []string{tenant.Env + "=" + string(raw), "TMPDIR=" + tenant.Data, "HOME=" + tenant.Data, "TZ=UTC", "GOGC=100", "GOMEMLIMIT=" + strconv.FormatInt(l.memory*3/4, 10)}
+	cmd.Env = []string{controlplane.Env + "=" + string(raw), "TMPDIR=" + controlplane.Data, "HOME=" + controlplane.Data, "TZ=UTC", "GOGC=100", "GOMEMLIMIT=" + strconv.FormatInt(l.memory*3/4, 10)}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("vcluster: %w", err)
@@ -225,12 +225,12 @@ func adopt(pidFile, root string) (*process, *os.File, error) {
 		err = errors.New("it is of a virtual cluster that has been set aside")
 	}
 	if err == nil {
-		socket, err = unix.PidfdGetfd(fd, tenant.ListenFD, 0)
+		socket, err = unix.PidfdGetfd(fd, controlplane.ListenFD, 0)
 	}
 	if err == nil {
 		if on, e := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); e != nil || on != 1 {
 			unix.Close(socket)
-			err = fmt.Errorf("descriptor %d is something else", tenant.ListenFD)
+			err = fmt.Errorf("descriptor %d is something else", controlplane.ListenFD)
 		}
 	}
 	if err != nil { // it cannot be managed, and blocks a new one
@@ -256,7 +256,7 @@ func adopt(pidFile, root string) (*process, *os.File, error) {
 
 // reportsOf takes over the reports of a process, nil if its version has none.
 func reportsOf(pidfd int) *os.File {
-	fd, err := unix.PidfdGetfd(pidfd, tenant.ReportsFD, 0)
+	fd, err := unix.PidfdGetfd(pidfd, controlplane.ReportsFD, 0)
 	if err != nil {
 		return nil
 	}

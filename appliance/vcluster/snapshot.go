@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/appliance/state/archive"
 	"rivulet/appliance/state/durable"
 	"rivulet/appliance/version"
@@ -359,9 +359,9 @@ func (s *stager) manifest(content io.Reader) error {
 func (s *stager) place(member string) string {
 	switch dir, rest, _ := strings.Cut(member, "/"); dir {
 	case "tls":
-		return filepath.Join(s.dir, "root", tenant.TLS, rest)
+		return filepath.Join(s.dir, "root", controlplane.TLS, rest)
 	case "db":
-		return filepath.Join(s.dir, "root", tenant.Data, dir, rest)
+		return filepath.Join(s.dir, "root", controlplane.Data, dir, rest)
 	}
 	return filepath.Join(s.dir, member)
 }

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/test/await"
@@ -96,7 +96,7 @@ func newWay(t *testing.T) *way {
 // connect sends a CONNECT for what is given, and returns the connection and the status.
 func (w *way) connect(to string) (net.Conn, int, string) {
 	w.t.Helper()
-	c, err := net.Dial("unix", filepath.Join(w.rootDir(), tenant.Host))
+	c, err := net.Dial("unix", filepath.Join(w.rootDir(), controlplane.Host))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"syscall"
 
 	"rivulet/fabric/gateway"
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 )
 
 func main() {
@@ -56,15 +56,15 @@ func run(ctx context.Context, file string, log *slog.Logger) error {
 	}
 	defer g.Close()
 	// On the loopback only: who may port-forward to the pod comes there, nobody else.
-	control, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", config.ControlPort))
+	control, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", gatewayproto.ControlPort))
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
-	streams, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", config.StreamPort))
+	streams, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", gatewayproto.StreamPort))
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
-	ready, err := net.Listen("tcp", fmt.Sprintf(":%d", config.ReadyPort))
+	ready, err := net.Listen("tcp", fmt.Sprintf(":%d", gatewayproto.ReadyPort))
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
@@ -77,7 +77,7 @@ func run(ctx context.Context, file string, log *slog.Logger) error {
 		func() error { return g.TakeStreams(ctx, streams) },
 		func() error { return g.ServeReady(ctx, ready) },
 		func() error {
-			return g.ServeDNS(ctx, fmt.Sprintf(":%d", config.DNSPort), gateway.NameServers("/etc/resolv.conf"))
+			return g.ServeDNS(ctx, fmt.Sprintf(":%d", gatewayproto.DNSPort), gateway.NameServers("/etc/resolv.conf"))
 		},
 	} {
 		parts.Go(func() { cancel(part()) })

@@ -9,7 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 )
 
 // The gateway answers queries for home's Services, as home's own DNS would, with the addresses at which local pods
@@ -99,7 +99,7 @@ func (s *names) resolve(network string, question *dns.Msg) *dns.Msg {
 
 // Answer is the gateway's answer to a query for one of home's names in a datagram; false if the campus's DNS has to be
 // queried.
-func Answer(cfg config.Gateway, question []byte) ([]byte, bool) {
+func Answer(cfg gatewayproto.Gateway, question []byte) ([]byte, bool) {
 	q := new(dns.Msg)
 	if q.Unpack(question) != nil {
 		return nil, false

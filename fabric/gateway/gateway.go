@@ -23,7 +23,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/wgkey"
 )
@@ -50,7 +50,7 @@ type Gateway struct {
 
 // state is a configuration in force, indexed for packets.
 type state struct {
-	cfg    config.Gateway
+	cfg    gatewayproto.Gateway
 	home   wgkey.Public
 	digest string
 	set    bool
@@ -69,9 +69,9 @@ func (s *state) seen(real netip.Addr) netip.Addr {
 
 // New returns a gateway without configuration. Bind is the address on which pods reach it; empty is all.
 func New(bind string, log *slog.Logger) (*Gateway, error) {
-	g := &Gateway{log: log, bind: bind, port: config.TunnelPort, doors: map[string]*door{}}
+	g := &Gateway{log: log, bind: bind, port: gatewayproto.TunnelPort, doors: map[string]*door{}}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
-	g.state.Store(&state{zone: zoneOf(config.Gateway{})})
+	g.state.Store(&state{zone: zoneOf(gatewayproto.Gateway{})})
 	s, err := newNetstack(func(a netip.Addr) bool {
 		s := g.state.Load()
 		_, ours := s.cfg.Pods[a]
@@ -88,7 +88,7 @@ func New(bind string, log *slog.Logger) (*Gateway, error) {
 }
 
 // Apply makes cfg the whole state. Open flows continue.
-func (g *Gateway) Apply(cfg config.Gateway) error {
+func (g *Gateway) Apply(cfg gatewayproto.Gateway) error {
 	if err := cfg.Check(); err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (g *Gateway) Apply(cfg config.Gateway) error {
 }
 
 // tunnelOf is the tunnel's configuration. It needs no keepalive: the pings of the paths keep NATs open.
-func tunnelOf(cfg config.Gateway, port uint16) (tunnel.Config, error) {
+func tunnelOf(cfg gatewayproto.Gateway, port uint16) (tunnel.Config, error) {
 	private, err := wgkey.ParsePrivate(cfg.PrivateKey)
 	if err != nil {
 		return tunnel.Config{}, fmt.Errorf("gateway: its own key: %w", err)
@@ -131,29 +131,29 @@ func tunnelOf(cfg config.Gateway, port uint16) (tunnel.Config, error) {
 	if err != nil {
 		return tunnel.Config{}, fmt.Errorf("gateway: the key of home: %w", err)
 	}
-	home := tunnel.Peer{ID: config.HomeID, PublicKey: public, LocalMappedCIDR: cfg.Prefix, PeerMappedCIDR: cfg.Home}
+	home := tunnel.Peer{ID: gatewayproto.HomeID, PublicKey: public, LocalMappedCIDR: cfg.Prefix, PeerMappedCIDR: cfg.Home}
 	if len(cfg.UDP) > 0 {
 		home.Endpoint = cfg.UDP[0]
 	}
 	return tunnel.Config{
 		PrivateKey: private, Port: port, Interface: "netstack", MTU: MTU,
 		Address: cfg.Address, PodCIDR: cfg.Prefix, StreamsOnly: cfg.StreamsOnly, Peers: []tunnel.Peer{home},
-		Paths: []tunnel.PeerPaths{{ID: config.HomeID, UDP: cfg.UDP, TCP: cfg.Streams}},
+		Paths: []tunnel.PeerPaths{{ID: gatewayproto.HomeID, UDP: cfg.UDP, TCP: cfg.Streams}},
 	}, nil
 }
 
-func Digest(cfg config.Gateway) string {
+func Digest(cfg gatewayproto.Gateway) string {
 	raw, _ := json.Marshal(cfg) // it cannot fail
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:8])
 }
 
-func (g *Gateway) Status() config.Status {
+func (g *Gateway) Status() gatewayproto.Status {
 	s := g.state.Load()
 	g.mu.Lock()
-	st := config.Status{Version: Version, Configured: s.set, Digest: s.digest, Problems: g.problems}
+	st := gatewayproto.Status{Version: Version, Configured: s.set, Digest: s.digest, Problems: g.problems}
 	g.mu.Unlock()
-	st.Flows = config.Flows{TCP: int(g.flows.tcp.Load()), UDP: int(g.flows.udp.Load()), Refused: g.flows.refused.Load()}
+	st.Flows = gatewayproto.Flows{TCP: int(g.flows.tcp.Load()), UDP: int(g.flows.udp.Load()), Refused: g.flows.refused.Load()}
 	if t, err := g.tunnel.Status(); err == nil && len(t.Peers) == 1 {
 		p := t.Peers[0]
 		st.LastHandshake, st.Received, st.Sent = p.LastHandshake, p.Received, p.Sent

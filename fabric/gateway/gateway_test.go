@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"pgregory.net/rapid"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 	"rivulet/test/await"
 )
 
@@ -88,8 +88,8 @@ func TestHomeHearsWhatThePodSays(t *testing.T) {
 	for name, to := range map[string]netip.AddrPort{
 		"nobody listens there":       netip.AddrPortFrom(seenPod, closed),
 		"not one of home's pods":     netip.AddrPortFrom(netip.MustParseAddr("10.200.3.8"), 80),
-		"the gateway is no pod":      netip.AddrPortFrom(own, config.ControlPort),
-		"the gateway's loopback not": netip.AddrPortFrom(own, config.StreamPort),
+		"the gateway is no pod":      netip.AddrPortFrom(own, gatewayproto.ControlPort),
+		"the gateway's loopback not": netip.AddrPortFrom(own, gatewayproto.StreamPort),
 	} {
 		if c, err := w.dialHome(to, long); err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Errorf("%s: %v, %v", name, c, err)
@@ -242,9 +242,9 @@ func TestPortsOpenAndClose(t *testing.T) {
 	})
 	taken := listen(t)
 	port := netip.MustParseAddrPort(taken.Addr().String()).Port()
-	w.cfg.Services = []config.Service{{Namespace: "a", Name: "b", Ports: []config.Port{{Protocol: "tcp", Listen: port}}}}
+	w.cfg.Services = []gatewayproto.Service{{Namespace: "a", Name: "b", Ports: []gatewayproto.Port{{Protocol: "tcp", Listen: port}}}}
 	if err := w.Apply(w.cfg); err == nil {
-		if port < config.FirstPort || port > config.LastPort {
+		if port < gatewayproto.FirstPort || port > gatewayproto.LastPort {
 			t.Error("a port that is none for Services was opened")
 		}
 	}
@@ -252,20 +252,20 @@ func TestPortsOpenAndClose(t *testing.T) {
 
 func TestWhatCannotBe(t *testing.T) {
 	w := newWorld(t)
-	for name, spoil := range map[string]func(*config.Gateway){
-		"overlaps":  func(c *config.Gateway) { c.Home = netip.MustParsePrefix("10.0.0.0/8") },
-		"is not in": func(c *config.Gateway) { c.Address = homePod },
-		"a key is":  func(c *config.Gateway) { c.PrivateKey = "" },
-		"32 bytes":  func(c *config.Gateway) { c.PublicKey = "AAAA" },
-		"neither tcp": func(c *config.Gateway) {
-			c.Services = []config.Service{{Ports: []config.Port{{Protocol: "sctp", Listen: 20000}}}}
+	for name, spoil := range map[string]func(*gatewayproto.Gateway){
+		"overlaps":  func(c *gatewayproto.Gateway) { c.Home = netip.MustParsePrefix("10.0.0.0/8") },
+		"is not in": func(c *gatewayproto.Gateway) { c.Address = homePod },
+		"a key is":  func(c *gatewayproto.Gateway) { c.PrivateKey = "" },
+		"32 bytes":  func(c *gatewayproto.Gateway) { c.PublicKey = "AAAA" },
+		"neither tcp": func(c *gatewayproto.Gateway) {
+			c.Services = []gatewayproto.Service{{Ports: []gatewayproto.Port{{Protocol: "sctp", Listen: 20000}}}}
 		},
-		"is another's": func(c *config.Gateway) {
-			p := config.Port{Protocol: "tcp", Listen: 20000}
-			c.Services = []config.Service{{Ports: []config.Port{p, p}}}
+		"is another's": func(c *gatewayproto.Gateway) {
+			p := gatewayproto.Port{Protocol: "tcp", Listen: 20000}
+			c.Services = []gatewayproto.Service{{Ports: []gatewayproto.Port{p, p}}}
 		},
-		"not one for Se": func(c *config.Gateway) {
-			c.Services = []config.Service{{Ports: []config.Port{{Protocol: "tcp", Listen: 22}}}}
+		"not one for Se": func(c *gatewayproto.Gateway) {
+			c.Services = []gatewayproto.Service{{Ports: []gatewayproto.Port{{Protocol: "tcp", Listen: 22}}}}
 		},
 	} {
 		bad := w.cfg
@@ -373,7 +373,7 @@ func TestNames(t *testing.T) {
 
 // Whatever comes in as a question, nothing breaks, and what is answered was asked.
 func TestAnyQuestion(t *testing.T) {
-	cfg := config.Gateway{Services: []config.Service{{Namespace: "shop", Name: "web", IP: netip.MustParseAddr("10.43.0.9")}}}
+	cfg := gatewayproto.Gateway{Services: []gatewayproto.Service{{Namespace: "shop", Name: "web", IP: netip.MustParseAddr("10.43.0.9")}}}
 	rapid.Check(t, func(rt *rapid.T) {
 		raw := rapid.SliceOfN(rapid.Byte(), 0, 80).Draw(rt, "raw")
 		if rapid.Bool().Draw(rt, "a question") {
@@ -415,7 +415,7 @@ func TestControl(t *testing.T) {
 	if code, body := put("{}"); code != 422 || !strings.Contains(body, "is not in") {
 		t.Errorf("%d %s", code, body)
 	}
-	var st config.Status
+	var st gatewayproto.Status
 	_, body := do(t, "GET", "http://"+l.Addr().String()+"/v1/status", "")
 	if err := json.Unmarshal([]byte(body), &st); err != nil || !st.Configured || st.Digest != Digest(w.cfg) || st.Version != Version {
 		t.Errorf("%s, %v", body, err)

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 )
 
 // Local pods reach a Service of home at a port of the gateway: the campus Service that the pod resolves leads there. A
@@ -26,7 +26,7 @@ const tries = 3
 
 // openDoors opens the ports of cfg, and closes all others. Those that cannot be opened are problems, retried with the
 // next configuration.
-func (g *Gateway) openDoors(cfg config.Gateway) (problems []string) {
+func (g *Gateway) openDoors(cfg gatewayproto.Gateway) (problems []string) {
 	type place struct {
 		protocol string
 		listen   uint16

@@ -12,19 +12,19 @@ import (
 	"time"
 
 	"rivulet/fabric/changes"
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 	"rivulet/fabric/internal/desired"
 )
 
 // ServeControl serves home on the listener until ctx ends.
 //
 //	PUT /v1/config    the whole desired state; 204 when in force, 422 if invalid
-//	GET /v1/status    config.Status
+//	GET /v1/status    gatewayproto.Status
 //	GET /v1/ready     204, or 503 without a configuration
 func (g *Gateway) ServeControl(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /v1/config", desired.Config("gateway", g.Apply))
-	mux.HandleFunc("GET /v1/status", desired.Status(func() (config.Status, error) { return g.Status(), nil }))
+	mux.HandleFunc("GET /v1/status", desired.Status(func() (gatewayproto.Status, error) { return g.Status(), nil }))
 	mux.HandleFunc("GET /v1/ready", g.ready)
 	return answer(ctx, l, mux)
 }
@@ -92,7 +92,7 @@ func (g *Gateway) FollowFile(ctx context.Context, path string) error {
 		raw, err := os.ReadFile(path)
 		if err == nil && string(raw) != last {
 			last = string(raw)
-			var cfg config.Gateway
+			var cfg gatewayproto.Gateway
 			if err := json.Unmarshal(raw, &cfg); err != nil {
 				g.log.Warn("the configuration is unreadable", "file", path, "err", err)
 			} else if now := g.state.Load(); now.set && now.cfg.Generation >= cfg.Generation {

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 	"rivulet/fabric/nft"
 	"rivulet/fabric/reach"
 	"rivulet/fabric/tunnel"
@@ -29,7 +29,7 @@ import (
 type wired struct {
 	home, there netroom.Room
 	gateway     *Gateway
-	cfg         config.Gateway
+	cfg         gatewayproto.Gateway
 }
 
 func newWired(t *testing.T) *wired {
@@ -81,7 +81,7 @@ func newWired(t *testing.T) *wired {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.gateway.Close)
-	w.cfg = config.Gateway{Generation: 1, PrivateKey: gateKey.Text(), PublicKey: homePub.String(), Address: own, Prefix: seenAs, Home: homePods,
+	w.cfg = gatewayproto.Gateway{Generation: 1, PrivateKey: gateKey.Text(), PublicKey: homePub.String(), Address: own, Prefix: seenAs, Home: homePods,
 		UDP:  []netip.AddrPort{netip.MustParseAddrPort("192.168.78.1:7442")},
 		Pods: map[netip.Addr]netip.Addr{seenPod: realPod}}
 	peer.Do(func() error { // the one port of the peer's own that is open through the tunnel

@@ -14,7 +14,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/wgkey"
 )
@@ -35,7 +35,7 @@ type world struct {
 	home *netstack
 	far  *tunnel.Userspace // home's end
 	*Gateway
-	cfg config.Gateway
+	cfg gatewayproto.Gateway
 }
 
 func newWorld(t *testing.T) *world {
@@ -61,7 +61,7 @@ func newWorld(t *testing.T) *world {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	w.cfg = config.Gateway{
+	w.cfg = gatewayproto.Gateway{
 		Generation: 1, PrivateKey: private.Text(), PublicKey: homePub.String(), Address: own, Prefix: seenAs, Home: homePods,
 		Pods: map[netip.Addr]netip.Addr{seenPod: realPod},
 	}
@@ -182,16 +182,16 @@ func listen(t *testing.T) net.Listener {
 // serve makes a Service of one port and returns where pods here reach it.
 func (w *world) serve(protocol string, ends ...netip.AddrPort) string {
 	w.t.Helper()
-	listen := uint16(config.FirstPort)
+	listen := uint16(gatewayproto.FirstPort)
 	for _, s := range w.cfg.Services {
 		listen = max(listen, s.Ports[0].Listen+1)
 	}
 	for ; !free(protocol, listen); listen++ {
 	}
 	w.cfg.Generation++
-	w.cfg.Services = append(w.cfg.Services, config.Service{
+	w.cfg.Services = append(w.cfg.Services, gatewayproto.Service{
 		Namespace: "shop", Name: fmt.Sprint("web", listen), IP: netip.MustParseAddr("10.43.0.9"),
-		Ports: []config.Port{{Protocol: protocol, Port: 80, Listen: listen, Endpoints: ends}},
+		Ports: []gatewayproto.Port{{Protocol: protocol, Port: 80, Listen: listen, Endpoints: ends}},
 	})
 	w.apply()
 	return fmt.Sprintf("127.0.0.1:%d", listen)

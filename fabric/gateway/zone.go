@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 )
 
 // zone has the names of home's Services, as in home's own DNS, with the addresses at which local pods reach them:
@@ -38,7 +38,7 @@ type srv struct {
 	target         string // without the suffix
 }
 
-func zoneOf(cfg config.Gateway) *zone {
+func zoneOf(cfg gatewayproto.Gateway) *zone {
 	domain := strings.ToLower(strings.Trim(cfg.Zone, "."))
 	if domain == "" {
 		domain = "cluster.local"
@@ -68,7 +68,7 @@ func zoneOf(cfg config.Gateway) *zone {
 }
 
 // headless adds the pods of a Service that have an address.
-func (z *zone) headless(name string, s config.Service, pods map[netip.Addr]netip.Addr) {
+func (z *zone) headless(name string, s gatewayproto.Service, pods map[netip.Addr]netip.Addr) {
 	all := &node{}
 	for _, h := range s.Hosts {
 		ip := h.IP

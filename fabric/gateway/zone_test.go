@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 	"rivulet/test/await"
 )
 
@@ -54,15 +54,15 @@ func told(t *testing.T, raw []byte) (words []string, m dnsmessage.Message) {
 
 // A StatefulSet with one pod at home and one here, a Service that stands for another
 // of home's, one that stands for a name of the world.
-func peers() config.Gateway {
+func peers() gatewayproto.Gateway {
 	ip := netip.MustParseAddr
-	port := config.Port{Name: "peer", Protocol: "tcp", Port: 7000}
-	return config.Gateway{Pods: map[netip.Addr]netip.Addr{seenPod: realPod}, Services: []config.Service{
-		{Namespace: "shop", Name: "web", IP: ip("10.43.0.9"), Ports: []config.Port{{Name: "http", Protocol: "tcp", Port: 80}, {Name: "dns", Protocol: "udp", Port: 53}}},
-		{Namespace: "shop", Name: "db", IP: ip("10.43.0.10"), Headless: true, Hosts: []config.Host{
-			{Name: "db-0", Pod: homePod, IP: ip("10.43.0.11"), Ports: []config.Port{port}},
-			{Name: "db-1", Pod: seenPod, Ports: []config.Port{port}},
-			{Name: "db-2", Pod: ip("10.42.0.7"), Ports: []config.Port{port}}, // whose address is still to come
+	port := gatewayproto.Port{Name: "peer", Protocol: "tcp", Port: 7000}
+	return gatewayproto.Gateway{Pods: map[netip.Addr]netip.Addr{seenPod: realPod}, Services: []gatewayproto.Service{
+		{Namespace: "shop", Name: "web", IP: ip("10.43.0.9"), Ports: []gatewayproto.Port{{Name: "http", Protocol: "tcp", Port: 80}, {Name: "dns", Protocol: "udp", Port: 53}}},
+		{Namespace: "shop", Name: "db", IP: ip("10.43.0.10"), Headless: true, Hosts: []gatewayproto.Host{
+			{Name: "db-0", Pod: homePod, IP: ip("10.43.0.11"), Ports: []gatewayproto.Port{port}},
+			{Name: "db-1", Pod: seenPod, Ports: []gatewayproto.Port{port}},
+			{Name: "db-2", Pod: ip("10.42.0.7"), Ports: []gatewayproto.Port{port}}, // whose address is still to come
 		}},
 		{Namespace: "shop", Name: "alias", External: "web.shop.svc.cluster.local"},
 		{Namespace: "shop", Name: "mirror", External: "Files.Example.org."},
@@ -172,9 +172,9 @@ func writeFramed(w io.Writer, b []byte) error {
 }
 
 func TestALongAnswerIsCut(t *testing.T) {
-	cfg := config.Gateway{Services: []config.Service{{Namespace: "shop", Name: "db", Headless: true}}}
+	cfg := gatewayproto.Gateway{Services: []gatewayproto.Service{{Namespace: "shop", Name: "db", Headless: true}}}
 	for i := range 100 {
-		cfg.Services[0].Hosts = append(cfg.Services[0].Hosts, config.Host{Name: fmt.Sprintf("db-%d", i), IP: netip.AddrFrom4([4]byte{10, 43, 1, byte(i)})})
+		cfg.Services[0].Hosts = append(cfg.Services[0].Hosts, gatewayproto.Host{Name: fmt.Sprintf("db-%d", i), IP: netip.AddrFrom4([4]byte{10, 43, 1, byte(i)})})
 	}
 	for _, takes := range []uint16{0, 600, 4096} {
 		raw := first(Answer(cfg, question(t, "db.shop.svc.cluster.local.", dnsmessage.TypeA, takes)))

@@ -30,7 +30,7 @@ import (
 	"rivulet/offload/consumer/stream"
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/homeapi"
-	"rivulet/offload/netpol"
+	"rivulet/offload/networkpolicy"
 	"rivulet/offload/parts"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
@@ -74,7 +74,7 @@ type Config struct {
 	Volumes move.Local
 	// Policies knows the NetworkPolicies of home and the pods that they speak of; nil
 	// makes one, for reflection alone.
-	Policies *netpol.Watcher
+	Policies *networkpolicy.Watcher
 	// Images says for which architectures the images are made that home knows; nil waits
 	// for what targets say.
 	Images func() (map[string][]string, error)
@@ -128,7 +128,7 @@ func New(cfg Config) (*Consumer, error) {
 	}
 	ownPolicies := cfg.Policies == nil
 	if ownPolicies {
-		cfg.Policies = netpol.NewWatcher(cfg.Log.With("part", "policies"))
+		cfg.Policies = networkpolicy.NewWatcher(cfg.Log.With("part", "policies"))
 	}
 	cfg.Home = rest.CopyConfig(cfg.Home)
 	cfg.Home.QPS, cfg.Home.Burst = 200, 400

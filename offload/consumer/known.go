@@ -13,7 +13,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/volume"
-	"rivulet/offload/nodeagent/reach"
+	"rivulet/offload/nodeagent/peerrules"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 )
@@ -124,7 +124,7 @@ func (c *Consumer) InUse(ctx context.Context, kind target.Kind) (map[string]bool
 }
 
 // At is what is known of home's pods at a peer; false while that is nothing.
-func (c *Consumer) At(id peer.ID) (at reach.Peer, ok bool) {
+func (c *Consumer) At(id peer.ID) (at peerrules.Peer, ok bool) {
 	c.mu.Lock()
 	var pods *pod.Controller
 	var tenants func() ([]netip.Addr, bool)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 )
 
 // statusEvery is how often the pod is asked how it is, when there is nothing to tell.
@@ -21,14 +21,14 @@ const statusEvery = 10 * time.Second
 // how it is, over one connection through the API server.
 func (g *Gateway) control(ctx context.Context) error {
 	return g.retry(ctx, "control", func(ctx context.Context, pod string) error {
-		defer g.setStatus(config.Status{})
+		defer g.setStatus(gatewayproto.Status{})
 		if err := g.install(ctx, pod); err != nil {
 			return err
 		}
 		news, stop := g.news.Changed()
 		defer stop()
 		transport := &http.Transport{MaxConnsPerHost: 1, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return g.dial(ctx, pod, config.ControlPort)
+			return g.dial(ctx, pod, gatewayproto.ControlPort)
 		}}
 		defer transport.CloseIdleConnections()
 		client := &http.Client{Transport: transport, Timeout: dialWithin + 10*time.Second}
@@ -48,7 +48,7 @@ func (g *Gateway) control(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			var st config.Status
+			var st gatewayproto.Status
 			if err := json.Unmarshal(raw, &st); err != nil {
 				return fmt.Errorf("gateway: status of %s: %w", pod, err)
 			}
@@ -67,7 +67,7 @@ func (g *Gateway) control(ctx context.Context) error {
 	})
 }
 
-func (g *Gateway) setStatus(st config.Status) {
+func (g *Gateway) setStatus(st gatewayproto.Status) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.last = st

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 )
 
 // maxHosts is how many pods of home that have a host name get an address of their own
@@ -19,7 +19,7 @@ const maxHosts = 200
 
 // desired is what the gateway serves: home's Services with what is behind them. Ports
 // that were held before are the same. Addresses are left to whoever makes them. It is pure.
-func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[string]config.Service, home, prefix netip.Prefix) map[string]config.Service {
+func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[string]gatewayproto.Service, home, prefix netip.Prefix) map[string]gatewayproto.Service {
 	reach := func(a netip.Addr) bool { return home.Contains(a) || prefix.Contains(a) }
 	doors := heldBy(was)
 	behind := map[string][]*discoveryv1.EndpointSlice{}
@@ -29,11 +29,11 @@ func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[s
 	}
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b *corev1.Service) int { return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) })
-	out := map[string]config.Service{}
+	out := map[string]gatewayproto.Service{}
 	hosts := maxHosts
 	for _, s := range all {
 		key := s.Namespace + "/" + s.Name
-		service := config.Service{Namespace: s.Namespace, Name: s.Name}
+		service := gatewayproto.Service{Namespace: s.Namespace, Name: s.Name}
 		switch {
 		case s.Spec.Type == corev1.ServiceTypeExternalName:
 			service.External = s.Spec.ExternalName
@@ -41,7 +41,7 @@ func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[s
 			service.Headless = true
 			service.Ports = doors.open(was[key].Ports, headlessPorts(s, behind[key], reach))
 			service.Hosts = hostsOf(behind[key], reach)
-			before := map[string][]config.Port{}
+			before := map[string][]gatewayproto.Port{}
 			for _, h := range was[key].Hosts {
 				before[h.Name] = h.Ports
 			}
@@ -57,10 +57,10 @@ func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[s
 				}
 			}
 		default:
-			var ports []config.Port
+			var ports []gatewayproto.Port
 			for _, p := range s.Spec.Ports {
 				if protocol, ok := protocolOf(p.Protocol); ok {
-					ports = append(ports, config.Port{Name: p.Name, Protocol: protocol, Port: uint16(p.Port), Endpoints: endpoints(behind[key], p.Name, protocol, reach)})
+					ports = append(ports, gatewayproto.Port{Name: p.Name, Protocol: protocol, Port: uint16(p.Port), Endpoints: endpoints(behind[key], p.Name, protocol, reach)})
 				}
 			}
 			service.Ports = doors.open(was[key].Ports, ports)
@@ -72,7 +72,7 @@ func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[s
 
 // place gives what is desired its addresses at the campus. make makes the Service there
 // of a name and its ports; an address that is not valid is none yet.
-func place(want map[string]config.Service, prefix netip.Prefix, make func(namespace, name string, ports []config.Port) netip.Addr) {
+func place(want map[string]gatewayproto.Service, prefix netip.Prefix, make func(namespace, name string, ports []gatewayproto.Port) netip.Addr) {
 	for _, key := range slices.Sorted(maps.Keys(want)) {
 		s := want[key]
 		if len(s.Ports) > 0 { // a Service without ports cannot be made
@@ -104,7 +104,7 @@ func protocolOf(p corev1.Protocol) (string, bool) {
 
 // headlessPorts are those of a headless Service as its pods have them: nobody
 // translates a port on the way to them.
-func headlessPorts(s *corev1.Service, behind []*discoveryv1.EndpointSlice, reach func(netip.Addr) bool) (out []config.Port) {
+func headlessPorts(s *corev1.Service, behind []*discoveryv1.EndpointSlice, reach func(netip.Addr) bool) (out []gatewayproto.Port) {
 	for _, p := range s.Spec.Ports {
 		protocol, ok := protocolOf(p.Protocol)
 		if !ok {
@@ -117,14 +117,14 @@ func headlessPorts(s *corev1.Service, behind []*discoveryv1.EndpointSlice, reach
 		} else if len(ends) > 0 {
 			number = ends[0].Port() // a port's name; its number is mostly the same everywhere
 		}
-		out = withPort(out, config.Port{Name: p.Name, Protocol: protocol, Port: number, Endpoints: ends})
+		out = withPort(out, gatewayproto.Port{Name: p.Name, Protocol: protocol, Port: number, Endpoints: ends})
 	}
 	return out
 }
 
 // withPort adds a port, unless its number is there already under another name.
-func withPort(ports []config.Port, p config.Port) []config.Port {
-	if slices.ContainsFunc(ports, func(o config.Port) bool { return o.Protocol == p.Protocol && o.Port == p.Port }) {
+func withPort(ports []gatewayproto.Port, p gatewayproto.Port) []gatewayproto.Port {
+	if slices.ContainsFunc(ports, func(o gatewayproto.Port) bool { return o.Protocol == p.Protocol && o.Port == p.Port }) {
 		return ports
 	}
 	return append(ports, p)
@@ -132,8 +132,8 @@ func withPort(ports []config.Port, p config.Port) []config.Port {
 
 // hostsOf are the pods behind a headless Service that are ready and can be reached,
 // in a fixed order.
-func hostsOf(behind []*discoveryv1.EndpointSlice, reach func(netip.Addr) bool) []config.Host {
-	at := map[string]*config.Host{}
+func hostsOf(behind []*discoveryv1.EndpointSlice, reach func(netip.Addr) bool) []gatewayproto.Host {
+	at := map[string]*gatewayproto.Host{}
 	var names []string
 	for _, slice := range behind {
 		for _, e := range slice.Endpoints {
@@ -151,7 +151,7 @@ func hostsOf(behind []*discoveryv1.EndpointSlice, reach func(netip.Addr) bool) [
 				}
 				h := at[name]
 				if h == nil {
-					h = &config.Host{Name: name, Pod: ip}
+					h = &gatewayproto.Host{Name: name, Pod: ip}
 					at[name] = h
 					names = append(names, name)
 				} else if h.Pod != ip {
@@ -165,7 +165,7 @@ func hostsOf(behind []*discoveryv1.EndpointSlice, reach func(netip.Addr) bool) [
 					if !ok {
 						continue
 					}
-					port := config.Port{Protocol: protocol, Port: uint16(*p.Port), Endpoints: []netip.AddrPort{netip.AddrPortFrom(ip, uint16(*p.Port))}}
+					port := gatewayproto.Port{Protocol: protocol, Port: uint16(*p.Port), Endpoints: []netip.AddrPort{netip.AddrPortFrom(ip, uint16(*p.Port))}}
 					if p.Name != nil {
 						port.Name = *p.Name
 					}
@@ -175,7 +175,7 @@ func hostsOf(behind []*discoveryv1.EndpointSlice, reach func(netip.Addr) bool) [
 		}
 	}
 	slices.Sort(names)
-	var out []config.Host
+	var out []gatewayproto.Host
 	for _, name := range names {
 		out = append(out, *at[name])
 	}
@@ -187,17 +187,17 @@ func dashed(ip netip.Addr) string {
 }
 
 // named says whether the pod has a host name, by which others look for just it.
-func named(h config.Host) bool { return h.Name != dashed(h.Pod) }
+func named(h gatewayproto.Host) bool { return h.Name != dashed(h.Pod) }
 
 // own says whether the pod gets an address of its own.
-func own(h config.Host) bool {
-	return slices.ContainsFunc(h.Ports, func(p config.Port) bool { return p.Listen != 0 })
+func own(h gatewayproto.Host) bool {
+	return slices.ContainsFunc(h.Ports, func(p gatewayproto.Port) bool { return p.Listen != 0 })
 }
 
 // doors are the gateway's ports that are held.
 type doors map[string]bool
 
-func heldBy(services map[string]config.Service) doors {
+func heldBy(services map[string]gatewayproto.Service) doors {
 	d := doors{}
 	for _, s := range services {
 		for _, p := range s.Doors() {
@@ -208,7 +208,7 @@ func heldBy(services map[string]config.Service) doors {
 }
 
 // open gives each port one of the gateway's: the one that it had before, or a free one.
-func (d doors) open(before, ports []config.Port) (out []config.Port) {
+func (d doors) open(before, ports []gatewayproto.Port) (out []gatewayproto.Port) {
 	for _, p := range ports {
 		p.Listen = 0
 		for _, b := range before {
@@ -216,7 +216,7 @@ func (d doors) open(before, ports []config.Port) (out []config.Port) {
 				p.Listen = b.Listen
 			}
 		}
-		for at := config.FirstPort; p.Listen == 0 && at <= config.LastPort; at++ {
+		for at := gatewayproto.FirstPort; p.Listen == 0 && at <= gatewayproto.LastPort; at++ {
 			if !d[fmt.Sprint(p.Protocol, at)] {
 				p.Listen = uint16(at)
 			}

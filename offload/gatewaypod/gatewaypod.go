@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"rivulet/fabric/changes"
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 )
 
 // Fabric is what a gateway needs of the fabric.
@@ -34,7 +34,7 @@ type Fabric interface {
 	GatewayConfig() (publicKey string, pods netip.Prefix, udp, streams []netip.AddrPort)
 	// GatewayStream gives a connection to the tunnel; the caller closes its own copy.
 	GatewayStream(conn net.Conn) error
-	GatewayPath(ctx context.Context, name string) (config.Path, bool)
+	GatewayPath(ctx context.Context, name string) (gatewayproto.Path, bool)
 }
 
 // How the tunnel gets to the gateway.
@@ -90,10 +90,10 @@ type Status struct {
 	Received  uint64 `json:"received"` // bytes
 	Sent      uint64 `json:"sent"`
 	// Prefix is where home sees the pods there.
-	Prefix   netip.Prefix `json:"prefix,omitzero"`
-	Services int          `json:"services"`
-	Flows    config.Flows `json:"flows"`
-	Problems []string     `json:"problems,omitempty"`
+	Prefix   netip.Prefix       `json:"prefix,omitzero"`
+	Services int                `json:"services"`
+	Flows    gatewayproto.Flows `json:"flows"`
+	Problems []string           `json:"problems,omitempty"`
 }
 
 // Gateway is one gateway. Methods may be called concurrently.
@@ -104,13 +104,13 @@ type Gateway struct {
 	name   string // of its objects
 
 	mu       sync.Mutex
-	want     config.Gateway // Generation 0 before the state is known
+	want     gatewayproto.Gateway // Generation 0 before the state is known
 	table    *table
-	services map[string]config.Service // by namespace/name; IP is the campus's
-	pod      string                    // that runs
-	linked   bool                      // a stream is open
-	last     config.Status             // of the pod
-	path     config.Path
+	services map[string]gatewayproto.Service // by namespace/name; IP is the campus's
+	pod      string                          // that runs
+	linked   bool                            // a stream is open
+	last     gatewayproto.Status             // of the pod
+	path     gatewayproto.Path
 	pathUp   bool
 	rate     rate
 	dns      netip.Addr
@@ -144,7 +144,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, fmt.Errorf("gateway: client of %s: %w", cfg.Name, err)
 	}
 	return &Gateway{cfg: cfg, campus: client, log: cfg.Log.With("gateway", cfg.Name),
-		name: "rivulet-gateway-" + strings.ToLower(cfg.ClusterID[:min(6, len(cfg.ClusterID))]), services: map[string]config.Service{},
+		name: "rivulet-gateway-" + strings.ToLower(cfg.ClusterID[:min(6, len(cfg.ClusterID))]), services: map[string]gatewayproto.Service{},
 		problems: map[string]string{}}, nil
 }
 

@@ -31,7 +31,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	program "rivulet/fabric/gateway"
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/wgkey"
 	"rivulet/offload/gatewaypod"
@@ -126,13 +126,13 @@ func (f *fabric) GatewayStream(conn net.Conn) error {
 	return nil
 }
 
-func (f *fabric) GatewayPath(context.Context, string) (config.Path, bool) {
+func (f *fabric) GatewayPath(context.Context, string) (gatewayproto.Path, bool) {
 	st, err := f.tunnel.Status()
 	if err != nil || len(st.Peers) != 1 || len(st.Peers[0].Paths) == 0 || !st.Peers[0].Paths[0].Used {
-		return config.Path{}, false
+		return gatewayproto.Path{}, false
 	}
 	p := st.Peers[0]
-	return config.Path{Kind: string(p.Paths[0].Kind), RTT: p.Paths[0].RTT, Received: p.Received, Sent: p.Sent}, true
+	return gatewayproto.Path{Kind: string(p.Paths[0].Kind), RTT: p.Paths[0].RTT, Received: p.Received, Sent: p.Sent}, true
 }
 
 // podProgram is the program of one gateway pod.
@@ -245,7 +245,7 @@ func (w *world) forward(pod string, port int32) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := map[int32]string{config.ControlPort: p.control, config.StreamPort: p.streams, sinkPort: w.sink}[port]
+	at := map[int32]string{gatewayproto.ControlPort: p.control, gatewayproto.StreamPort: p.streams, sinkPort: w.sink}[port]
 	if at == "" {
 		return nil, fmt.Errorf("nobody listens on %d", port)
 	}
@@ -583,7 +583,7 @@ func TestGatewayThroughTheAPIServer(t *testing.T) {
 
 func must(a netip.Addr, _ bool) netip.Addr { return a }
 
-func (w *world) secret() (c config.Gateway) {
+func (w *world) secret() (c gatewayproto.Gateway) {
 	w.Helper()
 	s, err := w.server.Client.CoreV1().Secrets(shared).Get(w.Context(), "rivulet-gateway-"+cluster[:6], metav1.GetOptions{})
 	if err == nil {

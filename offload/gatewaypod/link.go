@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"rivulet/fabric/changes"
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 )
 
 // Pauses before a stream that ended is tried again, doubling.
@@ -30,7 +30,7 @@ func (g *Gateway) link(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return g.retry(ctx, "stream", func(ctx context.Context, pod string) error {
-		far, err := g.dial(ctx, pod, config.StreamPort)
+		far, err := g.dial(ctx, pod, gatewayproto.StreamPort)
 		if err != nil {
 			return err
 		}

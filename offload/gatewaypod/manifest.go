@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 )
 
 // PartLabel is on everything that is made here, and on nothing else of ours.
@@ -72,9 +72,9 @@ func (g *Gateway) deployment(who *corev1.PodSecurityContext) *appsv1.Deployment 
 	c := corev1.Container{
 		Name: "gateway", Image: g.cfg.Image,
 		Ports: []corev1.ContainerPort{
-			{Name: "tunnel", ContainerPort: config.TunnelPort, Protocol: corev1.ProtocolUDP},
-			{Name: "dns", ContainerPort: config.DNSPort, Protocol: corev1.ProtocolUDP},
-			{Name: "dns-tcp", ContainerPort: config.DNSPort, Protocol: corev1.ProtocolTCP},
+			{Name: "tunnel", ContainerPort: gatewayproto.TunnelPort, Protocol: corev1.ProtocolUDP},
+			{Name: "dns", ContainerPort: gatewayproto.DNSPort, Protocol: corev1.ProtocolUDP},
+			{Name: "dns-tcp", ContainerPort: gatewayproto.DNSPort, Protocol: corev1.ProtocolTCP},
 		},
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
@@ -85,7 +85,7 @@ func (g *Gateway) deployment(who *corev1.PodSecurityContext) *appsv1.Deployment 
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 		ReadinessProbe: &corev1.Probe{
-			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/v1/ready", Port: intstr.FromInt32(config.ReadyPort)}},
+			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/v1/ready", Port: intstr.FromInt32(gatewayproto.ReadyPort)}},
 			PeriodSeconds: 2, FailureThreshold: 3,
 		},
 		VolumeMounts: []corev1.VolumeMount{{Name: "config", MountPath: configDir, ReadOnly: true}},
@@ -131,8 +131,8 @@ func (g *Gateway) dnsService() *corev1.Service {
 	return &corev1.Service{ObjectMeta: g.meta(g.name), Spec: corev1.ServiceSpec{
 		Selector: map[string]string{podLabel: g.name},
 		Ports: []corev1.ServicePort{
-			{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: intstr.FromInt32(config.DNSPort)},
-			{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53, TargetPort: intstr.FromInt32(config.DNSPort)},
+			{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, TargetPort: intstr.FromInt32(gatewayproto.DNSPort)},
+			{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: 53, TargetPort: intstr.FromInt32(gatewayproto.DNSPort)},
 		},
 	}}
 }
@@ -247,8 +247,8 @@ func (g *Gateway) policies(shut bool) []*netv1.NetworkPolicy {
 		pods.Egress = []netv1.NetworkPolicyEgressRule{{To: fromGuests}}
 	}
 	// Where home is, and the campus's DNS, is anywhere; and a kubelet asks for readiness.
-	ready := intstr.FromInt32(config.ReadyPort)
-	udp, tcp, tunnel := corev1.ProtocolUDP, corev1.ProtocolTCP, intstr.FromInt32(config.TunnelPort)
+	ready := intstr.FromInt32(gatewayproto.ReadyPort)
+	udp, tcp, tunnel := corev1.ProtocolUDP, corev1.ProtocolTCP, intstr.FromInt32(gatewayproto.TunnelPort)
 	gate := netv1.NetworkPolicySpec{PodSelector: mine, PolicyTypes: []netv1.PolicyType{netv1.PolicyTypeIngress, netv1.PolicyTypeEgress},
 		Ingress: []netv1.NetworkPolicyIngressRule{{From: fromGuests}, {Ports: []netv1.NetworkPolicyPort{{Protocol: &tcp, Port: &ready}, {Protocol: &udp, Port: &tunnel}}}},
 		Egress:  []netv1.NetworkPolicyEgressRule{{}}}

@@ -21,7 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	pod "rivulet/fabric/gateway"
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 )
 
 // atHome is what CoreDNS's plugin, which home's DNS is, asks of its controller.
@@ -169,10 +169,10 @@ func TestNamesMeanWhatTheyMeanAtHome(t *testing.T) {
 		k := coredns.New([]string{"cluster.local.", "in-addr.arpa."})
 		k.APIConn = home
 
-		cfg := config.Gateway{Pods: pods}
+		cfg := gatewayproto.Gateway{Pods: pods}
 		want := desired(services, ends, nil, homeNet, campusNet)
 		made := byte(0)
-		place(want, campusNet, func(namespace, name string, _ []config.Port) netip.Addr {
+		place(want, campusNet, func(namespace, name string, _ []gatewayproto.Port) netip.Addr {
 			made++
 			at := netip.AddrFrom4([4]byte{10, 96, 0, made})
 			for _, s := range home.services {
@@ -196,7 +196,7 @@ func TestNamesMeanWhatTheyMeanAtHome(t *testing.T) {
 			if rapid.Bool().Draw(rt, "of a port") {
 				name = rapid.SampledFrom([]string{"_p80._tcp.", "_p443._udp.", "_p7000._tcp.", "_none._tcp."}).Draw(rt, "port") + name
 			}
-			if !slices.ContainsFunc(cfg.Services, func(s config.Service) bool { return strings.HasSuffix("."+name, "."+s.Namespace) }) {
+			if !slices.ContainsFunc(cfg.Services, func(s gatewayproto.Service) bool { return strings.HasSuffix("."+name, "."+s.Namespace) }) {
 				continue // the campus's affair
 			}
 			kind := rapid.SampledFrom([]uint16{miekg.TypeA, miekg.TypeAAAA, miekg.TypeSRV, miekg.TypeCNAME}).Draw(rt, "type")

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 )
 
 // Whatever comes and goes: an address is one pod's, a pod keeps its own while it is
@@ -137,7 +137,7 @@ func TestWhatIsBehindAService(t *testing.T) {
 			t.Errorf("the port of web was %d and is %d", web.Ports[i].Listen, next["shop/web"].Ports[i].Listen)
 		}
 	}
-	cfg := config.Gateway{PrivateKey: "x", PublicKey: "y", Address: netip.MustParseAddr("10.200.255.254"), Prefix: netip.MustParsePrefix("10.200.0.0/16"),
+	cfg := gatewayproto.Gateway{PrivateKey: "x", PublicKey: "y", Address: netip.MustParseAddr("10.200.255.254"), Prefix: netip.MustParsePrefix("10.200.0.0/16"),
 		Home: netip.MustParsePrefix("10.42.0.0/16"), Services: sorted(next)}
 	if err := cfg.Check(); err != nil {
 		t.Error(err)

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/fabric/changes"
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 	"rivulet/offload/watch"
 )
 
@@ -112,10 +112,10 @@ func (g *Gateway) serve(ctx context.Context, all []*corev1.Service, ends []*disc
 		copies[c.Name] = c
 	}
 	used := map[string]bool{g.name: true}
-	place(want, prefix, func(namespace, name string, ports []config.Port) (at netip.Addr) {
+	place(want, prefix, func(namespace, name string, ports []gatewayproto.Port) (at netip.Addr) {
 		away := g.cfg.ServiceName(namespace, name)
 		used[away] = true
-		made, err := g.ensureService(ctx, config.Service{Namespace: namespace, Name: name, Ports: ports}, away, copies[away])
+		made, err := g.ensureService(ctx, gatewayproto.Service{Namespace: namespace, Name: name, Ports: ports}, away, copies[away])
 		if err != nil {
 			failed = append(failed, err)
 			return at
@@ -162,7 +162,7 @@ func endpoints(behind []*discoveryv1.EndpointSlice, port, protocol string, reach
 }
 
 // ensureService makes the campus's Service of one of home's.
-func (g *Gateway) ensureService(ctx context.Context, s config.Service, name string, have *corev1.Service) (*corev1.Service, error) {
+func (g *Gateway) ensureService(ctx context.Context, s gatewayproto.Service, name string, have *corev1.Service) (*corev1.Service, error) {
 	want := &corev1.Service{ObjectMeta: g.meta(name), Spec: corev1.ServiceSpec{Selector: map[string]string{podLabel: g.name}}}
 	want.Annotations = map[string]string{homeNamespace: s.Namespace, homeName: s.Name}
 	for _, p := range s.Ports {

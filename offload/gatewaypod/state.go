@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/fabric/changes"
-	"rivulet/fabric/gateway/config"
+	"rivulet/fabric/gateway/gatewayproto"
 )
 
 // configKey is the Secret's key, and the file that the pod sees.
@@ -29,14 +29,14 @@ func (g *Gateway) load(ctx context.Context) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("gateway: read Secret %s: %w", g.name, err)
 	}
-	var was config.Gateway
+	var was gatewayproto.Gateway
 	if err == nil {
 		if !g.ours(secret) {
 			return fmt.Errorf("gateway: there is a Secret %s that is not ours: remove it, or use another namespace", g.name)
 		}
 		if err := json.Unmarshal(secret.Data[configKey], &was); err != nil {
 			g.log.Warn("what the Secret says is lost; the gateway begins anew", "err", err)
-			was = config.Gateway{}
+			was = gatewayproto.Gateway{}
 		}
 	}
 	private, public, err := keyPair(was.PrivateKey)
@@ -54,7 +54,7 @@ func (g *Gateway) load(ctx context.Context) error {
 	defer g.mu.Unlock()
 	was.PrivateKey, was.Prefix, was.Address = private, prefix, ownAddress(prefix)
 	g.table = newTable(prefix, was.Address, was.Pods, time.Now())
-	g.services = map[string]config.Service{}
+	g.services = map[string]gatewayproto.Service{}
 	for _, s := range was.Services {
 		g.services[s.Namespace+"/"+s.Name] = s
 	}
@@ -102,7 +102,7 @@ func (g *Gateway) save(ctx context.Context) error {
 	}
 }
 
-func (g *Gateway) wanted() config.Gateway {
+func (g *Gateway) wanted() gatewayproto.Gateway {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.want
@@ -133,14 +133,14 @@ func (g *Gateway) write(ctx context.Context) error {
 	return nil
 }
 
-func sorted(services map[string]config.Service) (out []config.Service) {
+func sorted(services map[string]gatewayproto.Service) (out []gatewayproto.Service) {
 	for _, key := range slices.Sorted(maps.Keys(services)) {
 		out = append(out, services[key])
 	}
 	return out
 }
 
-func equal(a, b config.Gateway) bool {
+func equal(a, b gatewayproto.Gateway) bool {
 	a.Generation, b.Generation = 0, 0
 	if len(a.Pods) == 0 && len(b.Pods) == 0 {
 		a.Pods, b.Pods = nil, nil

@@ -21,7 +21,7 @@ import (
 	"rivulet/offload/elsewhere"
 	"rivulet/offload/nodeagent/homeaddr"
 	"rivulet/offload/nodeagent/isolation"
-	"rivulet/offload/nodeagent/reach"
+	"rivulet/offload/nodeagent/peerrules"
 	"rivulet/offload/parts"
 )
 
@@ -79,7 +79,7 @@ type Config struct {
 	// Elsewhere is told where pods of this cluster are, and tells where those of others are.
 	Elsewhere *elsewhere.Elsewhere
 	// At is what is known of this cluster's pods at a peer, Moved when that is another.
-	At    func(peer.ID) (reach.Peer, bool)
+	At    func(peer.ID) (peerrules.Peer, bool)
 	Moved *changes.Signal
 	// TenantsChanged is called after Tenants answers differently.
 	TenantsChanged func()

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"rivulet/fabric/peer"
-	"rivulet/offload/nodeagent/reach"
+	"rivulet/offload/nodeagent/peerrules"
 )
 
 // keepReach keeps what other clusters' packets reach of this one.
@@ -25,7 +25,7 @@ func (a *Agent) keepReach(ctx context.Context) error {
 	a.cfg.Moved.Follow(ctx, a.cfg.Peers.Changed, a.cfg.Twins.TwinsChanged)
 	changed, stop := a.cfg.Moved.Changed()
 	defer stop()
-	return reach.Run(ctx, reach.Config{
+	return peerrules.Run(ctx, peerrules.Config{
 		Interface: a.cfg.Interface, Own: a.cfg.Control, Results: a.cfg.Results,
 		Twins: a.cfg.Twins.Twins, Peers: a.peersOfReach, Open: opened.grants, Changed: changed,
 		Whole: a.cfg.Peers.Gateways,
@@ -41,13 +41,13 @@ func (a *Agent) keepReach(ctx context.Context) error {
 }
 
 // peersOfReach are the peers with what is known of this cluster's pods there, by ID.
-func (a *Agent) peersOfReach() (out []reach.Peer) {
+func (a *Agent) peersOfReach() (out []peerrules.Peer) {
 	for _, l := range a.cfg.Peers.Links() {
 		p, _ := a.cfg.At(l.ID)
 		p.ID, p.Prefix, p.Control = l.ID, l.PeerMappedCIDR.Masked(), l.Addr.Addr()
 		p.Known = p.Known || l.NoBorrow // nothing of ours is to be there; what is left is on its way out
 		out = append(out, p)
 	}
-	slices.SortFunc(out, func(a, b reach.Peer) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	slices.SortFunc(out, func(a, b peerrules.Peer) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	return out
 }

@@ -125,11 +125,11 @@ func TestReferenceOfPorts(t *testing.T) {
 		"([loadbalancer](../design/loadbalancer.md)); `tunnel.streamPort` adds one ([configuration](configuration.md)). That a scan of all ports of a device finds no others: test/peers.\n\n" +
 		"## Of the gateway pod on a foreign cluster\n\nReached through the foreign cluster's API server or a Service there: [burst-network](../design/burst-network.md).\n\n| port | what |\n|---|---|\n")
 	factsTable(t, &b, []fact{
-		{"fabric/gateway/config", "StreamPort", false, "TCP ", "streams of the tunnel"},
-		{"fabric/gateway/config", "TunnelPort", false, "UDP ", "the tunnel"},
-		{"fabric/gateway/config", "ControlPort", false, "TCP ", "its control, HTTP inside the tunnel"},
-		{"fabric/gateway/config", "DNSPort", false, "UDP and TCP ", "DNS of home for pods there; the Service has 53"},
-		{"fabric/gateway/config", "ReadyPort", false, "TCP ", "readiness, for the kubelet there"},
+		{"fabric/gateway/gatewayproto", "StreamPort", false, "TCP ", "streams of the tunnel"},
+		{"fabric/gateway/gatewayproto", "TunnelPort", false, "UDP ", "the tunnel"},
+		{"fabric/gateway/gatewayproto", "ControlPort", false, "TCP ", "its control, HTTP inside the tunnel"},
+		{"fabric/gateway/gatewayproto", "DNSPort", false, "UDP and TCP ", "DNS of home for pods there; the Service has 53"},
+		{"fabric/gateway/gatewayproto", "ReadyPort", false, "TCP ", "readiness, for the kubelet there"},
 	})
 	docpage.Check(t, "ports.md", "constants of the code, by test/arch/reference_test.go", b.String())
 }
@@ -170,7 +170,7 @@ func TestReferenceOfLimits(t *testing.T) {
 	section("Pods away", []fact{
 		{"fabric/peer", "maxProse", false, "", "bytes of a termination message"},
 		{"offload/consumer/pod", "maxEventMessage", false, "", "bytes of an event's message that is carried home"},
-		{"offload/nodeagent/tree", "maxNames", true, "", "of names in a volume that is moved"},
+		{"offload/nodeagent/filetree", "maxNames", true, "", "of names in a volume that is moved"},
 	})
 	section("A burst target", []fact{
 		{"offload/target/external", "maxName", false, "", "characters of its name"},

@@ -3,7 +3,7 @@
 //
 //	pod ─▶ egress (rules of its policies) ─▶ ingress (rules of the receiver's policies) ─▶ pod
 //
-// It reads the World of policies, pods and namespaces (offload/netpol) and the container network's results for this
+// It reads the World of policies, pods and namespaces (offload/networkpolicy) and the container network's results for this
 // device's pods, which exist before a pod's first process. It alone writes the nftables tables "rivulet-policies": one
 // of IPv4, which decides, and one of the bridge, which restricts selected pods to their own address and to IPv4. The
 // tables only drop: they never allow what isolation or the host firewall forbid.
@@ -26,7 +26,7 @@ import (
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/nft"
-	"rivulet/offload/netpol"
+	"rivulet/offload/networkpolicy"
 	"rivulet/offload/nodeagent/podnet"
 )
 
@@ -36,9 +36,9 @@ const Table = "rivulet-policies"
 // checkEvery is the interval of checks that packets between pods pass the rules.
 const checkEvery = 15 * time.Second
 
-// World is the source of policies; netpol.Watcher is one.
+// World is the source of policies; networkpolicy.Watcher is one.
 type World interface {
-	World() (netpol.World, bool)
+	World() (networkpolicy.World, bool)
 	Changed() (<-chan struct{}, func())
 }
 
@@ -65,7 +65,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.bridged == nil {
 		cfg.bridged = podnet.Bridged
 	}
-	e := &enforcer{Config: cfg, kernel: cfg.Guard.Tables(Table, families...), known: map[string]netpol.Pod{}}
+	e := &enforcer{Config: cfg, kernel: cfg.Guard.Tables(Table, families...), known: map[string]networkpolicy.Pod{}}
 	defer e.unwatch()
 	changed, stop := cfg.World.Changed()
 	defer stop()
@@ -110,14 +110,14 @@ func rest(ctx context.Context, took time.Duration) bool {
 type enforcer struct {
 	Config
 	kernel *nft.Tables
-	files  *podnet.Watch         // only while there are policies
-	known  map[string]netpol.Pod // pods with a network here, by UID
-	seen   input                 // input of the present tables
+	files  *podnet.Watch                // only while there are policies
+	known  map[string]networkpolicy.Pod // pods with a network here, by UID
+	seen   input                        // input of the present tables
 }
 
 // input is everything that the tables depend on.
 type input struct {
-	World netpol.World
+	World networkpolicy.World
 	Local []podnet.Pod
 }
 
@@ -150,7 +150,7 @@ func (e *enforcer) pass() error {
 		return e.blind()
 	}
 	w = e.overlay(w, local)
-	plan := netpol.Compile(w)
+	plan := networkpolicy.Compile(w)
 	begun := time.Now()
 	changes, err := e.kernel.Apply(write(plan, local))
 	if err != nil {
@@ -179,7 +179,7 @@ func (e *enforcer) blind() error {
 
 // overlay sets the container network's addresses of this device's pods, and keeps pods that are deleted at the API
 // server (a forced deletion) as long as they have a network. An address belongs to the pod whose network has it.
-func (e *enforcer) overlay(w netpol.World, local []podnet.Pod) netpol.World {
+func (e *enforcer) overlay(w networkpolicy.World, local []podnet.Pod) networkpolicy.World {
 	here := map[string]netip.Addr{}
 	owner := map[netip.Addr]string{}
 	for _, p := range local {
@@ -194,7 +194,7 @@ func (e *enforcer) overlay(w netpol.World, local []podnet.Pod) netpol.World {
 			e.known[p.UID] = p
 		}
 	}
-	pods := make([]netpol.Pod, 0, len(w.Pods))
+	pods := make([]networkpolicy.Pod, 0, len(w.Pods))
 	for _, p := range w.Pods {
 		if a, ok := here[p.UID]; ok {
 			p.Addr = a
@@ -220,10 +220,10 @@ func (e *enforcer) overlay(w netpol.World, local []podnet.Pod) netpol.World {
 // accepts them.
 func Try() error {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	plan := netpol.Plan{Ingress: map[netip.Addr]string{a: "class"}, Classes: map[string][]string{"class": {"chain"}},
-		Chains: map[string][]netpol.Rule{"chain": {{Peers: "pods", Protocol: "TCP", Low: 80, High: 90}, {Peers: "blocks"}, {Sockets: "ports"}}},
-		Sets: netpol.Sets{Addrs: map[string][]netip.Addr{"pods": {b}}, Ranges: map[string][]netpol.Range{"blocks": {{First: a, Last: b}}},
-			Sockets: map[string][]netpol.Socket{"ports": {{Addr: a, Protocol: "TCP", Port: 80}}}}}
+	plan := networkpolicy.Plan{Ingress: map[netip.Addr]string{a: "class"}, Classes: map[string][]string{"class": {"chain"}},
+		Chains: map[string][]networkpolicy.Rule{"chain": {{Peers: "pods", Protocol: "TCP", Low: 80, High: 90}, {Peers: "blocks"}, {Sockets: "ports"}}},
+		Sets: networkpolicy.Sets{Addrs: map[string][]netip.Addr{"pods": {b}}, Ranges: map[string][]networkpolicy.Range{"blocks": {{First: a, Last: b}}},
+			Sockets: map[string][]networkpolicy.Socket{"ports": {{Addr: a, Protocol: "TCP", Port: 80}}}}}
 	k := nft.Tables{Name: Table, Families: families}
 	_, err := k.Apply(write(plan, []podnet.Pod{{Addr: a, Veth: "veth0"}}))
 	return err

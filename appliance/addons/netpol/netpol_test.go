@@ -26,7 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"rivulet/fabric/nft"
-	"rivulet/offload/netpol"
+	"rivulet/offload/networkpolicy"
 	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
@@ -42,13 +42,13 @@ type stage struct {
 	stop    func()
 
 	mu      sync.Mutex
-	world   netpol.World
+	world   networkpolicy.World
 	changed chan struct{}
 	err     error
 	passes  int
 }
 
-func (s *stage) World() (netpol.World, bool) {
+func (s *stage) World() (networkpolicy.World, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.world, true
@@ -107,7 +107,7 @@ func (s *stage) pod(name, addr string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Its address is not there: the API server hears of that later.
-	s.world.Pods = append(s.world.Pods, netpol.Pod{Namespace: ns, Name: name, UID: name, Labels: labels.Set{"app": name}, Ports: []netpol.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Number: 81}}})
+	s.world.Pods = append(s.world.Pods, networkpolicy.Pod{Namespace: ns, Name: name, UID: name, Labels: labels.Set{"app": name}, Ports: []networkpolicy.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Number: 81}}})
 }
 
 func (s *stage) result(name, ns, addr, mac string) {
@@ -435,7 +435,7 @@ func TestItFollows(t *testing.T) {
 	// A pod that the API server forgets is held as long as it has its network.
 	s.mu.Lock()
 	pods := s.world.Pods
-	s.world.Pods = append([]netpol.Pod{}, pods[0], pods[1], pods[3])
+	s.world.Pods = append([]networkpolicy.Pod{}, pods[0], pods[1], pods[3])
 	s.mu.Unlock()
 	s.settle()
 	s.check("web", "db", 80, false)

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"rivulet/fabric/nft"
-	"rivulet/offload/netpol"
+	"rivulet/offload/networkpolicy"
 	"rivulet/offload/nodeagent/podnet"
 	"rivulet/test/netroom"
 )
@@ -21,10 +21,10 @@ import (
 func TestOverlay(t *testing.T) {
 	a, b := netip.MustParseAddr("10.42.0.1"), netip.MustParseAddr("10.42.0.2")
 	away := netip.MustParseAddr("10.77.0.1")
-	e := &enforcer{known: map[string]netpol.Pod{}}
-	w := netpol.World{Pods: []netpol.Pod{{UID: "new", Name: "new"}, {UID: "ending", Name: "ending", Addr: a}, {UID: "away", Name: "away", Addr: away}}}
+	e := &enforcer{known: map[string]networkpolicy.Pod{}}
+	w := networkpolicy.World{Pods: []networkpolicy.Pod{{UID: "new", Name: "new"}, {UID: "ending", Name: "ending", Addr: a}, {UID: "away", Name: "away", Addr: away}}}
 	local := []podnet.Pod{{UID: "new", Addr: a}}
-	addrs := func(w netpol.World) map[string]netip.Addr {
+	addrs := func(w networkpolicy.World) map[string]netip.Addr {
 		out := map[string]netip.Addr{}
 		for _, p := range w.Pods {
 			out[p.Name] = p.Addr
@@ -39,10 +39,10 @@ func TestOverlay(t *testing.T) {
 	}
 	// Forgotten by the API server, still there.
 	local[0].Addr = b
-	if got, want := addrs(e.overlay(netpol.World{}, local)), (map[string]netip.Addr{"new": b}); !reflect.DeepEqual(got, want) {
+	if got, want := addrs(e.overlay(networkpolicy.World{}, local)), (map[string]netip.Addr{"new": b}); !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if got := addrs(e.overlay(netpol.World{}, nil)); len(got) != 0 || len(e.known) != 0 {
+	if got := addrs(e.overlay(networkpolicy.World{}, nil)); len(got) != 0 || len(e.known) != 0 {
 		t.Errorf("%v %v", got, e.known)
 	}
 }
@@ -51,8 +51,8 @@ func TestOverlay(t *testing.T) {
 func TestStepsAreWhatTheWholeIs(t *testing.T) {
 	room := netroom.New(t)
 	k := tables(int(room.NS))
-	pod := func(ns, name string, n byte) netpol.Pod {
-		return netpol.Pod{Namespace: ns, Name: name, UID: name, Labels: labels.Set{"app": name}, Addr: netip.AddrFrom4([4]byte{10, 42, 0, n})}
+	pod := func(ns, name string, n byte) networkpolicy.Pod {
+		return networkpolicy.Pod{Namespace: ns, Name: name, UID: name, Labels: labels.Set{"app": name}, Addr: netip.AddrFrom4([4]byte{10, 42, 0, n})}
 	}
 	from := func(p networkingv1.NetworkPolicyPeer) []networkingv1.NetworkPolicyIngressRule {
 		return []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{p}}}
@@ -63,15 +63,15 @@ func TestStepsAreWhatTheWholeIs(t *testing.T) {
 	a := policy("a", *app("a"), from(networkingv1.NetworkPolicyPeer{PodSelector: app("b")}), nil, "Ingress")
 	b := policy("b", metav1.LabelSelector{}, from(block("128.0.0.0/1")), nil, "Ingress")
 	c := policy("c", *app("b"), from(block("0.0.0.0/0")), []networkingv1.NetworkPolicyEgressRule{{To: []networkingv1.NetworkPolicyPeer{{PodSelector: app("a")}}}}, "Ingress", "Egress")
-	worlds := []netpol.World{
-		{Pods: []netpol.Pod{pod("lab", "a", 1), pod("lab", "b", 2)}, Policies: []*networkingv1.NetworkPolicy{a}},
-		{Pods: []netpol.Pod{pod("lab", "a", 1), pod("lab", "b", 3)}, Policies: []*networkingv1.NetworkPolicy{a, b}},
-		{Pods: []netpol.Pod{pod("lab", "a", 2), pod("lab", "b", 1)}, Policies: []*networkingv1.NetworkPolicy{b, c}},
-		{Pods: []netpol.Pod{pod("lab", "b", 1)}, Policies: []*networkingv1.NetworkPolicy{a, b, c}},
-		{Pods: []netpol.Pod{pod("lab", "a", 1), pod("lab", "b", 2)}, Policies: []*networkingv1.NetworkPolicy{a}},
+	worlds := []networkpolicy.World{
+		{Pods: []networkpolicy.Pod{pod("lab", "a", 1), pod("lab", "b", 2)}, Policies: []*networkingv1.NetworkPolicy{a}},
+		{Pods: []networkpolicy.Pod{pod("lab", "a", 1), pod("lab", "b", 3)}, Policies: []*networkingv1.NetworkPolicy{a, b}},
+		{Pods: []networkpolicy.Pod{pod("lab", "a", 2), pod("lab", "b", 1)}, Policies: []*networkingv1.NetworkPolicy{b, c}},
+		{Pods: []networkpolicy.Pod{pod("lab", "b", 1)}, Policies: []*networkingv1.NetworkPolicy{a, b, c}},
+		{Pods: []networkpolicy.Pod{pod("lab", "a", 1), pod("lab", "b", 2)}, Policies: []*networkingv1.NetworkPolicy{a}},
 	}
 	for i, w := range worlds {
-		want := write(netpol.Compile(w), nil)
+		want := write(networkpolicy.Compile(w), nil)
 		before := k.Known()
 		if i == 0 {
 			_, err := k.Apply(want)
@@ -153,10 +153,10 @@ func dump(t *testing.T, netns int) map[string]int {
 // The kernel takes 200 policies for 200 pods, whole and one pod's change.
 func BenchmarkApply(b *testing.B) {
 	room := netroom.New(b)
-	var w netpol.World
+	var w networkpolicy.World
 	for i := range 200 {
 		app := fmt.Sprint(i % 20)
-		w.Pods = append(w.Pods, netpol.Pod{Namespace: "lab", Name: fmt.Sprint(i), Labels: labels.Set{"app": app, "tier": fmt.Sprint(i % 4)}, Addr: netip.AddrFrom4([4]byte{10, 42, byte(i >> 8), byte(i)})})
+		w.Pods = append(w.Pods, networkpolicy.Pod{Namespace: "lab", Name: fmt.Sprint(i), Labels: labels.Set{"app": app, "tier": fmt.Sprint(i % 4)}, Addr: netip.AddrFrom4([4]byte{10, 42, byte(i >> 8), byte(i)})})
 		p := policy(fmt.Sprint(i), metav1.LabelSelector{MatchLabels: map[string]string{"tier": fmt.Sprint(i % 4)}},
 			[]networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}}}, nil, "Ingress")
 		w.Policies = append(w.Policies, p)
@@ -164,7 +164,7 @@ func BenchmarkApply(b *testing.B) {
 	b.Run("whole", func(b *testing.B) {
 		for b.Loop() {
 			k := tables(int(room.NS))
-			if _, err := k.Apply(write(netpol.Compile(w), nil)); err != nil {
+			if _, err := k.Apply(write(networkpolicy.Compile(w), nil)); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -175,7 +175,7 @@ func BenchmarkApply(b *testing.B) {
 		for b.Loop() {
 			n++
 			w.Pods[7].Addr = netip.AddrFrom4([4]byte{10, 43, byte(n >> 8), byte(n)})
-			messages, err := k.Apply(write(netpol.Compile(w), nil))
+			messages, err := k.Apply(write(networkpolicy.Compile(w), nil))
 			if err != nil || n > 1 && messages > 10 {
 				b.Fatal(messages, err)
 			}

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/fabric/nft"
-	"rivulet/offload/netpol"
+	"rivulet/offload/networkpolicy"
 	"rivulet/offload/nodeagent/podnet"
 )
 
@@ -45,7 +45,7 @@ var protocols = map[corev1.Protocol]byte{corev1.ProtocolTCP: unix.IPPROTO_TCP, c
 var families = []nftables.TableFamily{nftables.TableFamilyIPv4, nftables.TableFamilyBridge}
 
 // write converts a plan to the two tables.
-func write(plan netpol.Plan, local []podnet.Pod) []nft.Program {
+func write(plan networkpolicy.Plan, local []podnet.Pod) []nft.Program {
 	if plan.Empty() {
 		return nil
 	}
@@ -112,9 +112,9 @@ func class(policies []string) nft.Chain {
 	}
 }
 
-func policyChain(name string, rules []netpol.Rule) nft.Chain {
+func policyChain(name string, rules []networkpolicy.Rule) nft.Chain {
 	otherEnd := uint32(nft.Source)
-	if strings.HasPrefix(name, netpol.OutPrefix) {
+	if strings.HasPrefix(name, networkpolicy.OutPrefix) {
 		otherEnd = nft.Destination
 	}
 	return func(rule func(parts ...[]expr.Any)) {
@@ -134,7 +134,7 @@ func verdicts(classes map[netip.Addr]string) nft.Set {
 }
 
 // socketKey has each part in four bytes, as registers do.
-func socketKey(s netpol.Socket) []byte {
+func socketKey(s networkpolicy.Socket) []byte {
 	key := append(s.Addr.AsSlice(), protocols[s.Protocol], 0, 0, 0)
 	return append(binary.BigEndian.AppendUint16(key, s.Port), 0, 0)
 }
@@ -181,7 +181,7 @@ func keepsHonest(c *nftables.Conn, t *nftables.Table) {
 }
 
 // allow is one rule of a policy's chain. For egress the other end is the destination.
-func allow(r netpol.Rule, otherEnd uint32) []expr.Any {
+func allow(r networkpolicy.Rule, otherEnd uint32) []expr.Any {
 	var all []expr.Any
 	if r.Peers != "" {
 		all = append(all, load(1, otherEnd, 4, expr.PayloadBaseNetworkHeader), &expr.Lookup{SourceRegister: 1, SetName: r.Peers})

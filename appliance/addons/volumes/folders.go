@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"rivulet/offload/nodeagent/tree"
+	"rivulet/offload/nodeagent/filetree"
 )
 
 // nameMax is the longest name that Linux file systems accept, bytes.
@@ -91,7 +91,7 @@ func (f folders) remove(ctx context.Context, name string) error {
 		return errors.Join(err, fmt.Errorf("something is mounted at %s; umount it, its files are not this volume's", at))
 	}
 	if f.exists(name) {
-		if err := tree.Clear(ctx, f.path(name)); err != nil {
+		if err := filetree.Clear(ctx, f.path(name)); err != nil {
 			return withCure(err)
 		}
 	}

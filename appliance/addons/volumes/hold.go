@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"rivulet/offload/nodeagent/tree"
+	"rivulet/offload/nodeagent/filetree"
 )
 
 // heldDir is below the parent of the folders. A folder is there while its files are transferred: a kubelet that mounts
@@ -54,7 +54,7 @@ func (h *holds) take(ctx context.Context, name string) (ctx2 context.Context, do
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
 		case <-late:
-			return nil, nil, tree.ErrBusy
+			return nil, nil, filetree.ErrBusy
 		}
 	}
 	defer h.mu.Unlock()
@@ -72,7 +72,7 @@ func (h *holds) take(ctx context.Context, name string) (ctx2 context.Context, do
 
 // Hold moves the folder of a volume away until release, so that no pod gets it; dir is where it is meanwhile. held ends
 // with ctx, when the volume is held again, and when it is to be removed. The error for a volume in use by a pod is
-// tree.ErrInUse.
+// filetree.ErrInUse.
 func (l *Local) Hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, dir string, release func(), err error) {
 	name, err := l.name(v)
 	if err != nil {
@@ -171,7 +171,7 @@ func (h *holds) unmounted(ctx context.Context, name string) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-late:
-			return fmt.Errorf("volume %s: %w: it is mounted at %s", name, tree.ErrInUse, at)
+			return fmt.Errorf("volume %s: %w: it is mounted at %s", name, filetree.ErrInUse, at)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"rivulet/offload/nodeagent/tree"
+	"rivulet/offload/nodeagent/filetree"
 	"rivulet/test/await"
 )
 
@@ -74,7 +74,7 @@ func TestHeldFromPods(t *testing.T) {
 	release = <-next
 	// One that does not end is not waited for without end.
 	w.local.holds.patience = 50 * time.Millisecond
-	if _, _, _, err := w.local.Hold(t.Context(), v); !errors.Is(err, tree.ErrBusy) {
+	if _, _, _, err := w.local.Hold(t.Context(), v); !errors.Is(err, filetree.ErrBusy) {
 		t.Errorf("%v", err)
 	}
 	w.local.holds.patience = patience
@@ -102,7 +102,7 @@ func TestHeldFromPods(t *testing.T) {
 	if err2 := unix.Unmount(at, 0); err2 != nil {
 		t.Fatal(err2)
 	}
-	if !errors.Is(err, tree.ErrInUse) {
+	if !errors.Is(err, filetree.ErrInUse) {
 		t.Errorf("%v", err)
 	}
 	inPlace()

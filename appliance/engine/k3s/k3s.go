@@ -33,8 +33,8 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
 
+	"rivulet/appliance/engine/controlplane"
 	_ "rivulet/appliance/engine/kine"
-	"rivulet/appliance/engine/tenant"
 	"rivulet/appliance/machine/memory"
 )
 
@@ -64,8 +64,8 @@ func Dispatch(own OwnAPI) bool {
 		tool()
 		return true
 	}
-	if name == tenant.Name {
-		tenant.Main(func(ctx context.Context, p tenant.Plane) error { return runPlane(ctx, p, own) })
+	if name == controlplane.Name {
+		controlplane.Main(func(ctx context.Context, p controlplane.Plane) error { return runPlane(ctx, p, own) })
 	}
 	if name != EngineName {
 		return false

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/controlplane"
 )
 
 // OwnAPI is an API that a virtual cluster's API server serves itself, beside those of Kubernetes.
@@ -29,7 +29,7 @@ type OwnAPI struct {
 }
 
 // kubeletClient has the API server's credentials for the kubelet APIs of its nodes.
-var kubeletClient = rest.TLSClientConfig{CAFile: tenant.TLS + "/kubelet-ca.crt", CertFile: tenant.TLS + "/kubelet-client.crt", KeyFile: tenant.TLS + "/kubelet-client.key"}
+var kubeletClient = rest.TLSClientConfig{CAFile: controlplane.TLS + "/kubelet-ca.crt", CertFile: controlplane.TLS + "/kubelet-client.crt", KeyFile: controlplane.TLS + "/kubelet-client.key"}
 
 // serve adds it to the API server behind the aggregator.
 func (a OwnAPI) serve(server *aggregator) error {

@@ -28,10 +28,10 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	cmapp "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 
+	"rivulet/appliance/engine/controlplane"
+	"rivulet/appliance/engine/controlplane/pods"
+	"rivulet/appliance/engine/controlplane/roles"
 	"rivulet/appliance/engine/kine"
-	"rivulet/appliance/engine/tenant"
-	"rivulet/appliance/engine/tenant/pods"
-	"rivulet/appliance/engine/tenant/roles"
 )
 
 // Identities of the process's own parts, whose requests do not count as use of the cluster.
@@ -46,7 +46,7 @@ const planeGates = "APIServerIdentity=false,SizeBasedListCostEstimate=false"
 
 // runPlane is the control plane of a virtual cluster: kine, kube-apiserver and controller manager in this process. It
 // returns when ctx ends, or with an error.
-func runPlane(ctx context.Context, p tenant.Plane, own OwnAPI) error {
+func runPlane(ctx context.Context, p controlplane.Plane, own OwnAPI) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The datastore outlives the API server, which writes until its end.
@@ -106,8 +106,8 @@ func runPlane(ctx context.Context, p tenant.Plane, own OwnAPI) error {
 	return err
 }
 
-func planeServer(ctx context.Context, p tenant.Plane, own OwnAPI, etcd []string) (*aggregator, error) {
-	completed, err := parsed(ctx, tenant.Name, serverFlags(p, etcd), func(s *options.ServerRunOptions) {
+func planeServer(ctx context.Context, p controlplane.Plane, own OwnAPI, etcd []string) (*aggregator, error) {
+	completed, err := parsed(ctx, controlplane.Name, serverFlags(p, etcd), func(s *options.ServerRunOptions) {
 		s.SecureServing.Listener = p.Listener
 		hooksByHost(s)
 	})
@@ -171,7 +171,7 @@ func parsed(ctx context.Context, name string, flags []string, edit func(*options
 }
 
 // counted counts requests that are not the process's own. It runs after authentication.
-func counted(use *tenant.Use, h http.Handler) http.Handler {
+func counted(use *controlplane.Use, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, ok := request.UserFrom(r.Context()); ok && user.GetName() != loopbackUser && user.GetName() != ownUser {
 			defer use.Begin()()
@@ -207,12 +207,12 @@ func roomy(full func(context.Context, int64) error, h http.Handler) http.Handler
 }
 
 // serverFlags are kube-apiserver's; docs/design/vclusters.md explains each.
-func serverFlags(p tenant.Plane, etcd []string) []string {
-	in := func(name string) string { return tenant.TLS + "/" + name }
+func serverFlags(p controlplane.Plane, etcd []string) []string {
+	in := func(name string) string { return controlplane.TLS + "/" + name }
 	return []string{
 		"--etcd-servers=" + strings.Join(etcd, ","),
 		"--advertise-address=" + p.Advertise.Addr().String(),
-		"--cert-dir=" + tenant.Data,
+		"--cert-dir=" + controlplane.Data,
 		"--tls-cert-file=" + in("apiserver.crt"), "--tls-private-key-file=" + in("apiserver.key"),
 		"--client-ca-file=" + in("client-ca.crt"),
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
@@ -223,7 +223,7 @@ func serverFlags(p tenant.Plane, etcd []string) []string {
 		"--kubelet-preferred-address-types=InternalIP",
 		"--enable-aggregator-routing=true",
 		"--proxy-client-cert-file=" + in("front-proxy.crt"), "--proxy-client-key-file=" + in("front-proxy.key"),
-		"--requestheader-client-ca-file=" + in("front-proxy-ca.crt"), "--requestheader-allowed-names=" + tenant.FrontProxy,
+		"--requestheader-client-ca-file=" + in("front-proxy-ca.crt"), "--requestheader-allowed-names=" + controlplane.FrontProxy,
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--service-cluster-ip-range=" + p.ServiceCIDR,
 		"--authorization-mode=RBAC", "--anonymous-auth=false",
@@ -237,9 +237,9 @@ func serverFlags(p tenant.Plane, etcd []string) []string {
 func controllers(ctx context.Context) error {
 	cmd := cmapp.NewControllerManagerCommand()
 	cmd.SetArgs([]string{
-		"--kubeconfig=" + tenant.TLS + "/control-plane.kubeconfig", "--leader-elect=false", "--secure-port=0", "--profiling=false",
+		"--kubeconfig=" + controlplane.TLS + "/control-plane.kubeconfig", "--leader-elect=false", "--secure-port=0", "--profiling=false",
 		"--use-service-account-credentials=false", "--kube-api-qps=200", "--kube-api-burst=400",
-		"--root-ca-file=" + tenant.TLS + "/server-ca.crt", "--service-account-private-key-file=" + tenant.TLS + "/sa.key",
+		"--root-ca-file=" + controlplane.TLS + "/server-ca.crt", "--service-account-private-key-file=" + controlplane.TLS + "/sa.key",
 		"--feature-gates=" + planeGates,
 		"--controllers=" + strings.Join([]string{"*",
 			"-node-ipam-controller", "-node-lifecycle-controller", "-cloud-node-lifecycle-controller", "-service-lb-controller", "-node-route-controller",

@@ -19,7 +19,7 @@ import (
 	apiapp "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
-	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/controlplane"
 )
 
 // An API server of a virtual cluster reaches pods only through its host, which decides which pods are its own
@@ -71,7 +71,7 @@ const podTime = 10 * time.Second
 func dialPod(ctx context.Context, _, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTime)
 	defer cancel()
-	c, err := (&net.Dialer{}).DialContext(ctx, "unix", tenant.Host)
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", controlplane.Host)
 	if err != nil {
 		return nil, fmt.Errorf("the host is not there: %w; see on it: rivulet status", err)
 	}

@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"rivulet/appliance/state/archive"
-	"rivulet/offload/nodeagent/tree"
+	"rivulet/offload/nodeagent/filetree"
 )
 
 // Source is what a backup is made of.
@@ -206,7 +206,7 @@ func (a members) tree(ctx context.Context, prefix, dir string, skip func(name st
 // volumes adds the files of volumes. Pods change them meanwhile, those of other clusters,
 // too: each is opened by what it is, not by where it was (package tree).
 func (a members) volumes(ctx context.Context, dir string) error {
-	err := tree.Visit(ctx, dir, func(e *tree.Entry) error {
+	err := filetree.Visit(ctx, dir, func(e *filetree.Entry) error {
 		fi, err := e.Info()
 		if err != nil || e.Path == "." {
 			return err

@@ -30,9 +30,9 @@ import (
 	table "rivulet/fabric/reach"
 	dataplane "rivulet/fabric/tunnel"
 	"rivulet/fabric/wgkey"
-	"rivulet/offload/netpol"
+	"rivulet/offload/networkpolicy"
 	"rivulet/offload/nodeagent/isolation"
-	"rivulet/offload/nodeagent/reach"
+	"rivulet/offload/nodeagent/peerrules"
 	"rivulet/test/await"
 	"rivulet/test/netroom"
 )
@@ -74,10 +74,10 @@ func (o *owners) problem(part string) error {
 	return o.failed[part]
 }
 
-type world struct{ is netpol.World }
+type world struct{ is networkpolicy.World }
 
-func (w world) World() (netpol.World, bool)      { return w.is, true }
-func (world) Changed() (<-chan struct{}, func()) { return nil, func() {} }
+func (w world) World() (networkpolicy.World, bool) { return w.is, true }
+func (world) Changed() (<-chan struct{}, func())   { return nil, func() {} }
 
 func newOwners(t *testing.T) *owners {
 	sh(t, `ip link set lo up; ip link add cni0 type bridge; ip addr add 10.42.0.1/24 dev cni0; ip link set cni0 up
@@ -110,7 +110,7 @@ func newOwners(t *testing.T) *owners {
 		return ctx.Err()
 	})
 	run("policies", func() error {
-		w := world{netpol.World{Pods: []netpol.Pod{{Namespace: "lab-alice", Name: "a", UID: "1", Addr: tenant}}}}
+		w := world{networkpolicy.World{Pods: []networkpolicy.Pod{{Namespace: "lab-alice", Name: "a", UID: "1", Addr: tenant}}}}
 		deny := &networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{"Ingress"}}}
 		deny.Namespace, deny.Name = "lab-alice", "deny"
 		w.is.Policies = []*networkingv1.NetworkPolicy{deny}
@@ -128,9 +128,9 @@ func newOwners(t *testing.T) *owners {
 			Report: func(err error, _ map[peer.ID]error) { o.report("isolation")(err) }})
 	})
 	run("reach", func() error {
-		return reach.Run(ctx, reach.Config{Interface: "riv0", Own: netip.MustParseAddr("10.42.255.254"), Results: results, Twins: twins,
-			Peers: func() []reach.Peer {
-				return []reach.Peer{{ID: alice, Prefix: netip.MustParsePrefix("10.70.0.0/16"), Pods: 1, Known: true, Advertised: []netip.Addr{netip.MustParseAddr("10.70.0.5")}}}
+		return peerrules.Run(ctx, peerrules.Config{Interface: "riv0", Own: netip.MustParseAddr("10.42.255.254"), Results: results, Twins: twins,
+			Peers: func() []peerrules.Peer {
+				return []peerrules.Peer{{ID: alice, Prefix: netip.MustParsePrefix("10.70.0.0/16"), Pods: 1, Known: true, Advertised: []netip.Addr{netip.MustParseAddr("10.70.0.5")}}}
 			},
 			Whole: func() []netip.Prefix { return nil }, Ours: func(map[peer.ID][]netip.Addr) {}, Tenants: func(map[peer.ID][]netip.Addr) {},
 			Open: func() []table.Grant {

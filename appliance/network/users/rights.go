@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"rivulet/appliance/engine/tenant/roles"
+	"rivulet/appliance/engine/controlplane/roles"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"rivulet/appliance/engine/tenant/roles"
+	"rivulet/appliance/engine/controlplane/roles"
 	"rivulet/fabric/peer"
 	"rivulet/offload/apiproxy"
 )

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"rivulet/appliance/config"
-	"rivulet/appliance/engine/tenant"
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/offload/nodeagent/podgate"
 )
@@ -77,7 +77,7 @@ func (s *settings) check(source config.Source) error {
 
 // others are the variables that set no key, or that a flag has as its default.
 func (s *settings) others() []string {
-	out := []string{"RIVULET_CONFIG", "RIVULET_STATE", "RIVULET_RUNTIME", podgate.Env, upgrade.TrialEnv, tenant.Env}
+	out := []string{"RIVULET_CONFIG", "RIVULET_STATE", "RIVULET_RUNTIME", podgate.Env, upgrade.TrialEnv, controlplane.Env}
 	for _, q := range s.all() {
 		out = append(out, q.env)
 	}

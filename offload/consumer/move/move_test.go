@@ -27,7 +27,7 @@ import (
 	"rivulet/appliance/addons/volumes"
 	"rivulet/appliance/health"
 	"rivulet/offload/consumer/volume"
-	"rivulet/offload/nodeagent/tree"
+	"rivulet/offload/nodeagent/filetree"
 	"rivulet/offload/offer"
 	"rivulet/test/apiserver"
 	"rivulet/test/await"
@@ -63,18 +63,18 @@ func (p *peer) Twins(context.Context) (map[string]string, error) {
 func (p *peer) folder(claim string) string { return filepath.Join(p.dir, claim) }
 
 // wide bounds nothing that a test makes.
-var wide = tree.Bounds{Entries: 1 << 20, Logical: 1 << 40, Data: 1 << 40}
+var wide = filetree.Bounds{Entries: 1 << 20, Logical: 1 << 40, Data: 1 << 40}
 
-func (p *peer) VolumeTotal(ctx context.Context, _, c string) (tree.Total, error) {
-	return tree.Measure(ctx, p.folder(c), wide)
+func (p *peer) VolumeTotal(ctx context.Context, _, c string) (filetree.Total, error) {
+	return filetree.Measure(ctx, p.folder(c), wide)
 }
-func (p *peer) VolumeSum(ctx context.Context, _, c string) (tree.Sum, error) {
-	return tree.SumUp(ctx, p.folder(c), wide)
+func (p *peer) VolumeSum(ctx context.Context, _, c string) (filetree.Sum, error) {
+	return filetree.SumUp(ctx, p.folder(c), wide)
 }
 
 func (p *peer) VolumeRead(ctx context.Context, _, c string) (io.ReadCloser, error) {
 	r, w := io.Pipe()
-	go func() { w.CloseWithError(tree.Pack(ctx, p.folder(c), wide, w)) }()
+	go func() { w.CloseWithError(filetree.Pack(ctx, p.folder(c), wide, w)) }()
 	if err := p.tear.Load(); err != nil {
 		return struct {
 			io.Reader
@@ -84,14 +84,14 @@ func (p *peer) VolumeRead(ctx context.Context, _, c string) (io.ReadCloser, erro
 	return r, nil
 }
 
-func (p *peer) VolumeWrite(ctx context.Context, _, c string, _ int64, files io.Reader) (s tree.Sum, err error) {
+func (p *peer) VolumeWrite(ctx context.Context, _, c string, _ int64, files io.Reader) (s filetree.Sum, err error) {
 	if err := p.spoil.Load(); err != nil {
 		return s, *err
 	}
-	if err := errors.Join(os.RemoveAll(p.folder(c)), os.MkdirAll(p.folder(c), 0o777), tree.Unpack(ctx, p.folder(c), wide, files)); err != nil {
+	if err := errors.Join(os.RemoveAll(p.folder(c)), os.MkdirAll(p.folder(c), 0o777), filetree.Unpack(ctx, p.folder(c), wide, files)); err != nil {
 		return s, err
 	}
-	return tree.SumUp(ctx, p.folder(c), wide)
+	return filetree.SumUp(ctx, p.folder(c), wide)
 }
 
 // failing is where a connection breaks.
@@ -321,7 +321,7 @@ func TestMoves(t *testing.T) {
 	t.Run("no room there", func(t *testing.T) {
 		w.t = t
 		w.claim("full")
-		full := fmt.Errorf("b: %w", tree.ErrNoRoom)
+		full := fmt.Errorf("b: %w", filetree.ErrNoRoom)
 		w.peer.spoil.Store(&full)
 		defer w.peer.spoil.Store(nil)
 		m, _ := w.mover("", 0)

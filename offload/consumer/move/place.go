@@ -12,17 +12,17 @@ import (
 
 	"rivulet/fabric/rpc"
 	"rivulet/offload/consumer/volume"
-	"rivulet/offload/nodeagent/tree"
+	"rivulet/offload/nodeagent/filetree"
 	"rivulet/offload/policy"
 )
 
 // Carrier is a target that gives the files of claims in its twins, and takes them.
 // Namespaces are those of home, claims those of the twin.
 type Carrier interface {
-	VolumeTotal(ctx context.Context, namespace, claim string) (tree.Total, error)
-	VolumeSum(ctx context.Context, namespace, claim string) (tree.Sum, error)
+	VolumeTotal(ctx context.Context, namespace, claim string) (filetree.Total, error)
+	VolumeSum(ctx context.Context, namespace, claim string) (filetree.Sum, error)
 	VolumeRead(ctx context.Context, namespace, claim string) (io.ReadCloser, error)
-	VolumeWrite(ctx context.Context, namespace, claim string, size int64, files io.Reader) (tree.Sum, error)
+	VolumeWrite(ctx context.Context, namespace, claim string, size int64, files io.Reader) (filetree.Sum, error)
 }
 
 // end is one side of a move.
@@ -30,12 +30,12 @@ type end struct {
 	node  func() string
 	ready func() bool // nil: always
 	// total, sum and read are of a source.
-	total func(ctx context.Context) (tree.Total, error)
-	sum   func(ctx context.Context) (tree.Sum, error)
+	total func(ctx context.Context) (filetree.Total, error)
+	sum   func(ctx context.Context) (filetree.Sum, error)
 	read  func(ctx context.Context) (io.ReadCloser, error)
 	// prepare makes what write fills; write returns what is there then; discard removes it.
 	prepare func(ctx context.Context) error
-	write   func(ctx context.Context, size int64, files io.Reader) (tree.Sum, error)
+	write   func(ctx context.Context, size int64, files io.Reader) (filetree.Sum, error)
 	discard func(ctx context.Context) error
 	// volume is the object of home for what was written.
 	volume func() *corev1.PersistentVolume
@@ -48,17 +48,17 @@ func (m *Mover) source(v *corev1.PersistentVolume) (*end, error) {
 		if err != nil {
 			return nil, err
 		}
-		bounds, err := tree.BoundsOf(dir, v.Spec.Capacity.Storage().Value())
+		bounds, err := filetree.BoundsOf(dir, v.Spec.Capacity.Storage().Value())
 		if err != nil {
 			return nil, err
 		}
 		return &end{
 			node:  func() string { return Home },
-			total: func(ctx context.Context) (tree.Total, error) { return tree.Measure(ctx, dir, bounds) },
-			sum:   func(ctx context.Context) (tree.Sum, error) { return tree.SumUp(ctx, dir, bounds) },
+			total: func(ctx context.Context) (filetree.Total, error) { return filetree.Measure(ctx, dir, bounds) },
+			sum:   func(ctx context.Context) (filetree.Sum, error) { return filetree.SumUp(ctx, dir, bounds) },
 			read: func(ctx context.Context) (io.ReadCloser, error) {
 				r, w := io.Pipe()
-				go func() { w.CloseWithError(tree.Pack(ctx, dir, bounds, w)) }()
+				go func() { w.CloseWithError(filetree.Pack(ctx, dir, bounds, w)) }()
 				return r, nil
 			},
 		}, nil
@@ -73,8 +73,8 @@ func (m *Mover) source(v *corev1.PersistentVolume) (*end, error) {
 	namespace, claim := v.Spec.ClaimRef.Namespace, v.Annotations[volume.ClaimAnnotation]
 	return &end{
 		node: func() string { return p.Node }, ready: p.Ready,
-		total: func(ctx context.Context) (tree.Total, error) { return carrier.VolumeTotal(ctx, namespace, claim) },
-		sum:   func(ctx context.Context) (tree.Sum, error) { return carrier.VolumeSum(ctx, namespace, claim) },
+		total: func(ctx context.Context) (filetree.Total, error) { return carrier.VolumeTotal(ctx, namespace, claim) },
+		sum:   func(ctx context.Context) (filetree.Sum, error) { return carrier.VolumeSum(ctx, namespace, claim) },
 		read:  func(ctx context.Context) (io.ReadCloser, error) { return carrier.VolumeRead(ctx, namespace, claim) },
 	}, nil
 }
@@ -120,7 +120,7 @@ func (m *Mover) destination(n note) (*end, error) {
 			}
 			return err
 		},
-		write: func(ctx context.Context, size int64, files io.Reader) (tree.Sum, error) {
+		write: func(ctx context.Context, size int64, files io.Reader) (filetree.Sum, error) {
 			return carrier.VolumeWrite(ctx, n.Namespace, away.Name, size, files)
 		},
 		discard: func(ctx context.Context) error {
@@ -140,24 +140,24 @@ func (m *Mover) destination(n note) (*end, error) {
 
 // here is this device as the destination.
 func (m *Mover) here(n note) *end {
-	dir, bounds := "", tree.Bounds{}
+	dir, bounds := "", filetree.Bounds{}
 	return &end{
 		node: func() string { return Home },
 		prepare: func(context.Context) (err error) {
 			if dir, err = m.cfg.Local.Fresh(n.Namespace, n.Claim, n.Volume); err == nil {
-				bounds, err = tree.BoundsOf(dir, n.Was.Spec.Resources.Requests.Storage().Value())
+				bounds, err = filetree.BoundsOf(dir, n.Was.Spec.Resources.Requests.Storage().Value())
 			}
 			return err
 		},
-		write: func(ctx context.Context, size int64, files io.Reader) (tree.Sum, error) {
-			err := tree.Fits(dir, size)
+		write: func(ctx context.Context, size int64, files io.Reader) (filetree.Sum, error) {
+			err := filetree.Fits(dir, size)
 			if err == nil {
-				err = tree.Unpack(ctx, dir, bounds, files)
+				err = filetree.Unpack(ctx, dir, bounds, files)
 			}
 			if err != nil {
-				return tree.Sum{}, err
+				return filetree.Sum{}, err
 			}
-			return tree.SumUp(ctx, dir, bounds)
+			return filetree.SumUp(ctx, dir, bounds)
 		},
 		discard: func(context.Context) error { return m.cfg.Local.Discard(n.Namespace, n.Claim, n.Volume) },
 		volume:  func() *corev1.PersistentVolume { return m.cfg.Local.Volume(n.Was, nil, n.Volume) },
@@ -178,5 +178,5 @@ func isFinal(err error) bool {
 	if errors.As(err, &said) {
 		return !passing[said.Code]
 	}
-	return errors.As(err, new(final)) || errors.Is(err, tree.ErrNoRoom) || errors.Is(err, tree.ErrTooLarge)
+	return errors.As(err, new(final)) || errors.Is(err, filetree.ErrNoRoom) || errors.Is(err, filetree.ErrTooLarge)
 }

@@ -10,13 +10,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typed "k8s.io/client-go/kubernetes/typed/networking/v1"
 
-	"rivulet/offload/netpol"
+	"rivulet/offload/networkpolicy"
 	"rivulet/offload/policy"
 )
 
-// World knows the pods and namespaces that policies speak of; netpol.Watcher is one.
+// World knows the pods and namespaces that policies speak of; networkpolicy.Watcher is one.
 type World interface {
-	World() (netpol.World, bool)
+	World() (networkpolicy.World, bool)
 	// Changed returns a channel that gets a value after World may answer differently, and
 	// the function that ends the subscription.
 	Changed() (<-chan struct{}, func())
@@ -44,11 +44,11 @@ func newNetworkPolicies(s *space, c Config) *networkPolicies {
 	})
 	k.translate = func(home *networkingv1.NetworkPolicy) (*networkingv1.NetworkPolicy, bool) {
 		w, _ := c.Policies.World()
-		view := netpol.View{Away: c.Target.Away, Node: c.Control}
+		view := networkpolicy.View{Away: c.Target.Away, Node: c.Control}
 		if p, ok := c.Target.(Prefixed); ok {
 			view.Pods = p.PodPrefixes()
 		}
-		return &networkingv1.NetworkPolicy{Spec: netpol.Resolve(home, w, view)}, true
+		return &networkingv1.NetworkPolicy{Spec: networkpolicy.Resolve(home, w, view)}, true
 	}
 	k.merge = func(have, want *networkingv1.NetworkPolicy) bool {
 		have.Spec = want.Spec

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"rivulet/offload/netpol"
+	"rivulet/offload/networkpolicy"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/test/apiserver"
@@ -174,7 +174,7 @@ func TestReflection(t *testing.T) {
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"2001:db8::9"}}}})
 
 	pods, supply := &users{others: true, known: true}, &Supply{}
-	namespaces, policies := policy.New(home, slog.New(slog.DiscardHandler)), netpol.NewWatcher(slog.New(slog.DiscardHandler))
+	namespaces, policies := policy.New(home, slog.New(slog.DiscardHandler)), networkpolicy.NewWatcher(slog.New(slog.DiscardHandler))
 	running.Go(func() {
 		if err := policies.Run(ctx, home); err != nil {
 			t.Errorf("policies: %v", err)
@@ -605,7 +605,7 @@ func TestATargetWithoutPolicies(t *testing.T) {
 	namespaces := policy.New(home, slog.New(slog.DiscardHandler))
 	running.Go(func() { _ = namespaces.Run(ctx) })
 	running.Go(func() {
-		if err := Run(ctx, Config{Home: home, Target: humble{f, client}, Namespaces: namespaces, Policies: netpol.NewWatcher(slog.New(slog.DiscardHandler)), ClusterID: "aid", Used: (&users{others: true, known: true}).use}); err != nil {
+		if err := Run(ctx, Config{Home: home, Target: humble{f, client}, Namespaces: namespaces, Policies: networkpolicy.NewWatcher(slog.New(slog.DiscardHandler)), ClusterID: "aid", Used: (&users{others: true, known: true}).use}); err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	})

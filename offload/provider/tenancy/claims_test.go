@@ -23,7 +23,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
-	"rivulet/offload/nodeagent/tree"
+	"rivulet/offload/nodeagent/filetree"
 	"rivulet/test/await"
 )
 
@@ -107,7 +107,7 @@ func testClaimsOfGuests(t *testing.T, p *provider) {
 	if code != 200 {
 		t.Fatalf("%d %q", code, body)
 	}
-	if err := tree.Unpack(ctx, copied, tree.Bounds{Entries: 9, Logical: 1 << 20, Data: 1 << 20}, bytes.NewReader(body)); err != nil {
+	if err := filetree.Unpack(ctx, copied, filetree.Bounds{Entries: 9, Logical: 1 << 20, Data: 1 << 20}, bytes.NewReader(body)); err != nil {
 		t.Fatalf("%d bytes, %v; they begin with %.40q", len(body), err, body)
 	}
 	if raw, err := os.ReadFile(filepath.Join(copied, "x")); err != nil || string(raw) != "one" {

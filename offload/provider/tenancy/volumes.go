@@ -17,7 +17,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
-	"rivulet/offload/nodeagent/tree"
+	"rivulet/offload/nodeagent/filetree"
 	"rivulet/offload/policy"
 )
 
@@ -29,7 +29,7 @@ type Volumes interface {
 	Capacity() (int64, error)
 	// Hold keeps a volume from every pod until release; an error if its files are not
 	// here. dir is where they are meanwhile. held ends with ctx, and when the volume is held
-	// anew or removed. A volume that a pod has is tree.ErrInUse.
+	// anew or removed. A volume that a pod has is filetree.ErrInUse.
 	Hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, dir string, release func(), err error)
 }
 
@@ -51,7 +51,7 @@ type transfer struct {
 	r      *http.Request
 	dir    string
 	size   int64 // that the claim asks for
-	bounds tree.Bounds
+	bounds filetree.Bounds
 }
 
 // serveTransfer returns the handler of one of the routes by which a consumer reads and writes the files of its own
@@ -73,13 +73,13 @@ func (t *Tenancy) serveTransfer(serve func(*transfer) (answer any, err error)) f
 		case err == nil && answer != nil:
 			rpc.Write(w, http.StatusOK, answer)
 		case err == nil:
-		case errors.Is(err, tree.ErrNoRoom):
+		case errors.Is(err, filetree.ErrNoRoom):
 			fail(w, refuse(http.StatusInsufficientStorage, "no-room", "free space on "+t.ClusterName()+", or choose another cluster", "%v", err))
-		case errors.Is(err, tree.ErrTooLarge):
+		case errors.Is(err, filetree.ErrTooLarge):
 			fail(w, refuse(http.StatusRequestEntityTooLarge, "too-large", cure, "%s", text))
-		case errors.Is(err, tree.ErrInUse):
+		case errors.Is(err, filetree.ErrInUse):
 			fail(w, refuse(http.StatusConflict, "in-use", "stop the pod first", "%v", err))
-		case errors.Is(err, tree.ErrBusy):
+		case errors.Is(err, filetree.ErrBusy):
 			fail(w, refuse(http.StatusTooManyRequests, "too-many-requests", cure, "%s", text))
 		default:
 			fail(w, err)
@@ -95,7 +95,7 @@ func (t *Tenancy) transfer(ctx context.Context, w http.ResponseWriter, r *http.R
 		return nil, err
 	}
 	held, dir, release, err := t.Volumes.Hold(ctx, v)
-	if errors.Is(err, tree.ErrInUse) || errors.Is(err, tree.ErrBusy) || ctx.Err() != nil {
+	if errors.Is(err, filetree.ErrInUse) || errors.Is(err, filetree.ErrBusy) || ctx.Err() != nil {
 		return nil, err
 	}
 	if err != nil {
@@ -107,7 +107,7 @@ func (t *Tenancy) transfer(ctx context.Context, w http.ResponseWriter, r *http.R
 		return nil, err
 	}
 	size := claim.Spec.Resources.Requests.Storage().Value()
-	bounds, err := tree.BoundsOf(dir, size)
+	bounds, err := filetree.BoundsOf(dir, size)
 	if err != nil {
 		return nil, err
 	}
@@ -219,15 +219,15 @@ func (t *Tenancy) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim
 	return claim, nil
 }
 
-func volumeTotal(t *transfer) (any, error) { return tree.Measure(t.ctx, t.dir, t.bounds) }
+func volumeTotal(t *transfer) (any, error) { return filetree.Measure(t.ctx, t.dir, t.bounds) }
 
-func volumeSum(t *transfer) (any, error) { return tree.SumUp(t.ctx, t.dir, t.bounds) }
+func volumeSum(t *transfer) (any, error) { return filetree.SumUp(t.ctx, t.dir, t.bounds) }
 
 // readVolume sends the files. What fails in the middle ends the connection, so that
 // nobody takes the part for the whole.
 func readVolume(t *transfer) (any, error) {
 	t.w.Header().Set("Content-Type", "application/x-tar")
-	if err := tree.Pack(t.ctx, t.dir, t.bounds, t); err != nil {
+	if err := filetree.Pack(t.ctx, t.dir, t.bounds, t); err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	return nil, nil
@@ -239,17 +239,17 @@ func writeVolume(t *transfer) (any, error) {
 	if err != nil || size < 0 {
 		return nil, refuse(http.StatusBadRequest, "bad-size", "upgrade both clusters to the same version", "the size of the volume is %q", t.r.Header.Get(VolumeSizeHeader))
 	}
-	if err := tree.Clear(t.ctx, t.dir); err != nil {
+	if err := filetree.Clear(t.ctx, t.dir); err != nil {
 		return nil, err
 	}
-	if err := tree.Fits(t.dir, size); err != nil {
+	if err := filetree.Fits(t.dir, size); err != nil {
 		return nil, err
 	}
 	// What its quota counts is what a consumer may fill in this way.
 	if t.bounds.Data = t.size; size > t.size {
-		return nil, fmt.Errorf("%w: its files are %d MiB, and the claim asks for %d MiB; raise requests.storage of the claim", tree.ErrTooLarge, size>>20, t.size>>20)
+		return nil, fmt.Errorf("%w: its files are %d MiB, and the claim asks for %d MiB; raise requests.storage of the claim", filetree.ErrTooLarge, size>>20, t.size>>20)
 	}
-	if err := tree.Unpack(t.ctx, t.dir, t.bounds, t); err != nil {
+	if err := filetree.Unpack(t.ctx, t.dir, t.bounds, t); err != nil {
 		return nil, err
 	}
 	return volumeSum(t)

@@ -11,7 +11,7 @@ import (
 	"strconv"
 
 	"rivulet/fabric/rpc"
-	"rivulet/offload/nodeagent/tree"
+	"rivulet/offload/nodeagent/filetree"
 	"rivulet/offload/provider/tenancy"
 )
 
@@ -19,16 +19,16 @@ import (
 // name that it has there.
 
 // VolumeTotal tells how much there is.
-func (t *Target) VolumeTotal(ctx context.Context, home, claim string) (out tree.Total, err error) {
+func (t *Target) VolumeTotal(ctx context.Context, home, claim string) (out filetree.Total, err error) {
 	return out, t.volumeJSON(ctx, home, claim, "/total", &out)
 }
 
 // VolumeSum has the peer read all of it.
-func (t *Target) VolumeSum(ctx context.Context, home, claim string) (out tree.Sum, err error) {
+func (t *Target) VolumeSum(ctx context.Context, home, claim string) (out filetree.Sum, err error) {
 	return out, t.volumeJSON(ctx, home, claim, "/sum", &out)
 }
 
-// VolumeRead returns the files as tree.Pack writes them.
+// VolumeRead returns the files as filetree.Pack writes them.
 func (t *Target) VolumeRead(ctx context.Context, home, claim string) (io.ReadCloser, error) {
 	resp, err := t.volume(ctx, http.MethodGet, home, claim, "", nil, 0)
 	if err != nil {
@@ -38,7 +38,7 @@ func (t *Target) VolumeRead(ctx context.Context, home, claim string) (io.ReadClo
 }
 
 // VolumeWrite makes the files those of the stream, and returns what the peer then has.
-func (t *Target) VolumeWrite(ctx context.Context, home, claim string, size int64, files io.Reader) (out tree.Sum, err error) {
+func (t *Target) VolumeWrite(ctx context.Context, home, claim string, size int64, files io.Reader) (out filetree.Sum, err error) {
 	resp, err := t.volume(ctx, http.MethodPut, home, claim, "", files, size)
 	if err != nil {
 		return out, err

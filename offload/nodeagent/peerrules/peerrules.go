@@ -1,0 +1,220 @@
+// Package peerrules keeps the rules by which other clusters' packets reach pods of this one (docs/design/reach.md;
+// fabric/reach has the table). It reads where pods of this cluster run, as far as their statuses and the peers' offers
+// tell, CNI results, twins, links and what is opened. It alone fills the table, and gives the offers which tenants each
+// consumer has here. Restart: what stands in the table for a peer stays until that peer's pods are known again.
+// Failure: the table stays as it is, with a problem of the part "reach".
+package peerrules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	"rivulet/fabric/changes"
+	"rivulet/fabric/nft"
+	"rivulet/fabric/peer"
+	table "rivulet/fabric/reach"
+	"rivulet/offload/nodeagent/podnet"
+)
+
+const (
+	// checkEvery is how often the results of the container network are read in any case.
+	checkEvery = 15 * time.Second
+	// pause is the least time between two passes: pods come in crowds.
+	pause = 20 * time.Millisecond
+	// perPod is how many addresses count for each pod of this cluster at a peer: one that is
+	// replaced has two for a while.
+	perPod = 2
+)
+
+// Config is what Run goes by. All fields are required.
+type Config struct {
+	// Interface is the tunnel's, Own its address.
+	Interface string
+	Own       netip.Addr
+	// Results is the folder of CNI results.
+	Results string
+	// Twins gives the consumer of each twin namespace.
+	Twins func() map[string]peer.ID
+	// Peers are those that there is a link to.
+	Peers func() []Peer
+	// Whole are prefixes in which all is ours: gateways of external targets.
+	Whole func() []netip.Prefix
+	// Open is what the owner has opened.
+	Open func() []table.Grant
+	// Tenants is told the addresses of each consumer's pods here whenever they change.
+	Tenants func(map[peer.ID][]netip.Addr)
+	// Ours is told where this cluster's pods are at peers, after each pass.
+	Ours func(map[peer.ID][]netip.Addr)
+	// Changed gets a value when any of these may have changed.
+	Changed <-chan struct{}
+	// Report is told after each pass; nil is well.
+	Report func(error)
+	Log    *slog.Logger
+	// Guard sees what others do to the table.
+	Guard *nft.Guard
+
+	exists func(veth string) bool // for tests
+}
+
+// Peer is one peer and the pods of this cluster there.
+type Peer struct {
+	ID peer.ID
+	// Prefix is that in which this cluster sees the peer's pods, Control the peer's own
+	// address in it.
+	Prefix  netip.Prefix
+	Control netip.Addr
+	// Pods counts pods of this cluster that were sent there and have not finished.
+	Pods int
+	// Seen are the addresses of these by their statuses, Advertised those by the peer's offers, which
+	// come sooner. Known is false until both were heard in this run.
+	Seen, Advertised []netip.Addr
+	Known            bool
+}
+
+// ours are the addresses of pods of this cluster at the peer. before are those of the last
+// table. However many the peer tells of, no more count than pods may have there, and none
+// that is not the peer's to give.
+func (p Peer) ours(before []netip.Addr) []netip.Addr {
+	lists := [][]netip.Addr{p.Seen, p.Advertised}
+	if !p.Known {
+		lists = append(lists, before)
+	}
+	most := perPod * p.Pods
+	if !p.Known {
+		most = max(most, len(before)) // that many were counted by who set them
+	}
+	all := map[netip.Addr]bool{}
+	for _, list := range lists {
+		for _, a := range list {
+			if len(all) < most && p.Prefix.Contains(a) && a != p.Control {
+				all[a] = true
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(all), netip.Addr.Compare)
+}
+
+// Run keeps the table until ctx ends, and leaves it.
+func Run(ctx context.Context, cfg Config) error {
+	if cfg.exists == nil {
+		cfg.exists = podnet.Exists
+	}
+	files, err := podnet.NewWatch(cfg.Results)
+	if err != nil {
+		return fmt.Errorf("reach: %w", err)
+	}
+	defer files.Close()
+	k := guard{Config: cfg, table: cfg.Guard.Tables(table.Table, table.Family), stale: true}
+	if k.before, err = table.Standing(k.table.NetNS); err != nil {
+		cfg.Log.Warn("what an earlier run let in is not known; pods that run away are heard again when their peers answer", "err", err)
+	}
+	tick := time.NewTicker(checkEvery)
+	defer tick.Stop()
+	for {
+		files.Check()
+		cfg.Report(k.pass())
+		if !changes.Wait(ctx, pause) { // pods come in crowds
+			return ctx.Err()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-cfg.Changed:
+		case <-k.table.Changed():
+		case _, ok := <-files.Events():
+			if !ok {
+				return errors.New("reach: the watch of CNI results has ended")
+			}
+			k.stale = true
+		case <-files.Errors():
+			k.stale = true
+		case <-tick.C:
+			k.stale = true
+		}
+		for drained := false; !drained; {
+			select {
+			case _, ok := <-files.Events():
+				if !ok {
+					return errors.New("reach: the watch of CNI results has ended")
+				}
+				k.stale = true
+			default:
+				drained = true
+			}
+		}
+	}
+}
+
+// guard is what is kept between passes.
+type guard struct {
+	Config
+	table   *nft.Tables
+	stale   bool // pods has to be read anew
+	pods    []podnet.Pod
+	tenants map[peer.ID][]netip.Addr // as told last
+	before  []netip.Addr             // Ours of the last table
+	last    table.Rules
+}
+
+func (k *guard) pass() error {
+	var failed error
+	if k.stale {
+		pods, err := podnet.Read(k.Results, k.exists)
+		if err != nil {
+			failed = fmt.Errorf("reach: %w", err)
+		} else {
+			k.pods, k.stale = pods, false
+		}
+	}
+	now := k.rules()
+	if k.table.Known() && reflect.DeepEqual(k.last, now) {
+		return failed
+	}
+	k.table.Forget()
+	if _, err := k.table.Apply([]nft.Program{table.Program(now)}); err != nil {
+		return errors.Join(failed, table.Fault(err))
+	}
+	k.Log.Debug("reach is in force", "ours", len(now.Ours), "tenants", len(now.Tenants), "opened", len(now.Open))
+	k.last, k.before = now, now.Ours
+	return failed
+}
+
+// rules are those of now. Nothing in them depends on an order of maps.
+func (k *guard) rules() table.Rules {
+	r := table.Rules{Interface: k.Interface, Own: k.Own, Whole: k.Whole(), Open: k.Open()}
+	of := map[peer.ID][]netip.Addr{}
+	twins := k.Twins()
+	for _, p := range k.pods {
+		if id, tenant := twins[p.Namespace]; tenant {
+			of[id] = append(of[id], p.Addr)
+			r.Tenants = append(r.Tenants, p.Addr)
+		}
+	}
+	if !reflect.DeepEqual(of, k.tenants) {
+		k.tenants = of
+		k.Config.Tenants(of)
+	}
+	at := map[peer.ID][]netip.Addr{}
+	for _, p := range k.Peers() {
+		var before []netip.Addr
+		for _, a := range k.before {
+			if p.Prefix.Contains(a) {
+				before = append(before, a)
+			}
+		}
+		if ours := p.ours(before); len(ours) > 0 {
+			at[p.ID] = ours
+			r.Ours = append(r.Ours, ours...)
+		}
+	}
+	k.Ours(at)
+	slices.SortFunc(r.Ours, netip.Addr.Compare)
+	return r
+}

@@ -1,0 +1,78 @@
+package tenantimages
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// Tag stands for a consumer in the names of its images.
+func Tag(consumer string) string {
+	id := sha256.Sum256([]byte(consumer))
+	return hex.EncodeToString(id[:6])
+}
+
+// errNoHome says that home does not give the image.
+var errNoHome = errors.New("its home does not give it")
+
+// object is something of an image that containerd asks for.
+type object struct {
+	consumer, host, repository string
+	kind, ref                  string // manifests or blobs, a tag or a digest
+}
+
+func (o object) image() string { return o.consumer + "/" + o.host + "/" + o.repository }
+func (o object) tag() bool     { return o.kind == "manifests" && !strings.Contains(o.ref, ":") }
+
+// requestHome asks the consumer's home. With imported it gives only an image that no registry
+// has given to it: another of the same name in a registry is not what the pod means.
+func (r *Relay) requestHome(in *http.Request, o object, imported bool) (*http.Response, error) {
+	if r.cfg.Home == nil {
+		return nil, errNoHome
+	}
+	client, base, ok := r.cfg.Home(o.consumer)
+	if !ok {
+		return nil, errNoHome
+	}
+	at := base + "/v1/images/" + (&url.URL{Path: o.host + "/" + o.repository + "/" + o.kind + "/" + o.ref}).EscapedPath()
+	if imported {
+		at += "?imported"
+	}
+	out, err := http.NewRequestWithContext(in.Context(), in.Method, at, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range []string{"Range", "If-Range"} {
+		out.Header[h] = in.Header[h]
+	}
+	resp, err := client.Do(out)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusPartialContent {
+		resp.Body.Close()
+		return nil, errNoHome
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gave == nil || len(r.gave) >= 1024 {
+		r.gave = map[string]bool{}
+	}
+	r.gave[o.image()] = true
+	return resp, nil
+}
+
+// first asks home before any registry: for what it has begun to give, and by a tag for what
+// was imported there.
+func (r *Relay) first(in *http.Request, o object) (*http.Response, error) {
+	r.mu.Lock()
+	gave := r.gave[o.image()]
+	r.mu.Unlock()
+	if !o.tag() && !gave {
+		return nil, errNoHome
+	}
+	return r.requestHome(in, o, o.tag())
+}

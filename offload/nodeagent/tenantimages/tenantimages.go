@@ -1,0 +1,193 @@
+// Package tenantimages keeps the images of tenants apart from the owner's (docs/design/tenancy.md): it serves the kubelet's
+// image service in front of containerd (Serve), and is the one registry that tenants' images come from (Relay). In
+// containerd they have names below Registry and their consumer, so no tenant uses or replaces images of others, except
+// what is labelled policy.ShareLabel. It reads containerd's images and the settings of registries. It alone writes the
+// socket and, by Hosts, what containerd has of Registry. Restart: names stay in containerd, all else is made anew.
+// Failure: the kubelet has no image service, and containers wait until there is one.
+package tenantimages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	"github.com/distribution/reference"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"rivulet/offload/policy"
+)
+
+// Registry is the registry of all tenants' images in containerd. No name server has it.
+const Registry = "tenants.rivulet.invalid"
+
+// Pause is the image that every device brings along, the engine's PauseRef. There is
+// nothing of the owner in it, so tenants may use it.
+const Pause = "rivulet.dev/pause:1"
+
+// maxMessage is the kubelet's own bound of an answer, bytes.
+const maxMessage = 16 << 20
+
+// Socket is the path under a runtime folder.
+func Socket(runDir string) string { return filepath.Join(runDir, "images.sock") }
+
+// name is what containerd calls the image of a consumer's pod, and plain what it would
+// call the same of this cluster's own.
+func name(consumer, image string) (of, plain string, err error) {
+	ref, err := reference.ParseDockerRef(image)
+	if err != nil {
+		return "", "", err
+	}
+	host := strings.Replace(strings.ToLower(reference.Domain(ref)), ":", "__", 1)
+	of = strings.Join([]string{Registry, Tag(consumer), host, reference.Path(ref)}, "/") + strings.TrimPrefix(ref.String(), ref.Name())
+	_, err = reference.ParseDockerRef(of)
+	return of, ref.String(), err
+}
+
+// Run is Serve and a Relay together, until ctx ends or one of them fails.
+func Run(ctx context.Context, socket, containerd string, cfg RelayConfig, ready func()) error {
+	ctx, stop := context.WithCancel(ctx)
+	ended, listens := make(chan error, 2), make(chan struct{})
+	go func() { ended <- NewRelay(cfg).Serve(ctx, func() { close(listens) }) }()
+	go func() {
+		select {
+		case <-listens:
+			ended <- Serve(ctx, socket, containerd, ready)
+		case <-ctx.Done():
+			ended <- nil
+		}
+	}()
+	err := <-ended
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+// Serve is the kubelet's image service until ctx ends; containerd is the socket of containerd.
+// ready is called once it listens.
+func Serve(ctx context.Context, socket, containerd string, ready func()) error {
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("images: %w", err)
+	}
+	back := backoff.DefaultConfig
+	back.BaseDelay, back.MaxDelay = 100*time.Millisecond, time.Second
+	conn, err := grpc.NewClient("unix://"+containerd, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: back, MinConnectTimeout: time.Second}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+	if err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	defer conn.Close()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	defer l.Close()
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
+	runtime.RegisterImageServiceServer(server, &service{cri: runtime.NewImageServiceClient(conn), store: imagesapi.NewImagesClient(conn)})
+	defer context.AfterFunc(ctx, server.Stop)()
+	ready()
+	if err := server.Serve(l); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	return nil
+}
+
+type service struct {
+	runtime.UnimplementedImageServiceServer
+	cri   runtime.ImageServiceClient
+	store imagesapi.ImagesClient
+}
+
+func (s *service) ListImages(ctx context.Context, r *runtime.ListImagesRequest) (*runtime.ListImagesResponse, error) {
+	return s.cri.ListImages(ctx, r)
+}
+
+func (s *service) RemoveImage(ctx context.Context, r *runtime.RemoveImageRequest) (*runtime.RemoveImageResponse, error) {
+	return s.cri.RemoveImage(ctx, r)
+}
+
+func (s *service) ImageFsInfo(ctx context.Context, r *runtime.ImageFsInfoRequest) (*runtime.ImageFsInfoResponse, error) {
+	return s.cri.ImageFsInfo(ctx, r)
+}
+
+// ImageStatus answers that an image is there, to a tenant, if the owner shares it or this
+// consumer has had it fetched. Its ID is then its name, so that what the kubelet notes of
+// who may use an ID does not mix the owner and consumers: they may have the same content.
+func (s *service) ImageStatus(ctx context.Context, r *runtime.ImageStatusRequest) (*runtime.ImageStatusResponse, error) {
+	consumer, tenant := r.GetImage().GetAnnotations()[policy.OriginLabel]
+	if !tenant {
+		return s.cri.ImageStatus(ctx, r)
+	}
+	of, plain, err := name(consumer, r.Image.Image)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if shared, err := s.shared(ctx, plain); err != nil {
+		return nil, err
+	} else if shared {
+		of = plain
+	}
+	r.Image.Image = of
+	answer, err := s.cri.ImageStatus(ctx, r)
+	if err == nil && answer.Image != nil {
+		answer.Image.Id = of
+	}
+	return answer, err
+}
+
+// shared reports whether the owner has labelled the image, or every device has it.
+func (s *service) shared(ctx context.Context, image string) (bool, error) {
+	if image == Pause {
+		return true, nil
+	}
+	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
+	got, err := s.store.Get(ctx, &imagesapi.GetImageRequest{Name: image})
+	if status.Code(err) == codes.NotFound {
+		return false, nil
+	}
+	return err == nil && got.GetImage().GetLabels()[policy.ShareLabel] == "true", err
+}
+
+// PullImage fetches a tenant's image through the relay, under its own name.
+func (s *service) PullImage(ctx context.Context, r *runtime.PullImageRequest) (*runtime.PullImageResponse, error) {
+	consumer, tenant := r.GetImage().GetAnnotations()[policy.OriginLabel]
+	if !tenant {
+		consumer, tenant = r.GetSandboxConfig().GetAnnotations()[policy.OriginLabel]
+	}
+	if !tenant {
+		return s.cri.PullImage(ctx, r)
+	}
+	of, _, err := name(consumer, r.Image.Image)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	r.Image.Image, r.Image.UserSpecifiedImage = of, ""
+	if a := r.Auth; a != nil {
+		a.ServerAddress = "" // the kubelet has found it for this registry, which containerd knows by another name
+		if a.Username == "" && a.IdentityToken != "" {
+			a.Username, a.Password = tokenUser, a.IdentityToken
+		}
+	}
+	if _, err := s.cri.PullImage(ctx, r); err != nil {
+		return nil, err
+	}
+	return &runtime.PullImageResponse{ImageRef: of}, nil
+}
