@@ -18,20 +18,18 @@ import (
 	"rivulet/offload/target"
 )
 
-// DefaultMissing is how long a target may be without nodes of a platform, while it
-// answers, before the virtual node of that platform goes: longer than Kubernetes waits
-// until it evicts, so that by then its pods are elsewhere.
+// DefaultMissing is how long a target may lack nodes of a platform, while it is reachable, before the virtual node of
+// that platform is removed. It is longer than Kubernetes' own eviction timeout, so the pods have been evicted by then.
 const DefaultMissing = 10 * time.Minute
 
-// kubeletPort is that of kubelets everywhere.
+// kubeletPort is the standard port of kubelets.
 const kubeletPort = 10250
 
-// branches keep what there is for each platform of one target: a virtual node, and
-// the port of its kubelet API.
+// branches are the platforms of one target: for each a virtual node and the port of its kubelet API.
 //
-//	offer names the platform ─▶ open ─▶ Ready or not, as the offer says
-//	offers do not any more   ─▶ not Ready ─▶ (Missing later) the node is removed
-//	the target is silent     ─▶ not Ready, and time stands still
+//	platform in the offer         ─▶ open ─▶ Ready or not, as the offer has it
+//	platform not in the offer     ─▶ not Ready ─▶ (Missing later) the node is removed
+//	no offer from the target      ─▶ not Ready; Missing does not advance
 type branches struct {
 	c         *Consumer
 	s         *stack
@@ -40,19 +38,18 @@ type branches struct {
 	pods      *pod.Controller
 	offloaded func(namespace string) bool
 	existing  map[offer.Platform]string // nodes of earlier runs
-	changed   func()                    // called after any node's readiness turned
+	changed   func()                    // called after the readiness of any node has changed
 	failed    chan error
 	log       *slog.Logger
 }
 
-// branch is one of them.
 type branch struct {
 	name    string
 	node    *node.Node
 	offers  chan offer.Offer
 	stop    context.CancelFunc // nil: it does not run
 	done    chan struct{}
-	missing time.Time // since when the target has no such nodes; zero if it has
+	missing time.Time // when the offers began to lack the platform; zero if they have it
 }
 
 // run follows the target's offers until ctx ends or a branch fails.
@@ -87,18 +84,18 @@ func (b *branches) run(ctx context.Context) error {
 	}
 }
 
-// take hands each branch what the offer says of its platform.
+// take passes to each branch its platform's part of the offer.
 func (b *branches) take(ctx context.Context, o offer.Offer) error {
 	b.c.offered(b.target.ID(), o.Withdrawn)
 	all := b.all()
 	split := o.Split()
-	if len(split) == 0 { // it is silent, or can run nothing, and says no more than that
+	if len(split) == 0 { // no offer, or no node that can run anything: it has no platforms
 		for _, one := range all {
 			b.update(one, o)
 		}
 		return nil
 	}
-	if len(o.Platforms) == 0 && len(all) == 1 { // it does not tell platforms apart: what it is now, the node is
+	if len(o.Platforms) == 0 && len(all) == 1 { // its offers do not distinguish platforms: it has that of its node
 		for platform, one := range all {
 			b.move(platform, split[0].Platform(), one)
 			return b.updateOrOpen(ctx, one, split[0])
@@ -106,7 +103,7 @@ func (b *branches) take(ctx context.Context, o offer.Offer) error {
 	}
 	for _, part := range split {
 		if part.OS != "" && part.OS != "linux" {
-			continue // pods that run away are Linux's
+			continue // offloaded pods are for Linux
 		}
 		one := all[part.Platform()]
 		delete(all, part.Platform())
@@ -148,14 +145,14 @@ func (b *branches) updateOrOpen(ctx context.Context, one *branch, o offer.Offer)
 	return nil
 }
 
-// update is called by run alone.
+// update is called by run only.
 func (b *branches) update(one *branch, o offer.Offer) {
 	if one.stop != nil {
 		offer.Replace(one.offers, o)
 	}
 }
 
-// open starts a branch; without a name it picks one.
+// open starts a branch; without a name it chooses one.
 func (b *branches) open(ctx context.Context, platform offer.Platform, name string) error {
 	if name == "" {
 		var err error
@@ -205,8 +202,8 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 	return nil
 }
 
-// address is where a virtual node's kubelet API is served: at an address of its own, so that who goes
-// by the addresses of nodes and the port of kubelets finds it, and not home's kubelet once more.
+// address returns where a virtual node's kubelet API is served. Each node has its own address, so that a client that
+// uses the node's address and the standard kubelet port reaches this API and not home's kubelet.
 func (b *branches) address(node string) (ip netip.Addr, port uint16, release func()) {
 	if b.c.cfg.Address != nil {
 		ip, release, err := b.c.cfg.Address(node)
@@ -218,7 +215,7 @@ func (b *branches) address(node string) (ip netip.Addr, port uint16, release fun
 	return b.c.cfg.NodeIP, b.c.cfg.NodePort, func() {}
 }
 
-// close ends the branch and leaves its Node.
+// close ends the branch and keeps its Node.
 func (b *branches) close(one *branch) {
 	if one.stop == nil {
 		return
@@ -229,7 +226,7 @@ func (b *branches) close(one *branch) {
 	one.stop = nil
 }
 
-// remove ends a branch for good; what fails is tried again with the next offer.
+// remove ends a branch and deletes its Node; after a failure the next offer repeats it.
 func (b *branches) remove(ctx context.Context, platform offer.Platform, one *branch) {
 	b.close(one)
 	err := node.Remove(ctx, b.c.home, one.name)
@@ -269,7 +266,7 @@ func (b *branches) up() bool {
 	return false
 }
 
-// platform is that of a virtual node, empty before it is known.
+// platform is that of a virtual node, empty before the first offer.
 func (b *branches) platform(name string) (os, arch string) {
 	for _, one := range b.all() {
 		if one.name == name {

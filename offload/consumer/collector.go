@@ -18,12 +18,11 @@ import (
 	"rivulet/offload/target"
 )
 
-// releaseTimeout bounds one attempt to give a twin back.
+// releaseTimeout bounds one attempt to release a twin.
 const releaseTimeout = 2 * time.Minute
 
-// collector gives twins back to one target: those of namespaces that are not
-// offloaded there any more, this run's and earlier ones'. The pods that were sent
-// away leave first, in their own time.
+// collector releases twins at one target: those of namespaces that are not offloaded there now, of this run and earlier
+// ones. Offloaded pods leave first, at their own pace.
 type collector struct {
 	home       kubernetes.Interface
 	target     target.Target
@@ -32,14 +31,14 @@ type collector struct {
 	recorder   record.EventRecorder
 	log        *slog.Logger
 	kick       chan struct{}
-	reported   map[string]string // of twins that hold data, by namespace: what was said
+	reported   map[string]string // last report about twins that hold data, by namespace
 }
 
 func newRetirement(home kubernetes.Interface, t target.Target, namespaces *policy.Watcher, recorder record.EventRecorder, log *slog.Logger) *collector {
 	return &collector{home: home, target: t, namespaces: namespaces, recorder: recorder, log: log, kick: make(chan struct{}, 1), reported: map[string]string{}}
 }
 
-// poke has the twins looked at again.
+// poke makes the collector check the twins again.
 func (r *collector) poke() {
 	changes.Poke(r.kick)
 }
@@ -66,8 +65,7 @@ func (r *collector) run(ctx context.Context) error {
 	}
 }
 
-// errBusy says that pods are still leaving; the last of them calls again, and a
-// timer in case it did so a moment too early.
+// errBusy: pods are still leaving. The last one pokes the collector; a timer covers a poke that came too early.
 var errBusy = errors.New("offload: pods are still leaving")
 
 func (r *collector) sweep(ctx context.Context) error {
@@ -86,7 +84,7 @@ func (r *collector) sweep(ctx context.Context) error {
 }
 
 func (r *collector) release(ctx context.Context, home, twin string) error {
-	// Deleting a twin ends what runs there: home's API itself has to say so.
+	// Deleting a twin ends its pods, so the label is read from home's API and not from a cache.
 	ns, err := r.home.CoreV1().Namespaces().Get(ctx, home, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -94,7 +92,7 @@ func (r *collector) release(ctx context.Context, home, twin string) error {
 	case err != nil:
 		return err
 	default:
-		// A label that is not understood counts as off; the watcher has said so.
+		// An invalid label counts as off; the watcher reports it.
 		if p, _ := r.namespaces.Parse(ns); p.Allows(r.target.Name()) {
 			return errBusy // the watcher lags
 		}

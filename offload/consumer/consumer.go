@@ -1,9 +1,8 @@
-// Package consumer runs pods of one cluster, its home, on others. It wires the parts of home's side
-// (docs/design/offload.md). It reads the labels of home's namespaces, pods, Nodes that stand for targets, and the last
-// SetTargets. It alone decides which virtual nodes home has (those of each target, from its first offer until it is
-// none any more, whatever its link does), and alone gives twins back. What it needs of its home and host is in its
-// Config, so that several consumers run in one process. Restart: nothing is remembered outside the clusters' own
-// objects, and nothing that runs is touched. Failure: in Problems, in the conditions of the virtual node and in the
+// Package consumer runs pods of one cluster, its home, on others (docs/design/offload.md). It reads home's namespace
+// labels, pods and virtual nodes, and the last SetTargets. It alone decides which virtual nodes home has (those of a
+// target exist from its first offer until it is removed, whatever its link does), and alone releases twins. All
+// dependencies are in Config, so several consumers can run in one process. Restart: all state is in the clusters'
+// objects, and running pods are not touched. Failure: in Problems, in the conditions of the virtual node and in the
 // events of pods.
 package consumer
 
@@ -36,51 +35,44 @@ import (
 	"rivulet/offload/target"
 )
 
-// Config is what a Consumer needs. Home, ID, NodeIP, Authority and Log are required.
+// Config are the dependencies of a Consumer. Home, ID, NodeIP, Authority and Log are required.
 type Config struct {
-	// Home reaches home's API server with all rights.
+	// Home is a configuration with all rights on home's API server.
 	Home *rest.Config
-	// ID is home's, by which targets know whose the pods are.
+	// ID is home's; targets identify the owner of pods by it.
 	ID string
-	// Host is the name of the node that events come from.
+	// Host is the node name in the source of events.
 	Host string
-	// NodeIP is the address on which virtual nodes serve their kubelet API, Authority what
-	// signs for that.
+	// NodeIP is the address on which virtual nodes serve their kubelet API, Authority signs its certificates.
 	NodeIP    netip.Addr
 	Authority stream.Authority
-	// Address gives a virtual node an address of its own on this machine, until release is called;
-	// nil leaves all at NodeIP.
+	// Address returns an address of this machine for one virtual node, until release is called; nil puts all at NodeIP.
 	Address func(node string) (addr netip.Addr, release func(), err error)
-	// NodePort is the port of the first one's, if nobody else has it; 0 is any.
+	// NodePort is the port of the first node, if it is free; 0 is any.
 	NodePort uint16
-	// Everywhere says that home has no nodes of its own: all of its namespaces are offloaded, but
-	// for those that are labelled off and the cluster's own. Pods get no tolerations then: who
-	// binds them does not go by Rivulet's taints.
+	// Everywhere: home has no nodes of its own. All of its namespaces are offloaded, except those labelled off and the
+	// cluster's own. Pods get no tolerations then, because their scheduler ignores Rivulet's taints.
 	Everywhere bool
-	// Words are those of pods, claims and Services.
+	// Words are for the texts of pods, claims and Services.
 	Words pod.Words
-	// Router leads pods away to home's API server; nil leads none.
+	// Router routes pods away to home's API server; nil routes none.
 	Router *homeapi.Router
-	// HandBack is how long pods may stay on a target that lends less than they use; 0 is
-	// DefaultHandBack.
+	// HandBack is how long pods may stay on a target that lends less than they request; 0 is DefaultHandBack.
 	HandBack time.Duration
-	// Missing is how long a target may be without nodes of a platform before the virtual
-	// node of it goes; 0 is DefaultMissing.
+	// Missing is how long a target may lack nodes of a platform before that virtual node is removed; 0 is
+	// DefaultMissing.
 	Missing time.Duration
-	// Parting is how long pods stay at home that nobody can tell of any more; 0 is
-	// DefaultParting.
+	// Parting is how long pods stay at home after their target has become unable to report them; 0 is DefaultParting.
 	Parting time.Duration
-	// Volumes are the folders of this device's volumes; nil moves no data.
+	// Volumes are the folders of this device's volumes; nil disables moves of data.
 	Volumes move.Local
-	// Policies knows the NetworkPolicies of home and the pods that they speak of; nil
-	// makes one, for reflection alone.
+	// Policies caches the NetworkPolicies of home and the pods that they select; nil makes one for reflection only.
 	Policies *networkpolicy.Watcher
-	// Images says for which architectures the images are made that home knows; nil waits
-	// for what targets say.
+	// Images returns the architectures of home's images; nil leaves these to the reports of targets.
 	Images func() (map[string][]string, error)
-	// Moved is called after pods of home at a target may be others; nil is not.
+	// Moved is called after home's pods at a target may have changed; may be nil.
 	Moved func()
-	// NodesChanged is called after a virtual node became ready, cordoned or neither; nil is not.
+	// NodesChanged is called after a virtual node became ready or cordoned, or stopped being so; may be nil.
 	NodesChanged func()
 	Log          *slog.Logger
 }
@@ -91,19 +83,19 @@ type Consumer struct {
 	cfg    Config
 	home   kubernetes.Interface
 	policy *policy.Watcher
-	// ownPolicies is set where nobody else runs cfg.Policies.
+	// ownPolicies: this Consumer runs cfg.Policies.
 	ownPolicies bool
 	recorder    record.EventRecorder
 	volumes     *volume.Controller
 	retarget    chan struct{} // wakes runTargets
 
 	mu      sync.Mutex
-	mover   *move.Mover // nil before Run, and where there are no folders
+	mover   *move.Mover // nil before Run and without cfg.Volumes
 	targets map[target.Kind]targets
 	stacks  map[string]*stack    // by target
-	parting map[string]time.Time // targets whose offers say that they lend nothing any more, since when
+	parting map[string]time.Time // targets whose offers withdraw everything, since when
 	served  map[string]bool      // targets that had a stack in this run, or have ended
-	ended   map[string]bool      // targets that are known to be none any more
+	ended   map[string]bool      // targets that have ended
 }
 
 // New makes a Consumer; Run starts it.
@@ -179,7 +171,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// admission has the API server prepare pods of offloaded namespaces, once.
+// admission installs, once, the policies with which the API server prepares pods of offloaded namespaces.
 func (c *Consumer) admission(ctx context.Context) error {
 	if err := policy.EnsureAdmission(ctx, c.cfg.Home); err != nil {
 		return err
@@ -188,7 +180,7 @@ func (c *Consumer) admission(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// gate leads pods of home that run away to its API server.
+// gate routes pods of home that run away to home's API server.
 func (c *Consumer) gate() *homeapi.Gate {
 	api := c.cfg.Home.Host
 	if u, err := url.Parse(api); err == nil && u.Host != "" {

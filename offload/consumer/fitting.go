@@ -12,7 +12,7 @@ import (
 	"rivulet/offload/consumer/fit"
 )
 
-// unfit has pods with the image kept off the architecture, and reports whether they are.
+// unfit makes admission keep pods with the image off the architecture, and reports whether that is in effect.
 func (c *Consumer) unfit(ctx context.Context, namespace, image, arch string) (bool, error) {
 	m := fit.New(c.home, c.cfg.Log)
 	kept, err := m.Keeps(ctx, namespace, image, arch)
@@ -22,7 +22,7 @@ func (c *Consumer) unfit(ctx context.Context, namespace, image, arch string) (bo
 	return false, errors.Join(err, m.Learn(ctx, image, arch, time.Now()))
 }
 
-// unwelcome has pods of an owner kept off the target, and reports whether they are.
+// unwelcome makes admission keep pods of an owner off the target, and reports whether that is in effect.
 func (c *Consumer) unwelcome(target string) func(context.Context, string, metav1.OwnerReference) (bool, error) {
 	m := fit.New(c.home, c.cfg.Log)
 	return func(ctx context.Context, namespace string, owner metav1.OwnerReference) (bool, error) {
@@ -34,7 +34,7 @@ func (c *Consumer) unwelcome(target string) func(context.Context, string, metav1
 	}
 }
 
-// fitImages keeps what is known of images young, and learns what home knows of them.
+// fitImages expires entries about images and adds those of home's own images.
 func (c *Consumer) fitImages(ctx context.Context) error {
 	m := fit.New(c.home, c.cfg.Log.With("part", "images"))
 	var wg sync.WaitGroup

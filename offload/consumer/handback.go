@@ -15,18 +15,16 @@ import (
 )
 
 const (
-	// DefaultHandBack is how long pods may stay on a target that lends less than they
-	// use. It is half of what a provider waits (tenancy.DefaultGrace).
+	// DefaultHandBack is how long pods may stay on a target that lends less than they request. It is half of a
+	// provider's own period (tenancy.DefaultGrace).
 	DefaultHandBack = 5 * time.Minute
 	// handBackRetry is the pause after an eviction that a disruption budget refused.
 	handBackRetry = 10 * time.Second
 )
 
-// handBack evicts the newest pods of a virtual node that lends less than they ask
-// for, after a time in which they may end by themselves. Their controllers make
-// others, which the scheduler puts where there is room; disruption budgets are
-// respected, and pods that nobody would make again are left alone. While the target
-// is silent nothing is known, and nothing is done.
+// handBack evicts the newest pods of a virtual node that lends less than they request, after HandBack, in which they
+// may end by themselves. Their controllers replace them, and the scheduler places the new ones where there is capacity.
+// Disruption budgets are respected, and pods without a controller stay. Nothing is done while the target is silent.
 type handBack struct {
 	home  kubernetes.Interface
 	node  string
@@ -34,7 +32,7 @@ type handBack struct {
 	log   *slog.Logger
 }
 
-// through passes offers on, looking at each.
+// through evaluates offers and passes them on.
 func (h *handBack) through(ctx context.Context, offers <-chan offer.Offer) <-chan offer.Offer {
 	out, seen := make(chan offer.Offer, 1), make(chan offer.Offer, 1)
 	go h.run(ctx, seen)
@@ -128,7 +126,7 @@ func (h *handBack) surplus(ctx context.Context, part corev1.ResourceList) ([]*co
 			pods = append(pods, p)
 			continue
 		}
-		// Nobody would make it again: it stays, and others go in its place.
+		// A pod without a controller stays, and others go in its place.
 		for name, q := range offer.Requests(p) {
 			if have, bounded := left[name]; bounded {
 				have.Sub(q)

@@ -18,9 +18,9 @@ import (
 	"rivulet/offload/target"
 )
 
-// What others learn from a Consumer.
+// Read-only views of a Consumer.
 
-// VirtualNode is one node that stands for a target: for one platform of it.
+// VirtualNode is one node: a target, or one platform of it.
 type VirtualNode struct {
 	Name string `json:"name"`
 	// Target is the target's name; its first node has it, too.
@@ -35,20 +35,20 @@ type VirtualNode struct {
 	Architecture string              `json:"architecture,omitempty"`
 	KubeVersion  string              `json:"kubeVersion,omitempty"`
 	Allocatable  corev1.ResourceList `json:"allocatable,omitempty"`
-	// Pods are the pods of home bound to it that count (pod.Counts), Refused those that may
-	// not run away, with the reason, by namespace/name.
+	// Pods is the number of home's pods on it that count (pod.Counts); Refused are those that may not run away, with
+	// the reason, by namespace/name.
 	Pods    int               `json:"pods"`
 	Refused map[string]string `json:"refused,omitempty"`
-	// Heard is when the target was last heard of, while it is silent.
+	// Heard is the time of the target's last answer, while it is silent.
 	Heard time.Time `json:"heard,omitzero"`
 }
 
-// VirtualNodes are what home may borrow, sorted by name.
+// VirtualNodes are all virtual nodes, sorted by name.
 func (c *Consumer) VirtualNodes() (out []VirtualNode) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, s := range c.stacks {
-		for _, one := range s.branches { // none while its name is not known yet
+		for _, one := range s.branches { // none before the first offer
 			offer := one.node.Offer()
 			v := VirtualNode{Name: one.name, Target: s.name, ID: id, Kind: s.spec.Kind, Ready: one.node.Ready(), Cordoned: one.node.Cordoned(), Reason: offer.Reason, Heard: offer.Heard,
 				OS: offer.OS, Architecture: offer.Architecture, KubeVersion: offer.KubeVersion, Allocatable: offer.Allocatable}
@@ -63,11 +63,10 @@ func (c *Consumer) VirtualNodes() (out []VirtualNode) {
 	return out
 }
 
-// Namespaces knows which namespaces of home are offloaded.
+// Namespaces is the watcher of home's offloaded namespaces.
 func (c *Consumer) Namespaces() *policy.Watcher { return c.policy }
 
-// Offloaded reports whether pods of the namespace may go to the target with the ID, as
-// far as is known now.
+// Offloaded reports whether, by the caches, pods of the namespace may go to the target with the ID.
 func (c *Consumer) Offloaded(namespace, id string) bool {
 	c.mu.Lock()
 	var name string
@@ -81,7 +80,7 @@ func (c *Consumer) Offloaded(namespace, id string) bool {
 	return ok && name != "" && ns.Allows(name)
 }
 
-// Names are what targets of a kind are called at home, by ID.
+// Names are the names at home of the targets of a kind, by ID.
 func (c *Consumer) Names(kind target.Kind) map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,8 +93,8 @@ func (c *Consumer) Names(kind target.Kind) map[string]string {
 	return out
 }
 
-// InUse are the targets of a kind that pods are on, and those of any that data of home
-// are on; false while that is not known.
+// InUse are the targets of a kind with pods of home, and targets of any kind with data of home; false before that is
+// loaded.
 func (c *Consumer) InUse(ctx context.Context, kind target.Kind) (map[string]bool, bool) {
 	used := map[string]bool{}
 	c.mu.Lock()
@@ -103,7 +102,7 @@ func (c *Consumer) InUse(ctx context.Context, kind target.Kind) (map[string]bool
 		if s.spec.Kind != kind {
 			continue
 		}
-		if len(s.branches) == 0 { // its nodes are not known yet
+		if len(s.branches) == 0 { // its nodes are not loaded yet
 			used[id] = true
 		}
 		for _, one := range s.branches {
@@ -123,7 +122,7 @@ func (c *Consumer) InUse(ctx context.Context, kind target.Kind) (map[string]bool
 	return used, true
 }
 
-// At is what is known of home's pods at a peer; false while that is nothing.
+// At returns the addresses of home's pods at a peer; false before these are loaded.
 func (c *Consumer) At(id peer.ID) (at peerrules.Peer, ok bool) {
 	c.mu.Lock()
 	var pods *pod.Controller
@@ -142,7 +141,7 @@ func (c *Consumer) At(id peer.ID) (at peerrules.Peer, ok bool) {
 	return at, true
 }
 
-// ImagesAt are the images of home's pods that are bound to a peer, as they name them.
+// ImagesAt are the images of home's pods that are bound to a peer, as the pods name them.
 func (c *Consumer) ImagesAt(id peer.ID) []string {
 	c.mu.Lock()
 	var pods *pod.Controller
@@ -156,7 +155,7 @@ func (c *Consumer) ImagesAt(id peer.ID) []string {
 	return pods.Images()
 }
 
-// runsAway reports whether the address is that of a pod of home on some target.
+// runsAway reports whether a pod of home on any target has the address.
 func (c *Consumer) runsAway(addr netip.Addr) bool {
 	c.mu.Lock()
 	var all []*pod.Controller

@@ -20,27 +20,26 @@ import (
 	"rivulet/offload/target"
 )
 
-// How pods leave a target that lends nothing any more, or that is none:
+// How pods leave a target that has withdrawn its offer or has ended:
 //
-//	told ─▶ node closed ─▶ pods deleted: Services leave them out, owners make others
-//	        pods of Jobs: not ready, and no other is made yet
-//	     ─▶ the target tells that their twins are gone ─▶ pods let go, those of Jobs Failed ─▶ node removed
-//	     ─▶ nobody is there who could tell ─▶ the same, DefaultParting later; pods of ReplicaSets at once
+// 	withdrawn ─▶ node closed ─▶ pods deleted: Services leave them out, owners make others
+// 	             pods of Jobs: not ready, not replaced yet
+// 	     ─▶ the target reports that their twins are gone ─▶ pods released, those of Jobs Failed ─▶ node removed
+// 	     ─▶ no report possible ─▶ the same, DefaultParting later; pods of ReplicaSets at once
 
-// DefaultParting is how long pods stay at home whose target cannot tell any more that
-// they have ended: as long as a provider takes to empty a twin, and some.
+// DefaultParting is how long pods stay at home after their target has become unable to report their end: somewhat
+// longer than a provider takes to empty a twin.
 const DefaultParting = 70 * time.Second
 
 const (
-	// Between looks at who is leaving: at first, and when that takes long.
+	// The interval of checks of leaving pods, at first and at most.
 	leaveLook, leaveLast = time.Second, 10 * time.Second
 	leaveTry             = 30 * time.Second
-	leaveWrites          = 8 // writes at once
+	leaveWrites          = 8 // concurrent writes
 )
 
-// leave takes the pods away that were sent to a virtual node before it was closed, and
-// reports whether all have gone. Where nobody can be asked what still runs (unasked) pods of ReplicaSets go at
-// once, and in the end, with over, all do.
+// leave removes the pods that were sent to a virtual node before it was closed, and reports whether all have gone. If
+// the target cannot report what still runs (unasked), pods of ReplicaSets go at once, and with over all of them.
 func (c *Consumer) leave(ctx context.Context, n *corev1.Node, why string, unasked, over bool) (empty bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, leaveTry)
 	defer cancel()
@@ -60,7 +59,7 @@ func (c *Consumer) leave(ctx context.Context, n *corev1.Node, why string, unaske
 	for i := range list.Items {
 		p := &list.Items[i]
 		if p.CreationTimestamp.After(closed) && p.DeletionTimestamp == nil && staysPut(p) {
-			continue // another would come at once in the place of one that was not even sent
+			continue // one that was never sent would be replaced at once
 		}
 		left++
 		room <- struct{}{}
@@ -77,7 +76,7 @@ func (c *Consumer) leave(ctx context.Context, n *corev1.Node, why string, unaske
 	return left == 0, errors.Join(errs...)
 }
 
-// staysPut reports whether no taint keeps the pod off a node.
+// staysPut reports whether the pod tolerates every taint, so that it would come back.
 func staysPut(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool {
 		return t.Operator == corev1.TolerationOpExists && (t.Key == "" || t.Key == policy.WithdrawnTaint)
@@ -88,10 +87,10 @@ func (c *Consumer) leaves(ctx context.Context, p *corev1.Pod, why string, unaske
 	opts := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}}
 	owner := metav1.GetControllerOf(p)
 	switch {
-	case over, unasked && owner != nil && owner.Kind == "ReplicaSet": // of which there may be two for a moment
+	case over, unasked && owner != nil && owner.Kind == "ReplicaSet": // two may run for a moment
 		opts.GracePeriodSeconds = ptr.To[int64](0)
 	case p.DeletionTimestamp != nil:
-		return nil // whoever serves the node lets it go
+		return nil // the pod controller of the node releases it
 	case owner != nil && owner.Kind == "Job":
 		// Its controller would make another beside one that is being deleted.
 		unready := p.DeepCopy()
@@ -106,13 +105,13 @@ func (c *Consumer) leaves(ctx context.Context, p *corev1.Pod, why string, unaske
 
 func unlessGone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // another look follows
+		return nil // the next check repeats it
 	}
 	return err
 }
 
-// withdrawn empties the nodes of targets that lend nothing any more. Those that are empty
-// are taken out of wanted, and so removed. It reports whether another look is due.
+// withdrawn empties the nodes of targets whose offers are withdrawn, and takes empty ones out of wanted, so that they
+// are removed. It reports whether another check is due.
 func (c *Consumer) withdrawn(ctx context.Context, wanted map[string]target.Spec, nodes []corev1.Node) (again bool, err error) {
 	for id, spec := range wanted {
 		lendsNothing := c.lendsNothing(spec)
@@ -139,7 +138,7 @@ func (c *Consumer) withdrawn(ctx context.Context, wanted map[string]target.Spec,
 		case !done:
 			again = true
 		case there:
-			again = again || !spec.Withdrawn // its next stack listens for offers
+			again = again || !spec.Withdrawn // its new stack receives offers
 			delete(wanted, id)
 		case spec.Withdrawn:
 			delete(wanted, id)
@@ -148,7 +147,7 @@ func (c *Consumer) withdrawn(ctx context.Context, wanted map[string]target.Spec,
 	return again, err
 }
 
-// vacate asks the target every while, as long as it lends nothing, what of ours is gone there.
+// vacate queries a withdrawn target regularly for twins of this cluster that are gone.
 func (c *Consumer) vacate(ctx context.Context, s *stack, pods *pod.Controller) error {
 	tick := time.NewTicker(leaveLook)
 	defer tick.Stop()
@@ -167,11 +166,10 @@ func (c *Consumer) vacate(ctx context.Context, s *stack, pods *pod.Controller) e
 	}
 }
 
-// changesMind is how long a target that has said that it lends nothing is taken at its
-// word: each change of it costs writes and pods.
+// changesMind is how long a withdrawal holds before it can be taken back: each change costs writes and pods.
 const changesMind = 10 * time.Second
 
-// offered takes in whether the offers of a target say that it lends nothing any more.
+// offered records whether the offers of a target are withdrawn.
 func (c *Consumer) offered(id string, withdrawn bool) {
 	c.mu.Lock()
 	since, was := c.parting[id]
@@ -189,14 +187,14 @@ func (c *Consumer) offered(id string, withdrawn bool) {
 	}
 }
 
-// LendNothing are the IDs of the targets whose offers say that they lend this cluster nothing, sorted.
+// LendNothing are the IDs, sorted, of the targets whose offers are withdrawn.
 func (c *Consumer) LendNothing() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Sorted(maps.Keys(c.parting))
 }
 
-// lendsNothing says so of a target: by what it was told of, or by its own offers.
+// lendsNothing reports whether a target is withdrawn, by its Spec or its own offers.
 func (c *Consumer) lendsNothing(spec target.Spec) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

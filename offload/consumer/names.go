@@ -12,8 +12,7 @@ import (
 	"rivulet/offload/policy"
 )
 
-// nameFor picks the target's name, and finds the virtual nodes that it has from
-// earlier runs, by platform.
+// nameFor chooses the target's name, and finds its virtual nodes of earlier runs, by platform.
 func (c *Consumer) nameFor(ctx context.Context, s *stack) (string, map[offer.Platform]string, error) {
 	nodes, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -31,7 +30,7 @@ func (c *Consumer) nameFor(ctx context.Context, s *stack) (string, map[offer.Pla
 			continue
 		}
 		p := offer.Platform{OS: n.Labels[corev1.LabelOSStable], Architecture: n.Labels[corev1.LabelArchStable]}
-		if other, twice := existing[p]; twice { // nothing makes such; one of them would never be told of anything
+		if other, twice := existing[p]; twice { // cannot happen, and one of the two would get no updates
 			if err := node.Remove(ctx, c.home, other); err != nil {
 				return "", nil, err
 			}
@@ -41,8 +40,7 @@ func (c *Consumer) nameFor(ctx context.Context, s *stack) (string, map[offer.Pla
 	return name, existing, nil
 }
 
-// platformName picks the name of another virtual node of the target: the target's own
-// for the first.
+// platformName chooses the name of another virtual node of the target. The first one has the target's name.
 func (c *Consumer) platformName(ctx context.Context, s *stack, p offer.Platform) (string, error) {
 	nodes, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -63,8 +61,7 @@ func (c *Consumer) platformName(ctx context.Context, s *stack, p offer.Platform)
 	return node.PlatformName(s.name, p, s.spec.Short, func(name string) bool { return taken[name] || c.reserved(s, name) }), nil
 }
 
-// reserved reports whether another target has the name, or a node of it may get it;
-// it is called with mu held.
+// reserved reports whether another target has the name or may give it to a node. mu is held.
 func (c *Consumer) reserved(s *stack, name string) bool {
 	for _, other := range c.stacks {
 		if other == s {

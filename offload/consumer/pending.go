@@ -18,18 +18,17 @@ import (
 	"rivulet/offload/watch"
 )
 
-// Pods get their tolerations when they are made. One that was made before its
-// namespace was offloaded, or in the moment in which the API server had not heard of the
-// label, would wait for ever. So pods that wait for a node are looked at again: what
-// the API server would give them now they are given, as far as a pod may be changed;
-// where it may not, one whose controller counts no failures is deleted and made anew.
+// Pods get their tolerations on creation. A pod that was created before its namespace was offloaded, or before the API
+// server's cache had the label, would wait for ever. So pods that wait for a node are checked again: they get what the
+// API server would give them now, as far as a pod may be changed. Otherwise a pod whose controller counts no failures
+// is deleted and thereby replaced.
 //
-// It reads unscheduled pods and what a dry run of making them again says. It alone writes
-// their tolerations, those deletions, and the event OffloadTooLate on pods for which
-// neither will do. Nothing is remembered but who was told.
+// It reads unscheduled pods, and the result of a dry run of creating them again. It alone writes their tolerations,
+// those deletions, and the event OffloadTooLate on pods for which neither is possible. The only state is which pods
+// have the event.
 
-// waits is how long a pod has waited for a node before it is looked at, and how often
-// then; nothing is done while none waits.
+// waits is how long a pod waits for a node before its first check, and the interval of checks. Nothing runs while no
+// pod waits.
 const waits = 3 * time.Second
 
 func (c *Consumer) takeUpPending(ctx context.Context) error {
@@ -67,7 +66,7 @@ func (c *Consumer) takeUpPending(ctx context.Context) error {
 	}
 }
 
-// waiting reports whether the scheduler has found no node, and no virtual one was allowed.
+// waiting reports whether the scheduler has found no node for the pod, and the pod tolerates no virtual one.
 func waiting(p *corev1.Pod) bool {
 	if p.DeletionTimestamp != nil || time.Since(p.CreationTimestamp.Time) < waits {
 		return false
@@ -88,7 +87,7 @@ func waiting(p *corev1.Pod) bool {
 	return false
 }
 
-// takeUp has one pod that waits go away too, if its like would today.
+// takeUp updates one waiting pod, if a new one like it would be offloaded.
 func (c *Consumer) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Namespace, told map[types.UID]bool) error {
 	if told[p.UID] {
 		return nil
@@ -106,10 +105,10 @@ func (c *Consumer) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Namespac
 		}
 	}
 	if len(tolerations) == len(p.Spec.Tolerations) {
-		told[p.UID] = true // it has to stay, whatever the label says
+		told[p.UID] = true // it has to stay, whatever the label is
 		return nil
 	}
-	if ns.When != policy.Remote && ns.To == "" { // all that it needs may be added
+	if ns.When != policy.Remote && ns.To == "" { // all that it needs can be added
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID, "resourceVersion": p.ResourceVersion},
 			"spec": map[string]any{"tolerations": tolerations}})
 		if err != nil {
@@ -122,7 +121,7 @@ func (c *Consumer) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Namespac
 	case owner != nil && (owner.Kind == "ReplicaSet" || owner.Kind == "StatefulSet" || owner.Kind == "ReplicationController"):
 		return unlessGone(c.home.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}}))
-	default: // a Job would count it as a failure, and nobody would make a bare pod again
+	default: // a Job would count it as a failure, and a bare pod would not be replaced
 		told[p.UID] = true
 		c.recorder.Event(p, corev1.EventTypeWarning, "OffloadTooLate", fmt.Sprintf(
 			"made before namespace %s was offloaded, and where a pod may run cannot be changed; delete it and make it again", p.Namespace))

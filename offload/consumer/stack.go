@@ -17,23 +17,22 @@ import (
 	"rivulet/offload/target"
 )
 
-// stack is everything that runs for one target.
+// stack are the parts that run for one target.
 type stack struct {
 	spec target.Spec
 	stop context.CancelFunc
 	done chan struct{}
-	// leaving says that the target lends nothing any more, untold that it refuses to tell
-	// what of ours is gone there.
+	// leaving: the target's offer is withdrawn. untold: it refuses to report which twins are gone.
 	leaving, untold atomic.Bool
 
 	// These are guarded by Consumer.mu; empty until the stack is built.
 	name     string
 	pods     *pod.Controller
-	tenants  func() (addrs []netip.Addr, heard bool) // home's pods there, as the target tells; nil if it does not
+	tenants  func() (addrs []netip.Addr, heard bool) // home's pods there, by the target; nil: no such reports
 	branches map[offer.Platform]*branch
 }
 
-// rivulet is what a target has beside that is a Rivulet cluster.
+// rivulet is implemented by targets that are Rivulet clusters.
 type rivulet interface {
 	Keeps() bool
 	HomeAddresses() string
@@ -76,7 +75,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		return ok && ns.Allows(name)
 	}
 	unfit, unwelcome := c.unfit, c.unwelcome(name)
-	if c.cfg.Everywhere { // no other platform or target would be chosen
+	if c.cfg.Everywhere { // no other platform or target could be chosen
 		unfit, unwelcome = nil, nil
 	}
 	twins := newRetirement(c.home, target, c.policy, c.recorder, log)
@@ -112,7 +111,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		pods.Resync()
 		twins.poke()
 	}
-	var down atomic.Bool // the target was lost since it was last there
+	var down atomic.Bool // the target was lost since it was last reachable
 	branches.changed = func() {
 		if !branches.up() {
 			down.Store(true)
@@ -134,7 +133,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		c.mu.Unlock()
 	}()
 
-	changed, stop := c.policy.Changed() // before anything looks at the namespaces
+	changed, stop := c.policy.Changed() // before the first read of the namespaces
 	defer stop()
 	return together(ctx,
 		pods.Run,
@@ -159,7 +158,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 	)
 }
 
-// followLoss calls turned whenever the target is lost or there again.
+// followLoss calls turned whenever the target is lost or reachable again.
 func followLoss(ctx context.Context, t target.Target, lost func() bool, turned func()) error {
 	r, ok := t.(reflect.Reach)
 	if !ok || lost == nil {
@@ -181,8 +180,7 @@ func followLoss(ctx context.Context, t target.Target, lost func() bool, turned f
 	}
 }
 
-// together runs all parts until ctx ends or one of them does; the others are
-// ended then. It returns the error of the first.
+// together runs all parts until ctx ends or one of them returns; it then ends the others. It returns the first error.
 func together(ctx context.Context, parts ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

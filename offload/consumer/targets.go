@@ -14,22 +14,20 @@ import (
 	"rivulet/offload/target"
 )
 
-// tidy is how long to wait before another try to remove a node.
+// tidy is the pause before another try to remove a node.
 const tidy = 5 * time.Second
 
-// targets are those of one kind, as somebody told of them.
+// targets are those of one kind, from the last SetTargets.
 type targets struct {
 	all []target.Spec
-	// complete says that there are no others of this kind.
+	// complete: there are no others of this kind.
 	complete bool
 }
 
-// SetTargets says which targets of a kind there are now, in place of what was said
-// before. Each gets a virtual node; one that is not in the list any more loses it,
-// for good, and its pods with it. With complete, nodes of that kind are removed, too,
-// which are left of earlier runs and stand for targets that are not in the list: who
-// has not read all of his records yet leaves it out. It may be called at any time,
-// before Run as well.
+// SetTargets replaces the targets of a kind. Each gets a virtual node; a target that is no longer in the list loses it
+// for good, with its pods. With complete, nodes of earlier runs for targets of that kind that are not in the list are
+// removed as well; a caller that has not read all of its records leaves it out. It may be called at any time, before
+// Run as well.
 func (c *Consumer) SetTargets(kind target.Kind, all []target.Spec, complete bool) {
 	c.mu.Lock()
 	c.targets[kind] = targets{all, complete}
@@ -37,8 +35,7 @@ func (c *Consumer) SetTargets(kind target.Kind, all []target.Spec, complete bool
 	c.checkTargets()
 }
 
-// End says of targets that they are none any more, and will not be: their nodes go whether
-// all of their kind are known or not.
+// End ends targets for good: their nodes are removed whether or not all targets of their kind are loaded.
 func (c *Consumer) End(ids ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,8 +61,7 @@ func (c *Consumer) wanted() map[string]target.Spec {
 	return out
 }
 
-// runTargets keeps one stack for each target, and removes the virtual nodes of what
-// is none any more.
+// runTargets keeps one stack for each target, and removes the virtual nodes of ended targets.
 func (c *Consumer) runTargets(ctx context.Context) {
 	defer c.stopStacks(nil)
 	look := leaveLook
@@ -91,14 +87,13 @@ func (c *Consumer) runTargets(ctx context.Context) {
 	}
 }
 
-// settleTargets starts and ends stacks, and empties and removes the nodes of what lends
-// nothing any more; leaving says that pods are still on their way. Of wanted, what is withdrawn
-// and empty is taken out.
+// settleTargets starts and ends stacks, and empties and removes the nodes of withdrawn targets; leaving: some pods have
+// not left yet. Targets that are withdrawn and empty are taken out of wanted.
 func (c *Consumer) settleTargets(ctx context.Context, wanted map[string]target.Spec) (leaving bool, err error) {
 	c.stopStacks(wanted)
 	for _, spec := range wanted {
 		if !spec.Withdrawn {
-			c.startStack(ctx, spec) // it listens for offers, whatever they say
+			c.startStack(ctx, spec) // it receives offers, also of a withdrawn target
 		}
 	}
 	list, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.VirtualNodeLabel})
@@ -124,7 +119,7 @@ func (c *Consumer) settleTargets(ctx context.Context, wanted map[string]target.S
 
 func virtualID(n *corev1.Node) string { return n.Labels[policy.VirtualNodeLabel] }
 
-// startStack starts one for the target unless it has one.
+// startStack starts a stack for the target unless it has one.
 func (c *Consumer) startStack(ctx context.Context, spec target.Spec) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,10 +137,10 @@ func (c *Consumer) startStack(ctx context.Context, spec target.Spec) {
 	}()
 }
 
-// part is what the stack's problems are called.
+// part is the name of the stack in problems.
 func (s *stack) part() string { return "virtual node of " + s.spec.Name }
 
-// stopStacks ends the stacks whose target is not wanted, or has to be made anew.
+// stopStacks ends the stacks whose target is not wanted or has changed.
 func (c *Consumer) stopStacks(wanted map[string]target.Spec) {
 	c.mu.Lock()
 	var ended []*stack
@@ -164,9 +159,9 @@ func (c *Consumer) stopStacks(wanted map[string]target.Spec) {
 	}
 }
 
-// removeStrays empties and deletes virtual nodes without a target: those whose stack ended
-// in this run or of which it is known that their time is over, and, of kinds that are
-// completely known, those of earlier runs. It reports whether pods are still on their way.
+// removeStrays empties and deletes virtual nodes without a target: those whose stack ended in this run, those of
+// targets that have ended, and, of kinds that are complete, those of earlier runs. It reports whether some pods have
+// not left yet.
 func (c *Consumer) removeStrays(ctx context.Context, wanted map[string]target.Spec, nodes []corev1.Node) (leaving bool, err error) {
 	for i := range nodes {
 		n := &nodes[i]

@@ -17,7 +17,7 @@ import (
 	"rivulet/offload/target"
 )
 
-// newVolumes makes what gives claims a volume on other clusters.
+// newVolumes makes the controller of volumes on other clusters.
 func (c *Consumer) newVolumes() *volume.Controller {
 	begun := time.Now()
 	return volume.New(volume.Config{
@@ -28,7 +28,7 @@ func (c *Consumer) newVolumes() *volume.Controller {
 			}
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			// Who tells of it may still be reading his records, unless it is known to be over.
+			// The caller of SetTargets may still be reading its records, unless the target has ended.
 			if time.Since(begun) < target.Patience && !c.ended[id] {
 				return id
 			}
@@ -37,7 +37,7 @@ func (c *Consumer) newVolumes() *volume.Controller {
 	})
 }
 
-// heldTwin is the error for a twin that is not given back because data are in it.
+// heldTwin is the error for a twin that is not released because it holds data.
 type heldTwin struct {
 	namespace, target string
 	claims            []string
@@ -48,8 +48,8 @@ func (h *heldTwin) Error() string {
 		h.namespace, h.target, strings.Join(h.claims, ", "), h.namespace)
 }
 
-// holding returns a *heldTwin while there are claims in a twin: what they hold would be
-// gone with it. Claims that are going are waited for, too.
+// holding returns a *heldTwin while there are claims in a twin, including those being deleted: their data would be
+// deleted with it.
 func holding(ctx context.Context, t target.Target, home, twin string) error {
 	list, err := t.Client().CoreV1().PersistentVolumeClaims(twin).List(ctx, metav1.ListOptions{})
 	switch {
@@ -76,7 +76,7 @@ func holding(ctx context.Context, t target.Target, home, twin string) error {
 	return h
 }
 
-// reportHeld says once, on the namespace, that its twin stays.
+// reportHeld reports once, on the namespace, that its twin stays.
 func (r *collector) reportHeld(ns *corev1.Namespace, h *heldTwin) {
 	if r.reported[h.namespace] == h.Error() {
 		return
@@ -88,7 +88,7 @@ func (r *collector) reportHeld(ns *corev1.Namespace, h *heldTwin) {
 	}
 }
 
-// Move starts moving the data of a claim, or joins what moves them already.
+// Move starts moving the data of a claim, or joins the move that is under way.
 func (c *Consumer) Move(ctx context.Context, r move.Request) (*move.Job, error) {
 	c.mu.Lock()
 	m := c.mover

@@ -14,8 +14,7 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Cordon keeps new pods off the node, or lets them come again. It is the switch
-// that kubectl cordon turns.
+// Cordon sets whether the scheduler may place new pods on the node, like kubectl cordon.
 func Cordon(ctx context.Context, client kubernetes.Interface, node string, on bool) error {
 	patch := fmt.Sprintf(`{"spec":{"unschedulable":%t}}`, on)
 	if _, err := client.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -24,10 +23,9 @@ func Cordon(ctx context.Context, client kubernetes.Interface, node string, on bo
 	return nil
 }
 
-// Find returns the virtual nodes that stand for what a user calls name: a target's
-// name, or an ID of its cluster, whole or the first eight characters and more, for all
-// of the target's nodes; or the name of one that stands for another platform of it. ids
-// are those of peers that have the name.
+// Find returns the virtual nodes for a name that a user wrote. A target's name, or an ID of its cluster (whole, or at
+// least its first eight characters), selects all of the target's nodes; a node's name selects that node. ids are those
+// of the peers with that name.
 func Find(ctx context.Context, client kubernetes.Interface, name string, ids ...string) ([]corev1.Node, error) {
 	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package drain gives back what runs on a virtual node: it keeps new pods off it and evicts those that are there, as
-// their PodDisruptionBudgets allow, so that their owners make them again elsewhere. It reads the node, its pods and
-// home's answers to evictions. It alone writes the node's spec.unschedulable (as kubectl cordon does) and evictions.
-// Nothing is remembered: a drain that was broken off is begun again. Failure: a pod that may not go yet is named with
-// the API server's reason; what is left is counted.
+// Package drain empties a virtual node: it cordons the node and evicts its pods, as their PodDisruptionBudgets allow,
+// so that their owners replace them elsewhere. It reads the node, its pods and home's answers to evictions. It alone
+// writes spec.unschedulable of the node (as kubectl cordon does) and evictions. Restart: an interrupted drain starts
+// again. Failure: a pod that may not be evicted yet is reported with the API server's reason, together with the number
+// of pods left.
 package drain
 
 import (
@@ -25,15 +25,15 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// Event is one step, for a person or a program.
+// Event is one step of a drain.
 type Event struct {
-	// What is cordoned, evicted, blocked, gone or done.
+	// What is one of the kinds below.
 	What      string `json:"event"`
 	Namespace string `json:"namespace,omitempty"`
 	Pod       string `json:"pod,omitempty"`
-	// Why a pod may not go yet, in the API server's words.
+	// Why a pod may not be evicted yet, in the API server's words.
 	Why string `json:"why,omitempty"`
-	// Left counts the pods that are still there; All is how many there were.
+	// Left is the number of pods still there, All the number at the start.
 	Left int `json:"left"`
 	All  int `json:"all"`
 }
@@ -41,8 +41,8 @@ type Event struct {
 // The kinds of events.
 const (
 	Cordoned = "cordoned"
-	Evicted  = "evicted" // asked to leave
-	Blocked  = "blocked" // a PodDisruptionBudget is in the way; tried again
+	Evicted  = "evicted" // eviction accepted
+	Blocked  = "blocked" // refused by a PodDisruptionBudget; repeated
 	Gone     = "gone"
 	Done     = "done"
 )
@@ -51,12 +51,11 @@ const (
 type Drain struct {
 	Client kubernetes.Interface
 	Nodes  []string
-	// Force evicts pods, too, that nobody will make again.
+	// Force also evicts pods without an owner that replaces them.
 	Force bool
-	// Report gets every step; it is not called concurrently.
+	// Report is called for every step, never concurrently.
 	Report func(Event)
-	// Retry is how often what is blocked is tried again, and what leaves is looked
-	// at; zero is a second.
+	// Retry is the interval of retries and of checks of leaving pods; zero is 1 s.
 	Retry time.Duration
 
 	mu   sync.Mutex
@@ -64,20 +63,20 @@ type Drain struct {
 	left int
 }
 
-// state is how far one pod is.
+// state is the progress of one pod.
 type state struct {
 	pod     corev1.Pod
 	evicted bool
-	why     string // it was blocked last
+	why     string // the last refusal
 	gone    bool
 }
 
-// Unmanaged is the error for pods that nobody makes again; nothing was done.
+// Unmanaged is the error for pods without an owner that replaces them; nothing was done.
 type Unmanaged struct{ Pods []string }
 
 func (u *Unmanaged) Error() string {
 	var cures []string
-	for i, name := range u.Pods { // they are in the order of their namespaces
+	for i, name := range u.Pods { // sorted by namespace
 		ns, pod, _ := strings.Cut(name, "/")
 		if i == 0 || !strings.HasPrefix(u.Pods[i-1], ns+"/") {
 			cures = append(cures, "rivulet kubectl delete pod -n "+ns)
@@ -87,11 +86,10 @@ func (u *Unmanaged) Error() string {
 	return fmt.Sprintf("nobody makes these pods again elsewhere, so nothing was done: %s; delete them: %s", strings.Join(u.Pods, ", "), strings.Join(cures, "; and: "))
 }
 
-// ErrLeft says that the time was over before all pods were gone.
+// ErrLeft: the context ended before all pods were gone.
 var ErrLeft = errors.New("drain: not all pods have left")
 
-// Run blocks until all pods are gone or ctx ends, then with an error that wraps
-// ErrLeft. Pods that have finished run nowhere, and are left for their logs.
+// Run blocks until all pods are gone or ctx ends; the error then wraps ErrLeft. Finished pods are kept for their logs.
 func (d *Drain) Run(ctx context.Context) error {
 	if d.Retry == 0 {
 		d.Retry = time.Second
@@ -126,7 +124,7 @@ func (d *Drain) Run(ctx context.Context) error {
 	}
 }
 
-// Pods are those that run on the nodes, DaemonSets' apart: these come back at once.
+// Pods are those on the nodes, except pods of DaemonSets, which would be replaced at once on the same node.
 func Pods(ctx context.Context, client kubernetes.Interface, nodes []string) ([]corev1.Pod, error) {
 	var all []corev1.Pod
 	for _, node := range nodes {
@@ -143,7 +141,7 @@ func Pods(ctx context.Context, client kubernetes.Interface, nodes []string) ([]c
 	}), nil
 }
 
-// Alone are the names of those pods, sorted, that nobody makes again when they end.
+// Alone are the names, sorted, of the pods without an owner that replaces them.
 func Alone(pods []corev1.Pod) (names []string) {
 	for i := range pods {
 		if p := &pods[i]; metav1.GetControllerOf(p) == nil && p.DeletionTimestamp == nil {
@@ -154,7 +152,7 @@ func Alone(pods []corev1.Pod) (names []string) {
 	return names
 }
 
-// Ends tells in sentences what becomes of pods that are to leave; empty if there are none.
+// Ends describes in sentences what happens to the pods after they leave; empty without pods.
 func Ends(pods []corev1.Pod) (text string) {
 	alone := Alone(pods)
 	var again []string
@@ -173,7 +171,7 @@ func Ends(pods []corev1.Pod) (text string) {
 	return text
 }
 
-// note takes over what is there now and tells of those that are gone.
+// note updates the state from the current pods and reports those that are gone.
 func (d *Drain) note(pods []corev1.Pod) {
 	there := map[types.UID]bool{}
 	for _, p := range pods {
@@ -192,10 +190,10 @@ func (d *Drain) note(pods []corev1.Pod) {
 	}
 }
 
-// atOnce is how many evictions are under way at the same time.
+// atOnce bounds concurrent evictions.
 const atOnce = 8
 
-// evict asks every pod to leave that has not been asked, or might not.
+// evict requests the eviction of every pod without an accepted one.
 func (d *Drain) evict(ctx context.Context) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, atOnce)
@@ -225,7 +223,7 @@ func (d *Drain) evictOne(ctx context.Context, s *state) {
 	case err == nil:
 		s.evicted = true
 		d.report(Event{What: Evicted, Namespace: p.Namespace, Pod: p.Name})
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err), ctx.Err() != nil: // the next look knows
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err), ctx.Err() != nil: // seen in the next list
 	default:
 		if why := reason(err); why != s.why {
 			s.why = why
@@ -234,7 +232,7 @@ func (d *Drain) evictOne(ctx context.Context, s *state) {
 	}
 }
 
-// reason is the API server's word, with the names of the budgets in the way.
+// reason is the API server's message, with the names of the budgets that refuse.
 func reason(err error) string {
 	why := err.Error()
 	var status apierrors.APIStatus

@@ -42,7 +42,7 @@ func named[T any, P interface {
 	return nil
 }
 
-// unbound are the claims of the pod that wait for something else than their first pod.
+// unbound are reasons of the pod's claims that wait for something other than their first pod.
 func (f Facts) unbound() (out []Reason) {
 	for _, name := range claimsOf(f.Pod) {
 		c := f.claim(name)
@@ -51,7 +51,7 @@ func (f Facts) unbound() (out []Reason) {
 			continue
 		}
 		if c.Status.Phase == corev1.ClaimPending && f.waitsForPod(c) && f.provisioning(c) == nil {
-			continue // it is bound when the pod has a node
+			continue // it is bound after the pod is scheduled
 		}
 		for _, r := range f.pending(c) {
 			r.What = "its claim " + name + " has no volume: " + r.What
@@ -64,7 +64,7 @@ func (f Facts) unbound() (out []Reason) {
 	return out
 }
 
-// class is that of a claim, nil for one that is not there; a claim that names none has the default.
+// class is that of a claim, nil if it does not exist; a claim without a class has the default.
 func (f Facts) class(c *corev1.PersistentVolumeClaim) *storagev1.StorageClass {
 	if c.Spec.StorageClassName != nil {
 		return named(f.Classes, *c.Spec.StorageClassName)
@@ -82,7 +82,7 @@ func (f Facts) waitsForPod(c *corev1.PersistentVolumeClaim) bool {
 	return class != nil && class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 }
 
-// provisioning is what was found when the volume was to be made.
+// provisioning are the reasons found while the volume was to be made.
 func (f Facts) provisioning(c *corev1.PersistentVolumeClaim) []Reason {
 	say := f.eventOf([]types.UID{c.UID}, "ProvisioningFailed", "FailedBinding")
 	if say == "" {
@@ -92,7 +92,7 @@ func (f Facts) provisioning(c *corev1.PersistentVolumeClaim) []Reason {
 	return []Reason{{Claim, what, cmp.Or(cure, "rivulet kubectl describe pvc -n "+c.Namespace+" "+c.Name)}}
 }
 
-// pending is for a claim without a volume.
+// pending explains a claim without a volume.
 func (f Facts) pending(c *corev1.PersistentVolumeClaim) []Reason {
 	if c.Status.Phase != corev1.ClaimPending {
 		return nil
@@ -146,7 +146,7 @@ func (f Facts) users(c *corev1.PersistentVolumeClaim) (out []corev1.Pod) {
 	return out
 }
 
-// lostClaim is for a claim whose volume is gone.
+// lostClaim explains a claim whose volume is gone.
 func (f Facts) lostClaim(c *corev1.PersistentVolumeClaim) []Reason {
 	if c.Status.Phase != corev1.ClaimLost && (c.Status.Phase != corev1.ClaimBound || f.volume(c.Spec.VolumeName) != nil) {
 		return nil
@@ -154,7 +154,7 @@ func (f Facts) lostClaim(c *corev1.PersistentVolumeClaim) []Reason {
 	return []Reason{{Claim, "its volume " + c.Spec.VolumeName + " is no more, and what was in it is lost", "make the claim again, and bring the data back from a backup: rivulet kubectl delete pvc -n " + c.Namespace + " " + c.Name}}
 }
 
-// bound is for a claim with a volume: where that is, and whether it is reached.
+// bound explains a claim with a volume: where it is, and whether it is reachable.
 func (f Facts) bound(c *corev1.PersistentVolumeClaim) []Reason {
 	v := f.volume(c.Spec.VolumeName)
 	if v == nil {
@@ -178,7 +178,7 @@ func (f Facts) bound(c *corev1.PersistentVolumeClaim) []Reason {
 	return nil
 }
 
-// wherever says where the volume of a claim is.
+// wherever describes where the volume of a claim is.
 func (f Facts) wherever(c *corev1.PersistentVolumeClaim) string {
 	if v := f.volume(c.Spec.VolumeName); v != nil && volume.Node(v) != "" {
 		return "its volume is on " + volume.Node(v)

@@ -10,8 +10,7 @@ import (
 	"rivulet/offload/consumer/pod"
 )
 
-// cures of pods that a kubelet or a scheduler ended, by words of the reason or the message.
-// A pod that was ended so has no logs any more.
+// cures of pods that a kubelet or a scheduler has ended, by words of the reason or the message. Such a pod has no logs.
 var cures = []struct{ word, cure string }{
 	{"EmptyDir volume", "raise that volume's sizeLimit, or have the program write less to it"},
 	{"local ephemeral storage", "raise limits.ephemeral-storage, or have the program write less to its own files, logs and emptyDir volumes"},
@@ -25,8 +24,7 @@ var cures = []struct{ word, cure string }{
 
 const again = "its controller makes another; a bare pod has to be made again"
 
-// ending is how a pod or a container ended, and what to do about it. It is nothing of the program's
-// where byOthers.
+// ending is how a pod or a container ended, with a cure. byOthers: the program itself is not the cause.
 func (f Facts) ending(container, reason, message string) (what, cure string, byOthers bool) {
 	what = short(strings.TrimSpace(reason + ": " + message))
 	what = strings.TrimSuffix(strings.TrimPrefix(what, ": "), ":")
@@ -47,7 +45,7 @@ func (f Facts) ending(container, reason, message string) (what, cure string, byO
 	return what, cure, false
 }
 
-// ended is for a pod that does not run any more.
+// ended explains a pod that has ended.
 func (f Facts) ended() []Reason {
 	p := f.Pod
 	if p.Status.Phase == corev1.PodSucceeded {
@@ -69,7 +67,7 @@ func (f Facts) ended() []Reason {
 	return []Reason{{Code: Ended, What: "it failed: " + cmp.Or(what, "see its containers"), Cure: cure}}
 }
 
-// last is how a container ended before, with what to do about it; "" of one that did not.
+// last is the previous end of a container, with a cure; "" without one.
 func (f Facts) last(c *corev1.ContainerStatus) (why, cure string, byOthers bool) {
 	t := c.LastTerminationState.Terminated
 	if t == nil {

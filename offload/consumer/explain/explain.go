@@ -1,24 +1,22 @@
-// Package explain finds out why a pod, or what makes pods or leads to them, does not do what it is for, and what
-// to do about it.
+// Package explain finds out why a pod, what makes pods or what leads to them does not work, with a cure.
 //
-// Causes are looked at in a fixed order, and all that hold are named in it:
+// Causes are checked in a fixed order, and all that apply are reported in it:
 //
 //	pod on no node   gate, made too early, claim; then node by node, the nearest first: its state
-//	                 (pressure, cordoned, lost, withdrawn), the namespace that stays at home, room and
-//	                 ports, what the pod chooses, taints of others
-//	pod on a node    the link to it, refused, platform, containers (image, config, crash), quota, what the
-//	                 provider says, volumes, sandbox, readiness, what holds it up
+//	                 (pressure, cordoned, lost, withdrawn), a namespace that stays at home, capacity and
+//	                 ports, the pod's selectors, taints of others
+//	pod on a node    its link, refused, platform, containers (image, config, crash), quota, the provider's
+//	                 reports, volumes, sandbox, readiness, what slows it down
 //	workload         deleted; suspended, paused, no replicas; pods that cannot be made (quota, admission); a
 //	                 Job that failed; missed schedules; the worst of its pods; no progress
 //	Service          alias; no selector, no pod, no ready pod, wrong port; no address; endpoints left out
-//	claim            deleted; lost; class; first pod; provisioning; where its volume is, and whether it is reached
-//	Ingress          what its controller has found; class; backends
+//	claim            deleted; lost; class; first pod; provisioning; where its volume is, and whether it is reachable
+//	Ingress          its controller's report; class; backends
 //	namespace        being deleted; label; where its pods may go; quota; the worst of its pods
 //	peer, node       link, approval, roles; ready, pressure, cordoned
 //
-// It is pure: it reads what its caller got from home's API server and the states of links, and
-// writes nothing. It knows no more than these say: what a provider found comes as a condition or
-// an event of the pod at home.
+// It is pure: its input is what the caller has read from home's API server and the states of links, and it writes
+// nothing. A provider's findings are in it only as conditions and events of the pod at home.
 package explain
 
 import (
@@ -42,44 +40,44 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Codes of what was found.
+// Codes of reasons.
 const (
-	Refused      = "refused"       // fields that have no meaning on another cluster
-	NoRoom       = "no-room"       // no node has what it requests
-	Port         = "port"          // a port of the machine that is taken
-	Pressure     = "pressure"      // a node that is short of disk or memory
+	Refused      = "refused"       // fields without a meaning on another cluster
+	NoRoom       = "no-room"       // no node has the requested resources
+	Port         = "port"          // a host port that is taken
+	Pressure     = "pressure"      // a node short of disk or memory
 	Taint        = "taint"         // a taint that it does not tolerate
 	Selector     = "node-selector" // its selector or affinity chooses no node
-	Claim        = "claim"         // a volume that is not there
+	Claim        = "claim"         // a missing volume
 	Image        = "image"         // no image, on a device
-	Platform     = "platform"      // the image is for other machines
+	Platform     = "platform"      // the image is for other platforms
 	Quota        = "quota"         // a quota, here or at the provider
-	Link         = "link"          // the peer is not reached
-	Configured   = "config"        // a ConfigMap or Secret that is not there, a name that is wrong
+	Link         = "link"          // the peer is unreachable
+	Configured   = "config"        // a missing ConfigMap or Secret, a wrong name
 	Crash        = "crash"         // it ends by itself
 	Probe        = "probe"         // it runs and is not ready
-	Slow         = "slow"          // it runs, and something holds it up
+	Slow         = "slow"          // it runs, and something slows it down
 	TooLate      = "too-late"      // made before its namespace was offloaded
-	Deleting     = "deleting"      // it was deleted and is not gone
+	Deleting     = "deleting"      // deleted, but still there
 	Ended        = "ended"         // it ran to its end
-	Starting     = "starting"      // it is on its way
-	LeftOut      = "left-out"      // what a Service leads to is not reached from the pod's node
-	NotScheduled = "not-scheduled" // the scheduler has not said why
-	Stopped      = "stopped"       // paused, suspended, or wanted in no number
+	Starting     = "starting"      // starting
+	LeftOut      = "left-out"      // parts of a Service are unreachable from the pod's node
+	NotScheduled = "not-scheduled" // the scheduler has reported no reason
+	Stopped      = "stopped"       // paused, suspended, or without replicas
 	Unmade       = "unmade"        // its pods cannot be made
 	Failed       = "failed"        // a Job that was given up
 	Schedule     = "schedule"      // a CronJob that was not started
 	Stuck        = "stuck"         // no progress
-	Endpoints    = "endpoints"     // a Service that leads to nothing
-	Address      = "address"       // a Service or an Ingress that is not reached from outside
-	Class        = "class"         // a class that is not there
-	Label        = "label"         // a label that is not understood
-	Approval     = "approval"      // a peer that waits for a person
+	Endpoints    = "endpoints"     // a Service without endpoints
+	Address      = "address"       // a Service or Ingress that is unreachable from outside
+	Class        = "class"         // a missing class
+	Label        = "label"         // an invalid label
+	Approval     = "approval"      // a peer that waits for an operator
 	Role         = "role"          // a peer with which one direction is off
 	Fine         = "fine"
 )
 
-// Answer is why something is as it is. The first of Reasons is the one to begin with.
+// Answer are the reasons for the state of an object. The first of Reasons is the one to begin with.
 type Answer struct {
 	Kind      string   `json:"kind"`
 	Namespace string   `json:"namespace,omitempty"`
@@ -91,27 +89,27 @@ type Answer struct {
 	Reasons   []Reason `json:"reasons"`
 }
 
-// Reason is one thing that was found, with what to do about it.
+// Reason is one finding with its cure.
 type Reason struct {
 	Code string `json:"code"`
 	What string `json:"what"`
 	Cure string `json:"cure,omitempty"`
 }
 
-// LinkState is how a peer's node is reached.
+// LinkState is the state of the link to a peer's node.
 type LinkState struct {
 	Name      string // the peer's
 	Connected bool
 	Why       string        // not connected
 	Path      string        // such as lan, relay
 	RTT       time.Duration // 0: not measured
-	// LendsNothing: it may be reached, and offers nothing.
+	// LendsNothing: it is reachable and offers nothing.
 	LendsNothing bool
 }
 
-// Facts are what an answer is made of. All objects are home's.
+// Facts are the input of an answer. All objects are home's.
 type Facts struct {
-	// Pod is explained, or Object where there is one: a Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob,
+	// Pod is explained, or Object if it is set: a Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob,
 	// Service, PersistentVolumeClaim, Ingress, Namespace, Node or peer.View.
 	Pod    *corev1.Pod
 	Object any
@@ -137,12 +135,12 @@ type Facts struct {
 	Running  bool                 // the supervisor has answered, with Links, Problems and Here
 	Here     string               // this cluster's name, as peers know it
 	Problems []Problem            // of this device
-	LeftOut  []reflect.LeftOut    // of Services, not reached from the pod's node; or of the Service
-	UsedCPU  int64                // by the pod, in thousandths of a core; below 0: not known
+	LeftOut  []reflect.LeftOut    // of Services, unreachable from the pod's node; or of the Service
+	UsedCPU  int64                // by the pod, in thousandths of a core; below 0: unknown
 	Now      time.Time
 }
 
-// Explain answers for a pod, or for what else there is.
+// Explain explains a pod, or Object.
 func Explain(f Facts) Answer {
 	if f.Object != nil {
 		return f.object()
@@ -165,7 +163,7 @@ func Explain(f Facts) Answer {
 		found = f.unscheduled()
 	default:
 		if found = f.link(node); len(found) == 0 {
-			found = f.placed(node) // else what is known of it is old
+			found = f.placed(node) // otherwise its state is outdated
 		}
 	}
 	a.Reasons = found
@@ -182,13 +180,13 @@ func (f Facts) withLeftOut(a Answer) Answer {
 	return a
 }
 
-// of is the facts of another pod.
+// of are the facts of another pod.
 func (f Facts) of(p *corev1.Pod) Facts {
 	f.Pod, f.Object, f.LeftOut, f.UsedCPU = p, nil, nil, -1
 	return f
 }
 
-// State is a pod's state in one word, as kubectl get pods has it.
+// State is a pod's state in one word, as in kubectl get pods.
 func State(p *corev1.Pod) string {
 	if p.DeletionTimestamp != nil {
 		return "Terminating"
@@ -219,12 +217,12 @@ func condition(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition
 	return nil
 }
 
-// event is the message of the last event of the pod for a reason; empty: there is none.
+// event is the message of the pod's last event with one of the reasons; empty without one.
 func (f Facts) event(reasons ...string) string {
 	return f.eventOf([]types.UID{f.Pod.UID}, reasons...)
 }
 
-// own is event of those that are home's own: a provider's word is no cure.
+// own is event without a provider's events, whose texts may contain no cure for home.
 func (f Facts) own(reasons ...string) string {
 	f.Events = slices.DeleteFunc(slices.Clone(f.Events), func(e corev1.Event) bool { return e.ReportingController == pod.EventReporter })
 	return f.event(reasons...)
@@ -257,7 +255,7 @@ func when(e *corev1.Event) time.Time {
 	return e.CreationTimestamp.Time
 }
 
-// short bounds a text that somebody else wrote.
+// short bounds a text from another writer.
 func short(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
 	if len(s) > 400 {
@@ -287,7 +285,7 @@ func (f Facts) deleting() []Reason {
 	return []Reason{{Code: Deleting, What: "it was deleted and has until " + p.DeletionTimestamp.Local().Format(time.TimeOnly) + " to end"}}
 }
 
-// link tells of a peer that holds the pod and is not reached.
+// link explains an unreachable peer that holds the pod.
 func (f Facts) link(node *corev1.Node) []Reason {
 	if node == nil {
 		if nothing := f.lendNothing(func(name string) bool { return name == f.Pod.Spec.NodeName }); len(nothing) > 0 {
@@ -317,17 +315,17 @@ func (f Facts) link(node *corev1.Node) []Reason {
 	return nil
 }
 
-// comesBack is what to do about a peer that does not answer.
+// comesBack is the cure for a peer that does not answer.
 func comesBack(name string) string {
 	return "is it on, is rivulet running there, is it on the network? To find out: rivulet doctor peer " + name + "; or: if it is gone for good: rivulet unpeer " + name + " --force"
 }
 
 func target(node *corev1.Node) string { return cmp.Or(node.Labels[policy.TargetLabel], node.Name) }
 
-// placed is for a pod that has a node.
+// placed explains a pod that has a node.
 func (f Facts) placed(node *corev1.Node) (out []Reason) {
 	p := f.Pod
-	if c := condition(p, pod.OffloadedCondition); c != nil && c.Reason == pod.ReasonRefused { // home's own: the status may be the provider's
+	if c := condition(p, pod.OffloadedCondition); c != nil && c.Reason == pod.ReasonRefused { // not the provider's
 		what, cure, _ := strings.Cut(strings.TrimPrefix(short(c.Message), "offload: "), "; ")
 		return []Reason{{Code: Refused, What: what, Cure: cmp.Or(cure, "keep the namespace at home: rivulet unoffload "+p.Namespace)}}
 	}
@@ -377,7 +375,7 @@ func isReady(p *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// containers tells of those that cannot start, and of those that end.
+// containers explains those that cannot start, and those that end.
 func (f Facts) containers(node *corev1.Node) (out []Reason) {
 	p := f.Pod
 	images := map[string]string{}
@@ -417,7 +415,7 @@ func (f Facts) containers(node *corev1.Node) (out []Reason) {
 	return out
 }
 
-// lately is how long the end of a container may be why a pod is not ready.
+// lately is how long the end of a container may be the reason for an unready pod.
 const lately = 5 * time.Minute
 
 func (f Facts) notReady() Reason {
@@ -437,13 +435,13 @@ func (f Facts) notReady() Reason {
 	return Reason{Starting, "it runs and is not ready yet", f.logs("")}
 }
 
-// Bounds of what is called slow.
+// Bounds above which something counts as slow.
 const (
 	farAway  = 20 * time.Millisecond
 	restarts = 3
 )
 
-// slow is for a pod that runs and is ready: what may hold it up.
+// slow explains what may slow down a pod that runs and is ready.
 func (f Facts) slow(node *corev1.Node) (out []Reason) {
 	p := f.Pod
 	limit := int64(0)
@@ -483,7 +481,7 @@ func (f Facts) slow(node *corev1.Node) (out []Reason) {
 	return out
 }
 
-// Controller names what makes the pod, "" for a bare pod.
+// Controller returns the controller of the pod, "" for a bare pod.
 func Controller(p *corev1.Pod) string {
 	if c := metav1.GetControllerOf(p); c != nil {
 		return c.Kind + "/" + c.Name

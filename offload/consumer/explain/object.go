@@ -14,7 +14,7 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// subject is what is explained, if it is no pod: what was found, in order, and the text where that is nothing.
+// subject is an object that is not a pod: the reasons found, in order, and the text without any.
 type subject struct {
 	kind    string
 	meta    metav1.ObjectMeta
@@ -23,7 +23,7 @@ type subject struct {
 	fine    string
 }
 
-// object answers for f.Object.
+// object explains f.Object.
 func (f Facts) object() Answer {
 	s := f.subject()
 	a := Answer{Kind: s.kind, Namespace: s.meta.Namespace, Name: s.meta.Name, State: s.state}
@@ -73,7 +73,7 @@ func (f Facts) subject() subject {
 	return subject{}
 }
 
-// remains is for an object that was deleted, and is not gone.
+// remains explains an object that was deleted and still exists.
 func (f Facts) remains(m *metav1.ObjectMeta) []Reason {
 	ns, isNamespace := f.Object.(*corev1.Namespace)
 	switch {
@@ -103,14 +103,14 @@ func (f Facts) remains(m *metav1.ObjectMeta) []Reason {
 	return []Reason{{Deleting, "it was deleted, and is going", ""}}
 }
 
-// namespace is a namespace: whether its pods may go away, and whether somebody takes them.
+// namespace explains whether the pods of a namespace may go away, and whether a target accepts them.
 func (f Facts) namespace(n *corev1.Namespace) subject {
 	pods := f.podsOf(n.Name, func(*corev1.Pod) bool { return true })
 	return subject{"Namespace", n.ObjectMeta, string(n.Status.Phase),
 		slices.Concat(f.whereTo(n), f.quotas(), f.worst(pods)), f.wherePods(n, pods)}
 }
 
-// ingress is an Ingress: what its controller has found comes first.
+// ingress explains an Ingress; its controller's report comes first.
 func (f Facts) ingress(i *networkingv1.Ingress) subject {
 	fine := "it is served"
 	if all := i.Status.LoadBalancer.Ingress; len(all) > 0 {
@@ -119,7 +119,7 @@ func (f Facts) ingress(i *networkingv1.Ingress) subject {
 	return subject{"Ingress", i.ObjectMeta, "", append(f.unserved(i), f.backends(i)...), fine}
 }
 
-// ownClass is the IngressClass that is built in.
+// ownClass is the built-in IngressClass.
 const ownClass = "rivulet"
 
 func (f Facts) unserved(i *networkingv1.Ingress) []Reason {
@@ -155,7 +155,7 @@ func (f Facts) unserved(i *networkingv1.Ingress) []Reason {
 	return nil
 }
 
-// backends is what is wrong with the Services that an Ingress leads to.
+// backends are the problems of an Ingress's Services.
 func (f Facts) backends(i *networkingv1.Ingress) (out []Reason) {
 	var names []string
 	add := func(b *networkingv1.IngressBackend) {

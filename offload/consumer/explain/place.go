@@ -15,7 +15,7 @@ import (
 	"rivulet/offload/policy"
 )
 
-// whereTo is whether a target takes pods of a namespace that is offloaded.
+// whereTo explains whether a target accepts pods of an offloaded namespace.
 func (f Facts) whereTo(n *corev1.Namespace) (out []Reason) {
 	ns, err := policy.Parse(n)
 	if err != nil {
@@ -34,7 +34,7 @@ func (f Facts) whereTo(n *corev1.Namespace) (out []Reason) {
 		known = true
 		r := f.closed(node)
 		if len(r) == 0 {
-			return nil // one takes them
+			return nil // one accepts them
 		}
 		out = append(out, r[0])
 	}
@@ -47,7 +47,7 @@ func (f Facts) whereTo(n *corev1.Namespace) (out []Reason) {
 	return out
 }
 
-// wherePods is said of a namespace with which nothing is wrong.
+// wherePods is the text for a namespace without problems.
 func (f Facts) wherePods(n *corev1.Namespace, all []corev1.Pod) string {
 	pods := len(all)
 	ns, _ := policy.Parse(n)
@@ -73,7 +73,7 @@ func (f Facts) wherePods(n *corev1.Namespace, all []corev1.Pod) string {
 	return text
 }
 
-// quotas are those of the namespace that are used up.
+// quotas are the namespace's exhausted quotas.
 func (f Facts) quotas() (out []Reason) {
 	for i := range f.Quotas {
 		q := &f.Quotas[i]
@@ -90,7 +90,7 @@ func (f Facts) quotas() (out []Reason) {
 	return out
 }
 
-// closed is why a node takes no new pods, whatever they ask for.
+// closed is why a node accepts no new pods at all.
 func (f Facts) closed(n *corev1.Node) (out []Reason) {
 	withdrawn := false
 	for i := range n.Spec.Taints {
@@ -122,12 +122,12 @@ func (f Facts) nodeItself(n *corev1.Node) subject {
 	return subject{"Node", n.ObjectMeta, state, f.closed(n), "it is ready and takes pods"}
 }
 
-// peer is another cluster: whether it is a peer, and takes pods.
+// peer explains whether another cluster is a peer and accepts pods.
 func (f Facts) peer(v *peer.View) subject {
 	name := cmp.Or(v.Name, v.ID.Short())
 	s := subject{kind: "Peer", meta: metav1.ObjectMeta{Name: name}, state: string(v.State), fine: "it is connected and takes pods"}
 	why, cure, _ := strings.Cut(short(v.Reason), "; ")
-	// there is what its owner has to do: NAME is this cluster.
+	// there is the cure for its owner: NAME is this cluster.
 	there := func(cure, or string) string {
 		if strings.Contains(cure, " NAME") {
 			cure = "on " + name + cure[strings.LastIndex(cure, ": "):]
@@ -143,7 +143,7 @@ func (f Facts) peer(v *peer.View) subject {
 			add(Approval, cmp.Or(why, "it has not approved this cluster yet"), there(cure, "on "+name+": rivulet approve NAME"))
 		}
 	case peer.Denied:
-		why, _, _ = strings.Cut(why, ": rivulet ") // the cure is whole below
+		why, _, _ = strings.Cut(why, ": rivulet ") // the complete cure is below
 		add(Approval, cmp.Or(why, "the peering was ended here"), "rivulet peer "+name)
 	case peer.Lost, peer.Connecting:
 		add(Link, "peer "+name+" is not reached: "+cmp.Or(why, "no answer yet"), comesBack(name))

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// service is a Service: whether it leads somewhere, and is reached.
+// service explains whether a Service has endpoints and is reachable.
 func (f Facts) service(s *corev1.Service) subject {
 	ready := 0
 	for _, p := range f.behind(s) {
@@ -39,7 +39,7 @@ func (f Facts) behind(s *corev1.Service) []corev1.Pod {
 	return f.podsOf(s.Namespace, func(p *corev1.Pod) bool { return !over(p) && is.Matches(labels.Set(p.Labels)) })
 }
 
-// endpoints is why a Service leads to nothing.
+// endpoints is why a Service has no endpoints.
 func (f Facts) endpoints(s *corev1.Service) []Reason {
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil
@@ -67,7 +67,7 @@ func (f Facts) endpoints(s *corev1.Service) []Reason {
 	return f.wrongPort(s, pods)
 }
 
-// otherLabels is the cure of a selector: the labels that pods have, where they are the same for all.
+// otherLabels is the cure of a selector: the labels that all of the pods have.
 func (f Facts) otherLabels(s *corev1.Service) string {
 	have := map[string]string{}
 	for _, p := range f.podsOf(s.Namespace, func(p *corev1.Pod) bool { return !over(p) }) {
@@ -93,7 +93,7 @@ func (f Facts) otherLabels(s *corev1.Service) string {
 	return "start its pods, or correct the selector: rivulet kubectl get pods -n " + s.Namespace + " --show-labels"
 }
 
-// wrongPort is for a target port that no pod has.
+// wrongPort explains a target port that no pod has.
 func (f Facts) wrongPort(s *corev1.Service, pods []corev1.Pod) (out []Reason) {
 	var ports []corev1.ContainerPort
 	for i := range pods {
@@ -135,7 +135,7 @@ func (f Facts) wrongPort(s *corev1.Service, pods []corev1.Pod) (out []Reason) {
 	return out
 }
 
-// unassigned is for a Service that is to be reached from the LAN, and has no address there.
+// unassigned explains a Service for the LAN without an address there.
 func (f Facts) unassigned(s *corev1.Service) []Reason {
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer || len(s.Status.LoadBalancer.Ingress) > 0 {
 		return nil

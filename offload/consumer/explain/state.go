@@ -9,11 +9,11 @@ import (
 	"rivulet/offload/policy"
 )
 
-// A node's state closes it for new pods: the system sets the taint, and takes it off when its cause has
-// ended. None is taken off by hand.
+// The state of a node closes it for new pods: the system sets a taint, and removes it when the cause has ended. None of
+// these is removed by hand.
 
-// pressures are the conditions in which a kubelet takes no new pods and ends some, with the code of the device's
-// own problem that says why, and what ends it where that is not known.
+// pressures are the conditions in which a kubelet refuses new pods and ends some, with the code of the device's own
+// problem that has the reason, and a cure if there is none.
 var pressures = []struct {
 	condition         corev1.NodeConditionType
 	taint, code, what string
@@ -24,10 +24,9 @@ var pressures = []struct {
 	{corev1.NodePIDPressure, corev1.TaintNodePIDPressure, "", "it has nearly as many processes as it can", "stop pods that start many processes"},
 }
 
-// Problem is one of the device's own, of the list of `rivulet status`.
+// Problem is one problem of the device, as in `rivulet status`.
 type Problem struct{ Code, Subject, Text, Cure string }
 
-// problem finds one of the device's.
 func (f Facts) problem(code, subject string) *Problem {
 	for i := range f.Problems {
 		if p := &f.Problems[i]; p.Code == code && p.Subject == subject {
@@ -37,7 +36,7 @@ func (f Facts) problem(code, subject string) *Problem {
 	return nil
 }
 
-// pressed is what a node says of a condition, and how it ends.
+// pressed explains a condition of a node, with its cure.
 func (f Facts) pressed(n *corev1.Node, kind corev1.NodeConditionType) Reason {
 	for _, x := range pressures {
 		if x.condition != kind {
@@ -57,12 +56,12 @@ func (f Facts) pressed(n *corev1.Node, kind corev1.NodeConditionType) Reason {
 	return Reason{Pressure, n.Name + " has " + string(kind), "rivulet doctor"}
 }
 
-// lendAgain is what the owner of a peer that lends nothing has to do.
+// lendAgain is the cure for the owner of a peer that lends nothing.
 func lendAgain(name string) string {
 	return "ask its owner to take share out of the configuration of " + name + ", and then, there: rivulet config reload; or: choose another: rivulet peers"
 }
 
-// state is what a taint of the system means; of is false for one that somebody has set.
+// state explains a taint of the system; of is false for a taint that a user has set.
 func (f Facts) state(n *corev1.Node, t *corev1.Taint) (r Reason, of bool) {
 	for _, x := range pressures {
 		if t.Key == x.taint {
@@ -87,7 +86,7 @@ func (f Facts) state(n *corev1.Node, t *corev1.Taint) (r Reason, of bool) {
 	return r, false
 }
 
-// lendNothing is for peers that lend nothing and have no node here.
+// lendNothing explains peers that lend nothing and have no node here.
 func (f Facts) lendNothing(is func(name string) bool) (out []Reason) {
 	for id, l := range f.Links {
 		if l.LendsNothing && is(l.Name) && !slices.ContainsFunc(f.Nodes, func(n corev1.Node) bool { return n.Labels[policy.VirtualNodeLabel] == id }) {

@@ -16,7 +16,7 @@ import (
 	"rivulet/offload/policy"
 )
 
-// unscheduled is for a pod without a node: why none of them takes it, the nearest first.
+// unscheduled explains why no node accepts a pod, the nearest to fit first.
 func (f Facts) unscheduled() (out []Reason) {
 	p := f.Pod
 	if len(p.Spec.SchedulingGates) > 0 {
@@ -44,7 +44,7 @@ func (f Facts) unscheduled() (out []Reason) {
 		rank
 	}
 	var found []obstacle
-	var roomAway []string // that only the namespace keeps it from
+	var roomAway []string // on nodes that are excluded by the namespace only
 	for i := range held {
 		n := &held[i]
 		r, why, closed := f.against(n, asked, free[n.Name])
@@ -71,7 +71,7 @@ func (f Facts) unscheduled() (out []Reason) {
 		}
 		r, at := f.staysHome(what+", but "), staysHome
 		if r.Code == Refused {
-			at = noRoom // after what it lacks at home, which is nearer
+			at = noRoom // after what is missing at home, which is nearer
 		}
 		found = append(found, obstacle{r, at})
 	}
@@ -89,7 +89,7 @@ func (f Facts) unscheduled() (out []Reason) {
 	return out
 }
 
-// held are the nodes that the volumes of the pod allow, and a claim that does not allow all; all nodes and "" where none is bound to some.
+// held are the nodes that the pod's volumes allow, and a claim that excludes some; all nodes and "" if none does.
 func (f Facts) held() (nodes []corev1.Node, claim string) {
 	nodes = f.Nodes
 	for _, name := range claimsOf(f.Pod) {
@@ -111,18 +111,18 @@ func (f Facts) held() (nodes []corev1.Node, claim string) {
 	return nodes, claim
 }
 
-// rank is the order in which obstacles are named: the nearest to what a person can end comes first.
+// rank is the order of obstacles: those that a user can remove most easily come first.
 type rank int
 
 const (
-	closedNow rank = iota // the node would take it, but for the state that it is in
-	staysHome             // another would take it, but it stays at home
-	noRoom                // something that others have
-	never                 // a node that it does not choose, or that does not choose it
+	closedNow rank = iota // the node would accept it, except for its present state
+	staysHome             // another node would accept it, but it stays at home
+	noRoom                // resources that others use
+	never                 // excluded by the pod's selectors or the node's taints
 	other
 )
 
-// staysHome is why a pod does not go where there is room, after what was found of the room.
+// staysHome is why a pod does not go where there is capacity; what is the finding about capacity.
 func (f Facts) staysHome(what string) Reason {
 	p := f.Pod
 	ns := policy.Namespace{When: policy.Off}
@@ -145,8 +145,8 @@ func (f Facts) staysHome(what string) Reason {
 	return Reason{TooLate, what + "it was made before its namespace was offloaded", "delete it, and make it again"}
 }
 
-// against is why a node does not take the pod, with its rank; nothing is known of one without words.
-// Virtual is true where the taint of virtual nodes keeps it off.
+// against is why a node does not accept the pod, with its rank; an empty text means unknown. Virtual is true if the
+// taint of virtual nodes excludes it.
 func (f Facts) against(n *corev1.Node, asked corev1.ResourceList, free map[corev1.ResourceName]resource.Quantity) (r Reason, why rank, virtual bool) {
 	if ok, err := nodeaffinity.GetRequiredNodeAffinity(f.Pod).Match(n); err == nil && !ok {
 		if to := f.only(); to != "" && n.Labels[policy.VirtualNodeLabel] != "" && to != target(n) {
@@ -194,7 +194,7 @@ func (f Facts) only() string {
 	return ns.To
 }
 
-// full is what the node has too little of.
+// full are the resources that the node lacks.
 func (f Facts) full(n *corev1.Node, asked corev1.ResourceList, free map[corev1.ResourceName]resource.Quantity) (Reason, bool) {
 	for _, name := range slices.Sorted(maps.Keys(asked)) {
 		want, have := asked[name], free[name]
@@ -215,7 +215,7 @@ func (f Facts) full(n *corev1.Node, asked corev1.ResourceList, free map[corev1.R
 	return Reason{}, false
 }
 
-// samePort is a port of the machine that both want.
+// samePort is a host port that both pods use.
 func samePort(x, y *corev1.Pod) string {
 	for _, a := range hostPorts(x) {
 		for _, b := range hostPorts(y) {
@@ -239,7 +239,7 @@ func hostPorts(p *corev1.Pod) (out []corev1.ContainerPort) {
 	return out
 }
 
-// asks names the platform that it wants, if it is another: the usual reason.
+// asks is the platform that the pod requires, if it differs: the usual reason.
 func (f Facts) asks(n *corev1.Node) string {
 	if want := f.Pod.Spec.NodeSelector[corev1.LabelArchStable]; want != "" && want != n.Labels[corev1.LabelArchStable] {
 		return " (" + want + ", this is " + n.Labels[corev1.LabelArchStable] + ")"
@@ -254,7 +254,7 @@ func tolerated(p *corev1.Pod, t *corev1.Taint) bool {
 	})
 }
 
-// free is what no pod has requested, by node.
+// free are the unrequested resources, by node.
 func (f Facts) free() map[string]map[corev1.ResourceName]resource.Quantity {
 	out := map[string]map[corev1.ResourceName]resource.Quantity{}
 	for i := range f.Nodes {

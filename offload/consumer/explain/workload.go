@@ -16,14 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// workload is what makes pods, whatever its kind.
+// workload is an object that makes pods, of any kind.
 type workload struct {
 	kind        string
 	meta        metav1.ObjectMeta
 	want, ready int32
 	paused      bool // changes are not rolled out
 	suspended   bool
-	over, job   bool // a Job makes no more pods, and its pods end
+	over, job   bool // finished, and a Job: it makes no more pods, and its pods end
 	conditions  []known
 }
 
@@ -48,7 +48,7 @@ func (w *workload) condition(kind string) *known {
 	return &w.conditions[i]
 }
 
-// wanted is a number of replicas, 1 where nobody has written one.
+// wanted is a number of replicas; unset is 1.
 func wanted(n *int32) int32 {
 	if n == nil {
 		return 1
@@ -87,7 +87,7 @@ func (f Facts) workload(w workload) subject {
 	return s
 }
 
-// makers are the UIDs of what makes pods for an object: its own, and of what it controls.
+// makers are the UIDs of everything that makes pods for an object: itself, and the objects that it controls.
 func (f Facts) makers(m *metav1.ObjectMeta) []types.UID {
 	out := []types.UID{m.UID}
 	for i := range f.ReplicaSets {
@@ -107,7 +107,7 @@ func (f Facts) podsOf(namespace string, is func(*corev1.Pod) bool) (out []corev1
 	return out
 }
 
-// stopped is for one that is to make no pods, or no new ones.
+// stopped explains a workload that makes no pods, or no new ones.
 func (w *workload) stopped() []Reason {
 	of := " -n " + w.meta.Namespace + " " + strings.ToLower(w.kind) + "/" + w.meta.Name
 	switch {
@@ -123,7 +123,7 @@ func (w *workload) stopped() []Reason {
 	return nil
 }
 
-// unmade is for one whose pods the API server does not take.
+// unmade explains a workload whose pods the API server refuses.
 func (f Facts) unmade(w *workload, uids []types.UID, pods []corev1.Pod) []Reason {
 	there := int32(0)
 	for i := range pods {
@@ -151,13 +151,13 @@ func (f Facts) unmade(w *workload, uids []types.UID, pods []corev1.Pod) []Reason
 	return []Reason{{Unmade, "its pods cannot be made: " + say, "change what it names in " + w.kind + " " + w.meta.Namespace + "/" + w.meta.Name}}
 }
 
-// What comes out of these is put into a command: they take names and amounts, and nothing that a shell reads.
+// The matches are put into a command: they are names and amounts, without characters that a shell interprets.
 var (
 	overQuota = regexp.MustCompile(`exceeded quota: ([a-z0-9.-]+), requested: ([\w./=,-]+), used: ([\w./=,-]+), limited: ([\w./=,-]+)`)
 	noAccount = regexp.MustCompile(`error looking up service account [^/ ]+/([a-z0-9.-]+): `)
 )
 
-// raise is the cure of a quota that so many more pods exceed; "" where none does.
+// raise is the cure of a quota that the additional pods exceed; "" without one.
 func raise(say, namespace string, more int64) string {
 	m := overQuota.FindStringSubmatch(say)
 	if m == nil {
@@ -178,7 +178,7 @@ func raise(say, namespace string, more int64) string {
 	return fmt.Sprintf("raise it: rivulet kubectl patch quota -n %s %s -p '%s'; or: request less, or delete pods that are not needed", namespace, m[1], patch)
 }
 
-// quantities reads cpu=1,pods=2.
+// quantities parses cpu=1,pods=2.
 func quantities(text string) map[string]resource.Quantity {
 	out := map[string]resource.Quantity{}
 	for _, part := range strings.Split(text, ",") {
@@ -190,7 +190,7 @@ func quantities(text string) map[string]resource.Quantity {
 	return out
 }
 
-// failed is for a Job that was given up.
+// failed explains a Job that was given up.
 func (w *workload) failed() []Reason {
 	for _, kind := range []string{"Failed", "FailureTarget"} {
 		c := w.condition(kind)
@@ -206,7 +206,7 @@ func (w *workload) failed() []Reason {
 	return nil
 }
 
-// stuck is for one of which nothing else is known.
+// stuck explains a workload without any other finding.
 func (w *workload) stuck(known bool, pods int) []Reason {
 	if known || w.over || w.suspended {
 		return nil
@@ -220,10 +220,10 @@ func (w *workload) stuck(known bool, pods int) []Reason {
 	return nil
 }
 
-// severity is the order of pods in worst: what stops all of them comes before what one waits for.
+// severity is the order of problems in worst: what stops all pods comes before what one pod waits for.
 var severity = []string{Refused, Image, Platform, Configured, Crash, Claim, Pressure, Port, NoRoom, Selector, Link, Quota, Taint, TooLate, Class, Probe, NotScheduled, Ended, Deleting, Slow, Starting}
 
-// worst is what is wrong with the worst of some pods; the first of those that are equally bad.
+// worst is the problem of the worst of some pods, the first of equal ones.
 func (f Facts) worst(pods []corev1.Pod) []Reason {
 	type bad struct {
 		name    string
@@ -254,7 +254,7 @@ func (f Facts) worst(pods []corev1.Pod) []Reason {
 	return out
 }
 
-// cronJob is a CronJob: whether it starts Jobs, and how the last of them is.
+// cronJob explains whether a CronJob starts Jobs, and the state of the last of them.
 func (f Facts) cronJob(o *batchv1.CronJob) subject {
 	of := " -n " + o.Namespace + " cronjob/" + o.Name
 	s := subject{kind: "CronJob", meta: o.ObjectMeta, state: fmt.Sprintf("%d Jobs active", len(o.Status.Active)), fine: "it starts a Job by its schedule " + o.Spec.Schedule}

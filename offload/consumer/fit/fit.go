@@ -1,8 +1,8 @@
-// Package fit remembers which images do not run on which architectures, and owners (ReplicaSets and the like) of whose
-// pods a target takes none, and has the API server keep such pods off nodes of these. It alone writes ConfigMap
-// rivulet-images in kube-system, the parameter of admission policy rivulet-images. Entries end after Life: a tag may be
-// pushed again. Restart: the ConfigMap is the memory. Failure: a pod goes where its image does not run, and is handed
-// back.
+// Package fit remembers which images do not run on which architectures, and which owners (ReplicaSets and the like)
+// have pods that a target refuses. The API server then keeps such pods off these nodes. It alone writes ConfigMap
+// rivulet-images in kube-system, the parameter of admission policy rivulet-images. Entries end after Life, since a tag
+// may be pushed again. Restart: the ConfigMap is the memory. Failure: a pod is placed where its image does not run, and
+// is evicted there.
 package fit
 
 import (
@@ -29,27 +29,26 @@ import (
 const (
 	// Name and Namespace are those of the ConfigMap.
 	Name, Namespace = "rivulet-images", metav1.NamespaceSystem
-	// Life is how long what was learnt is believed.
+	// Life is how long an entry is valid.
 	Life = time.Hour
-	// most bounds what is remembered; the oldest goes first.
+	// most bounds the entries; the oldest are dropped first.
 	most = 200
-	// maxKey is how long a key of a ConfigMap may be.
+	// maxKey is the longest key of a ConfigMap.
 	maxKey = 253
-	// sinceAnnotation on the ConfigMap is when each was learnt, as JSON by key.
+	// sinceAnnotation on the ConfigMap has the time of each entry, as JSON by key.
 	sinceAnnotation = "rivulet.dev/learnt"
 )
 
-// Memory is what was learnt. Its methods may be called concurrently.
+// Memory are the entries. Its methods may be called concurrently.
 type Memory struct {
 	client kubernetes.Interface
 	log    *slog.Logger
 }
 
-// New makes a Memory; Run keeps it young.
+// New makes a Memory; Run removes its old entries.
 func New(client kubernetes.Interface, log *slog.Logger) *Memory { return &Memory{client, log} }
 
-// Key is what the ConfigMap calls an image, as the admission policy does: no two have
-// the same.
+// Key is the image's key in the ConfigMap, the same as in the admission policy. Keys of different images differ.
 func Key(image string) string {
 	for _, r := range [][2]string{{"_", "_u"}, {"/", "_s"}, {":", "_c"}, {"@", "_a"}} {
 		image = strings.ReplaceAll(image, r[0], r[1])
@@ -57,7 +56,7 @@ func Key(image string) string {
 	return image
 }
 
-// Learn remembers that the image has nothing for the architecture.
+// Learn adds that the image has nothing for the architecture.
 func (m *Memory) Learn(ctx context.Context, image, arch string, now time.Time) error {
 	if len(Key(image)) > maxKey {
 		return fmt.Errorf("fit: the name of image %.40s… is too long to be remembered; choose a node by kubernetes.io/arch", image)
@@ -65,12 +64,12 @@ func (m *Memory) Learn(ctx context.Context, image, arch string, now time.Time) e
 	return m.learn(ctx, map[string][]string{image: {arch}}, now)
 }
 
-// LearnOwner remembers that the target takes no pods of the owner.
+// LearnOwner adds that the target refuses pods of the owner.
 func (m *Memory) LearnOwner(ctx context.Context, owner types.UID, target string, now time.Time) error {
 	return m.learn(ctx, map[string][]string{ofOwner + string(owner): {target}}, now)
 }
 
-// ofOwner begins what stands for an owner among the names of images, none of which does.
+// ofOwner is the prefix of entries for owners. No image name begins with it.
 const ofOwner = "@owner/"
 
 // learn is Learn for many images, by their names.
@@ -86,7 +85,7 @@ func (m *Memory) learn(ctx context.Context, lacks map[string][]string, now time.
 				}
 			}
 			if len(archs) == was && now.Sub(since[key]) < Life/2 {
-				continue // told again and again while its pods leave
+				continue // repeated while its pods leave
 			}
 			slices.Sort(archs)
 			data[key], since[key] = strings.Join(archs, ","), now.UTC().Truncate(time.Second)
@@ -94,7 +93,7 @@ func (m *Memory) learn(ctx context.Context, lacks map[string][]string, now time.
 	}, now)
 }
 
-// Run forgets what is old until ctx ends.
+// Run removes old entries until ctx ends.
 func (m *Memory) Run(ctx context.Context) error {
 	for {
 		_, err := m.client.CoreV1().ConfigMaps(Namespace).Get(ctx, Name, metav1.GetOptions{})
@@ -110,7 +109,7 @@ func (m *Memory) Run(ctx context.Context) error {
 	}
 }
 
-// change writes the ConfigMap if anything changes.
+// change writes the ConfigMap if edit changes anything.
 func (m *Memory) change(ctx context.Context, edit func(data map[string]string, since map[string]time.Time), now time.Time) error {
 	objects := m.client.CoreV1().ConfigMaps(Namespace)
 	err := retry.OnError(retry.DefaultBackoff, func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }, func() error {
@@ -123,7 +122,7 @@ func (m *Memory) change(ctx context.Context, edit func(data map[string]string, s
 		}
 		data, since := map[string]string{}, map[string]time.Time{}
 		maps.Copy(data, have.Data)
-		_ = json.Unmarshal([]byte(have.Annotations[sinceAnnotation]), &since) // what is not understood is old
+		_ = json.Unmarshal([]byte(have.Annotations[sinceAnnotation]), &since) // without a time they count as old
 		edit(data, since)
 		forget(data, since, now)
 		text, err := json.Marshal(since)
@@ -151,11 +150,11 @@ func (m *Memory) change(ctx context.Context, edit func(data map[string]string, s
 	return nil
 }
 
-// forget drops what is old, and the oldest of too much.
+// forget drops old entries, and the oldest above the bound.
 func forget(data map[string]string, since map[string]time.Time, now time.Time) {
 	keys := slices.SortedFunc(maps.Keys(data), func(a, b string) int {
 		if c := since[b].Compare(since[a]); c != 0 {
-			return c // the youngest first
+			return c // newest first
 		}
 		return strings.Compare(a, b)
 	})
@@ -171,9 +170,8 @@ func forget(data map[string]string, since map[string]time.Time, now time.Time) {
 	}
 }
 
-// Keeps reports whether the API server keeps new pods of the namespace with the image
-// off the architecture by now: a policy's parameter takes effect a moment after it was
-// written.
+// Keeps reports whether the API server already keeps new pods of the namespace with the image off the architecture: a
+// policy's parameter takes effect shortly after it is written.
 func (m *Memory) Keeps(ctx context.Context, namespace, image, arch string) (bool, error) {
 	got, err := m.probe(ctx, namespace, image)
 	if err != nil {
@@ -191,13 +189,13 @@ func (m *Memory) KeepsOwner(ctx context.Context, namespace string, owner metav1.
 	return avoids(got, policy.TargetLabel, target), nil
 }
 
-// probe is what the API server makes of a new pod.
+// probe creates a pod by a dry run and returns what admission makes of it.
 func (m *Memory) probe(ctx context.Context, namespace, image string, owners ...metav1.OwnerReference) (*corev1.Pod, error) {
 	return m.client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "rivulet-probe-", Namespace: namespace, OwnerReferences: owners},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: image}}}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 }
 
-// Avoids reports whether the pod may go to no node of the architecture.
+// Avoids reports whether the pod's affinity excludes all nodes of the architecture.
 func Avoids(p *corev1.Pod, arch string) bool { return avoids(p, corev1.LabelArchStable, arch) }
 
 func avoids(p *corev1.Pod, key, value string) bool {

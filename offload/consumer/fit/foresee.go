@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// glance is how often it is looked whether home knows of other images.
+	// glance is how often home's images are checked for changes.
 	glance = 10 * time.Second
-	// foreseen bounds what is learnt from home: what targets have said has the other half.
+	// foreseen bounds the entries from home's images; the other half is for reports of targets.
 	foreseen = most / 2
 )
 
-// Foresee learns from home before the first try: known tells, by the names of images,
-// for which architectures there is something in them, and architectures are those of
-// the targets. It asks known only where there is an architecture but here, that of home.
+// Foresee adds entries before the first try of a pod: known returns the architectures of home's images, by name;
+// architectures are those of the targets. It calls known only if a target has another architecture than here, home's
+// own.
 func (m *Memory) Foresee(ctx context.Context, here string, architectures func() []string, known func() (map[string][]string, error)) error {
 	last := map[string][]string{}
 	var at time.Time
@@ -30,7 +30,7 @@ func (m *Memory) Foresee(ctx context.Context, here string, architectures func() 
 			if err != nil {
 				m.log.Debug("which platforms images have is not known", "err", err)
 			}
-			// Again and again, as what was learnt is forgotten.
+			// Repeated without a change as well, since entries expire.
 			if now, lacks := time.Now(), Lacking(have, wanted); err == nil && len(lacks) > 0 && (now.Sub(at) > Life/2 || !maps.EqualFunc(last, lacks, slices.Equal)) {
 				if err := m.learn(ctx, lacks, now); err != nil {
 					m.log.Debug("which platforms images have is not noted yet", "err", err)
@@ -45,8 +45,8 @@ func (m *Memory) Foresee(ctx context.Context, here string, architectures func() 
 	}
 }
 
-// Lacking is what there is nothing for, of the architectures that are wanted, by every
-// name that a pod may have for an image; no more than may be remembered.
+// Lacking returns, of the wanted architectures, those that images have nothing for, by every name that a pod may use
+// for the image, up to the bound.
 func Lacking(have map[string][]string, wanted []string) map[string][]string {
 	out := map[string][]string{}
 	for _, image := range slices.Sorted(maps.Keys(have)) {
@@ -73,8 +73,7 @@ func Lacking(have map[string][]string, wanted []string) map[string][]string {
 	return out
 }
 
-// Names are those by which a pod may ask for an image that containerd calls so: the
-// registry, the folder and the tag that go without saying may be left out.
+// Names are those by which a pod may name an image of containerd: default registry, folder and tag may be omitted.
 func Names(image string) []string {
 	out := []string{image}
 	for _, prefix := range []string{"docker.io/", "library/"} {

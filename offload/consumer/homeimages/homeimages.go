@@ -1,8 +1,8 @@
 // Package homeimages serves images of home to the providers that run home's pods, so that a pod away needs no registry
-// (docs/design/images.md). A provider gets what an image of a pod that is bound to it consists of, and nothing else:
-// all other requests get 404, whether home has the image or not. The requester is known from the pinned certificate,
-// and its containerd checks every digest. It reads pods of home, containerd's names and content, and writes nothing.
-// Failure: the provider uses the image's registry.
+// (docs/design/images.md). A provider gets the content of images of pods that are bound to it; every other request gets
+// 404, whether home has the image or not. The requester is identified by the pinned certificate, and its containerd
+// checks every digest. It reads home's pods, and containerd's names and content, and writes nothing. Failure: the
+// provider uses the image's registry.
 package homeimages
 
 import (
@@ -25,14 +25,14 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// Pattern is the route on the control port. HEAD is answered, too.
+// Pattern is the route on the control port; HEAD is allowed as well.
 const Pattern = "GET /v1/images/{what...}"
 
 const (
-	// perPeer bounds how much one provider is sent at once; more waits.
+	// perPeer bounds concurrent answers to one provider; further requests wait.
 	perPeer = 8
-	// maxManifest is far above what a manifest or an index measures, maxParts above what an
-	// image consists of.
+	// maxManifest, in bytes, is far above the size of any manifest or index, maxParts above the number of an image's
+	// blobs.
 	maxManifest = 4 << 20
 	maxParts    = 4096
 	maxDepth    = 3
@@ -40,22 +40,22 @@ const (
 
 // Store is home's images.
 type Store interface {
-	// Find returns what a name stands for. Imported says that no registry has given it.
+	// Find returns the digest of a name. Imported: the image is not from a registry.
 	Find(ctx context.Context, name string) (d digest.Digest, imported bool, err error)
 	// Open opens a blob; os.ErrNotExist if it is not there.
 	Open(d digest.Digest) (*os.File, error)
 }
 
-// Server answers providers.
+// Server serves providers.
 type Server struct {
 	Store Store
-	// Used are the images of home's pods that are bound to the provider, as pods name them.
+	// Used are the names of images in pods of home that are bound to the provider, as the pods have them.
 	Used func(provider peer.ID) []string
-	// On reports whether anything is served at all.
+	// On reports whether serving is enabled.
 	On func() bool
 
 	mu    sync.Mutex
-	busy  map[peer.ID]*queue                       // of providers that ask at the moment
+	busy  map[peer.ID]*queue                       // of providers with requests under way
 	parts map[digest.Digest]map[digest.Digest]bool // of images, by their digest
 }
 
@@ -104,13 +104,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id peer.ID) {
 	http.ServeContent(w, r, "", time.Time{}, f)
 }
 
-// queue are the requests of one provider: those that are served hold a slot.
+// queue are the requests of one provider; a request that is being served holds a slot.
 type queue struct {
 	slots    chan struct{}
 	requests int // served and waiting
 }
 
-// enter waits for a slot of the provider, which leave gives back; false if ctx ended before.
+// enter waits for a slot of the provider, which leave releases; false if ctx ended before.
 func (s *Server) enter(ctx context.Context, id peer.ID) (leave func(), ok bool) {
 	q := s.count(id, 1)
 	select {
@@ -122,7 +122,7 @@ func (s *Server) enter(ctx context.Context, id peer.ID) (leave func(), ok bool) 
 	}
 }
 
-// count returns the provider's queue, with more requests than before. It goes with the last.
+// count adds more requests to the provider's queue, which is removed with its last request.
 func (s *Server) count(id peer.ID, more int) *queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +140,7 @@ func (s *Server) count(id peer.ID, more int) *queue {
 	return q
 }
 
-// find returns the digest that a provider may have by a tag or a digest, empty if none.
+// find returns the digest that a provider may read under a tag or digest, empty if none.
 func (s *Server) find(ctx context.Context, id peer.ID, repository, ref string, imported bool) digest.Digest {
 	asked, err := digest.Parse(ref)
 	byDigest := err == nil
@@ -161,8 +161,8 @@ func (s *Server) find(ctx context.Context, id peer.ID, repository, ref string, i
 	return ""
 }
 
-// root is the digest of an image, and whether it was imported. A name with a digest counts
-// only if home has an image of that name: else a pod could name any content of home.
+// root is the digest of an image, and whether it was imported. A name with a digest is valid only if home has an image
+// of that name; otherwise a pod could name any content of home.
 func (s *Server) root(ctx context.Context, named reference.Named) (digest.Digest, bool, error) {
 	d, imported, err := s.Store.Find(ctx, named.String())
 	if c, ok := named.(reference.Canonical); ok && err == nil && c.Digest() != d {
@@ -171,7 +171,7 @@ func (s *Server) root(ctx context.Context, named reference.Named) (digest.Digest
 	return d, imported, err
 }
 
-// consists reports whether a blob belongs to an image.
+// consists reports whether a blob is part of an image.
 func (s *Server) consists(root, blob digest.Digest) bool {
 	s.mu.Lock()
 	parts := s.parts[root]
@@ -179,7 +179,7 @@ func (s *Server) consists(root, blob digest.Digest) bool {
 	if parts == nil {
 		parts = map[digest.Digest]bool{root: true}
 		if !s.collect(root, parts, maxDepth) {
-			return root == blob // it is not here whole yet: asked again, it is looked at again
+			return root == blob // the image is incomplete here: checked again with the next request
 		}
 		s.mu.Lock()
 		if s.parts == nil || len(s.parts) >= 64 {
@@ -191,7 +191,7 @@ func (s *Server) consists(root, blob digest.Digest) bool {
 	return parts[blob]
 }
 
-// collect adds what a manifest or an index names. False if that one cannot be read.
+// collect adds the blobs of a manifest or an index; false if that one cannot be read.
 func (s *Server) collect(d digest.Digest, parts map[digest.Digest]bool, depth int) bool {
 	f, err := s.Store.Open(d)
 	if err != nil {
@@ -214,13 +214,12 @@ func (s *Server) collect(d digest.Digest, parts map[digest.Digest]bool, depth in
 	}
 	for _, child := range m.Manifests {
 		if add(child.Digest) && depth > 0 {
-			s.collect(child.Digest, parts, depth-1) // platforms that are not here are none of ours
+			s.collect(child.Digest, parts, depth-1) // platforms that home has not pulled are not served
 		}
 	}
 	return true
 }
 
-// manifest is one, or an index.
 type manifest struct {
 	MediaType string               `json:"mediaType"`
 	Manifests []ocispec.Descriptor `json:"manifests"`
@@ -233,7 +232,7 @@ func parse(f *os.File) (m manifest, ok bool) {
 	return m, err == nil && len(raw) <= maxManifest && json.Unmarshal(raw, &m) == nil
 }
 
-// mediaType is what a manifest is; empty if it is none.
+// mediaType is that of a manifest or index; empty if it is neither.
 func mediaType(f *os.File) string {
 	m, ok := parse(f)
 	switch {

@@ -17,7 +17,7 @@ import (
 
 const reasonClosed = "Withdrawn"
 
-// Closed says since when the Node has been closed; now if it is not.
+// Closed returns since when the Node has been closed; now if it is open.
 func Closed(n *corev1.Node) time.Time {
 	for _, t := range n.Spec.Taints {
 		if t.Key == policy.WithdrawnTaint && t.TimeAdded != nil {
@@ -29,8 +29,7 @@ func Closed(n *corev1.Node) time.Time {
 
 func isClosed(t corev1.Taint) bool { return t.Key == policy.WithdrawnTaint }
 
-// Close keeps new pods off the Node, which lends nothing any more, and shows it not ready.
-// It does so to n, too.
+// Close cordons the Node of a withdrawn target and makes it not ready. It changes n as well.
 func Close(ctx context.Context, client kubernetes.Interface, n *corev1.Node, why string) error {
 	if !slices.ContainsFunc(n.Spec.Taints, isClosed) {
 		now := metav1.Now()
@@ -50,7 +49,7 @@ func Close(ctx context.Context, client kubernetes.Interface, n *corev1.Node, why
 		switch {
 		case err == nil:
 			*n = *made
-		case !apierrors.IsConflict(err): // its own writer has been faster; another look follows
+		case !apierrors.IsConflict(err): // the Node's own writer was faster; the next check repeats it
 			return fmt.Errorf("offload: close virtual node %s: %w", n.Name, err)
 		}
 		break
@@ -58,7 +57,7 @@ func Close(ctx context.Context, client kubernetes.Interface, n *corev1.Node, why
 	return nil
 }
 
-// Open takes Close back; its next offer makes it ready.
+// Open reverses Close; the next offer makes the Node ready.
 func Open(ctx context.Context, client kubernetes.Interface, n *corev1.Node) error {
 	if !slices.ContainsFunc(n.Spec.Taints, isClosed) {
 		return nil
@@ -70,7 +69,7 @@ func Open(ctx context.Context, client kubernetes.Interface, n *corev1.Node) erro
 	return nil
 }
 
-// taint changes the taints of n, which may not be the newest.
+// taint changes the taints of n, which may be outdated.
 func taint(ctx context.Context, client kubernetes.Interface, n *corev1.Node, change func([]corev1.Taint) []corev1.Taint) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		next, err := client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})

@@ -14,14 +14,13 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// guard hears of it when somebody cordons the Node, or deletes it, and then has it made again. A minute
-// later Kubernetes would remove the pods bound to a node that is not there, and their
-// owners would make others while these run on.
+// guard watches the Node for cordons, and makes it again if it is deleted. Otherwise Kubernetes would remove its pods a
+// minute later, and their owners would make others while these still run.
 func (n *Node) guard(ctx context.Context) {
 	informer := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", n.id.Name).String()
 	})).Core().V1().Nodes().Informer()
-	_ = informer.SetTransform(func(obj any) (any, error) { // fails only on one that runs
+	_ = informer.SetTransform(func(obj any) (any, error) { // fails only on a running informer
 		if node, ok := obj.(*corev1.Node); ok {
 			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
 				Spec: corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable}}, nil

@@ -7,8 +7,7 @@ import (
 	vklog "github.com/virtual-kubelet/virtual-kubelet/log"
 )
 
-// logger brings virtual-kubelet's messages to slog, one level down: what it
-// calls information is of no use to anybody who is not debugging.
+// logger writes virtual-kubelet's messages to slog, one level lower: its information is for debugging only.
 type logger struct{ *slog.Logger }
 
 func (l logger) Debug(...any)          {}
@@ -23,7 +22,7 @@ func (l logger) Errorf(f string, a ...any) { l.Logger.Warn(fmt.Sprintf(f, a...))
 func (l logger) Fatal(a ...any)            { l.Logger.Error(fmt.Sprint(a...)) }
 func (l logger) Fatalf(f string, a ...any) { l.Logger.Error(fmt.Sprintf(f, a...)) }
 
-// Fields hold whole objects at times; only the error is worth a line.
+// Fields may hold whole objects; only the error is logged.
 func (l logger) WithField(string, any) vklog.Logger   { return l }
 func (l logger) WithFields(vklog.Fields) vklog.Logger { return l }
 func (l logger) WithError(err error) vklog.Logger     { return logger{l.With("err", err)} }

@@ -11,10 +11,9 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Name picks the name of a target, which is that of its first virtual node. Where nodes
-// stand for it already the name stays. Else it is the target's own name, unless a node of that
-// name is there or reserved reports that another target may claim it; then the
-// short ID is added.
+// Name chooses the name of a target, which is also that of its first virtual node. A target with nodes keeps its name.
+// Otherwise it is the target's own name; the short ID is added if a node has that name, or another target may claim it
+// (reserved).
 func Name(name, id, short string, nodes []corev1.Node, reserved func(string) bool) string {
 	taken := map[string]bool{}
 	for i := range nodes {
@@ -33,8 +32,8 @@ func Name(name, id, short string, nodes []corev1.Node, reserved func(string) boo
 	return label
 }
 
-// PlatformName picks the name of the virtual node for another platform of a target:
-// the target's with the architecture, or with more where that is taken.
+// PlatformName chooses the name of the virtual node for another platform of a target: the target's name with the
+// architecture, extended if that is taken.
 func PlatformName(target string, p offer.Platform, short string, taken func(string) bool) string {
 	suffix := dnsLabel(p.Architecture)
 	if p.OS != "linux" {
@@ -54,7 +53,7 @@ func suffixed(label, suffix string) string {
 	return label + "-" + suffix
 }
 
-// dnsLabel makes of what a user called a device something a Node may be called.
+// dnsLabel converts the name of a device to a valid name of a Node.
 func dnsLabel(name string) string {
 	mapped := strings.Map(func(r rune) rune {
 		switch {

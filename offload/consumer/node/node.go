@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// coalesce is the least time between two writes of one Node.
+	// coalesce is the least interval between two writes of one Node.
 	coalesce = time.Second
-	// heartbeat is how often an unchanged Node is written; a kubelet does the same.
+	// heartbeat is the interval in which an unchanged Node is written, as by a kubelet.
 	heartbeat = 5 * time.Minute
-	// lease is the life of the node's lease, seconds, renewed four times as often, as
-	// that of the home node: each renewal is a write to the card. It says only that
-	// this process lives; that the cluster is there, the Ready condition says at once.
+	// lease is the duration of the node's lease in seconds, as for the home node. It is renewed four times in that
+	// time; each renewal is a write to the card. It shows only that this process lives; the Ready condition shows the
+	// state of the target.
 	lease = 120
-	// quietly is heartbeat, and a quarter of a lease's life, of a node that is Alone.
+	// quietly replaces heartbeat, and a quarter of lease, for a node that is Alone.
 	quietly = time.Hour
 )
 
@@ -36,31 +36,30 @@ type Node struct {
 	id     Identity
 	client kubernetes.Interface
 	log    *slog.Logger
-	// changed is called whenever Ready or Cordoned turned.
+	// changed is called after Ready or Cordoned has changed.
 	changed func()
 
 	mu      sync.Mutex
 	current *corev1.Node
 	offer   offer.Offer
 	ready   bool
-	// cordoned: somebody at home sends no new pods there.
+	// cordoned: the Node was cordoned at home.
 	cordoned bool
 }
 
-// New makes a Node; Run starts it. changed is called after Ready or
-// Cordoned turned.
+// New makes a Node; Run starts it. changed is called after Ready or Cordoned has changed.
 func New(client kubernetes.Interface, id Identity, changed func(), log *slog.Logger) *Node {
 	return &Node{id: id, client: client, changed: changed, log: log}
 }
 
-// Ready reports whether the target was reachable and able when last heard of.
+// Ready reports whether the last offer was that of a reachable target that can run pods.
 func (n *Node) Ready() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.ready
 }
 
-// Cordoned reports whether no new pods are to go there, as far as has been heard.
+// Cordoned reports whether the Node is cordoned, by the cache.
 func (n *Node) Cordoned() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -74,9 +73,8 @@ func (n *Node) Offer() offer.Offer {
 	return n.offer
 }
 
-// Run keeps the Node and its lease until ctx or the channel of offers ends. The
-// Node is made with the first offer that has an architecture, and is left in
-// place at the end.
+// Run maintains the Node and its lease until ctx or the channel of offers ends. The Node is made with the first offer
+// that has an architecture, and remains at the end.
 func (n *Node) Run(ctx context.Context, offers <-chan offer.Offer) error {
 	first, was, err := n.first(ctx, offers)
 	if err != nil {
@@ -101,7 +99,7 @@ func (n *Node) Run(ctx context.Context, offers <-chan offer.Offer) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() {
-		defer cancel() // no more offers, no more node
+		defer cancel() // the Node follows offers only
 		n.push(ctx, offers, updates)
 	})
 	wg.Go(func() { n.guard(ctx) })
@@ -111,8 +109,7 @@ func (n *Node) Run(ctx context.Context, offers <-chan offer.Offer) error {
 	return ctx.Err()
 }
 
-// first waits for the first offer that a node can be made of, or takes the node
-// of an earlier run over.
+// first waits for the first offer with an architecture, or adopts the node of an earlier run.
 func (n *Node) first(ctx context.Context, offers <-chan offer.Offer) (offer.Offer, corev1.NodeStatus, error) {
 	for {
 		select {
@@ -135,7 +132,7 @@ func (n *Node) first(ctx context.Context, offers <-chan offer.Offer) (offer.Offe
 	}
 }
 
-// known completes an offer that says no more than that the target is silent.
+// known completes an offer of a silent target from the one before.
 func known(o, before offer.Offer) offer.Offer {
 	if o.Architecture != "" {
 		return o
@@ -144,7 +141,7 @@ func known(o, before offer.Offer) offer.Offer {
 	return before
 }
 
-// take makes the next Node out of the offer and reports whether it differs.
+// take makes the next Node from the offer and reports whether it differs.
 func (n *Node) take(o offer.Offer, was corev1.NodeStatus) bool {
 	n.mu.Lock()
 	if n.current != nil {
@@ -166,7 +163,7 @@ func (n *Node) take(o offer.Offer, was corev1.NodeStatus) bool {
 	return differs
 }
 
-// same compares two Nodes apart from heartbeats.
+// same compares two Nodes without heartbeats.
 func same(a, b *corev1.Node) bool {
 	a, b = a.DeepCopy(), b.DeepCopy()
 	for _, n := range []*corev1.Node{a, b} {
@@ -183,7 +180,7 @@ func (n *Node) object() *corev1.Node {
 	return n.current.DeepCopy()
 }
 
-// push hands changes on, the first at once and then no more than one each coalesce.
+// push passes changes on: the first at once, further ones at most once per coalesce.
 func (n *Node) push(ctx context.Context, offers <-chan offer.Offer, updates chan<- *corev1.Node) {
 	var due <-chan time.Time
 	last := time.Now()
@@ -209,7 +206,7 @@ func (n *Node) push(ctx context.Context, offers <-chan offer.Offer, updates chan
 	}
 }
 
-// recreate makes the Node again if somebody deleted it.
+// recreate makes the Node again after it was deleted.
 func (n *Node) recreate(ctx context.Context, err error) error {
 	if !apierrors.IsNotFound(err) {
 		return err
@@ -219,7 +216,7 @@ func (n *Node) recreate(ctx context.Context, err error) error {
 	return err
 }
 
-// Remove deletes the Node and its lease; the pods bound to it go with it.
+// Remove deletes the Node and its lease; Kubernetes then deletes the pods bound to it.
 func Remove(ctx context.Context, client kubernetes.Interface, name string) error {
 	if err := client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("offload: remove virtual node %s: %w", name, err)
@@ -231,10 +228,10 @@ func Remove(ctx context.Context, client kubernetes.Interface, name string) error
 	return nil
 }
 
-// provider feeds virtual-kubelet's NodeController.
+// provider is the source of virtual-kubelet's NodeController.
 type provider struct{ updates <-chan *corev1.Node }
 
-// Ping always answers: the lease says that this process lives, nothing more.
+// Ping always succeeds, since the lease shows only that this process lives.
 func (*provider) Ping(context.Context) error { return nil }
 
 func (p *provider) NotifyNodeStatus(ctx context.Context, notify func(*corev1.Node)) {

@@ -12,19 +12,19 @@ import (
 	"rivulet/offload/target"
 )
 
-// Identity is what a virtual node is whatever is offered.
+// Identity is the part of a virtual node that does not depend on offers.
 type Identity struct {
 	Name string
 	ID   string // the target's
-	// Target is the target's name: that of its first node.
+	// Target is the target's name, which its first node has.
 	Target string
 	IP     netip.Addr // of the home node on which the kubelet API is served
 	Port   uint16     // of that API
 	Kind   target.Kind
-	// After has the scheduler prefer nodes without it.
+	// After: the scheduler prefers nodes without it.
 	After bool
-	// Alone says that home has no nodes of its own: no taint keeps pods off it, and no controller goes by its lease, which is
-	// written once in quietly.
+	// Alone: home has no nodes of its own. No taint keeps pods off it, and no controller depends on its lease, which is
+	// written once per quietly.
 	Alone bool
 }
 
@@ -34,11 +34,10 @@ const (
 	reasonNotReady = "OfferNotReady"
 )
 
-// Object makes the Node. It is pure; was is the status the node had before, from
-// which the times of transitions are kept.
+// Object makes the Node. It is pure; the times of transitions are kept from was, the previous status.
 func Object(id Identity, o offer.Offer, was corev1.NodeStatus, now metav1.Time) *corev1.Node {
 	labels := map[string]string{}
-	for key, value := range o.Labels { // whatever the target sends
+	for key, value := range o.Labels { // from the target, not trusted
 		if offer.Copied(key) {
 			labels[key] = value
 		}
@@ -108,11 +107,10 @@ func conditions(o offer.Offer, was corev1.NodeStatus, now metav1.Time) []corev1.
 	return out
 }
 
-// fromNode reads back what a node of an earlier run was told by its offers, for
-// a target that has not spoken since.
+// fromNode reconstructs the last offer from a node of an earlier run, for a target without an offer in this one.
 func fromNode(n *corev1.Node) offer.Offer {
 	return offer.Offer{
-		Labels:      n.Labels, // of which those are taken again that come with offers
+		Labels:      n.Labels, // Object takes only those that offers may have
 		Allocatable: n.Status.Allocatable, Architecture: n.Status.NodeInfo.Architecture, OS: n.Status.NodeInfo.OperatingSystem,
 		KubeVersion: n.Status.NodeInfo.KubeletVersion, KernelVersion: n.Status.NodeInfo.KernelVersion,
 		OSImage: n.Status.NodeInfo.OSImage, Runtime: n.Status.NodeInfo.ContainerRuntimeVersion,

@@ -13,8 +13,8 @@ import (
 	"rivulet/offload/homeapi"
 )
 
-// apiAddress remembers the address of the Service that leads to home's API server.
-// It is asked for again after a while: the Service may have been made anew.
+// apiAddress caches the address of the Service that leads to home's API server. It is read again regularly, since the
+// Service may have been replaced.
 type apiAddress struct {
 	mu   sync.Mutex
 	text string
@@ -51,8 +51,8 @@ func addresses(obj any) ([]string, error) {
 	return out, nil
 }
 
-// Addresses returns those of home's pods on the target, as home sees them, and how many
-// pods home has sent there that have not finished. It reports false until all are known.
+// Addresses returns the addresses of home's pods on the target, as home sees them, and the number of unfinished pods
+// that home has sent there. It reports false until all are loaded.
 func (c *Controller) Addresses() (addrs []netip.Addr, pods int, known bool) {
 	known = c.pods.synced()
 	namespaces := map[string]bool{}
@@ -78,15 +78,14 @@ func (c *Controller) Addresses() (addrs []netip.Addr, pods int, known bool) {
 	return addrs, pods, known
 }
 
-// Runs reports whether a pod of home runs on the target now at the address, which
-// is given as home sees it.
+// Runs reports whether a pod of home now runs on the target at the address, given as home sees it.
 func (c *Controller) Runs(addr netip.Addr) bool {
 	there, ok := c.cfg.Target.Away(addr)
 	if !ok {
 		return false
 	}
 	if back, ok := c.cfg.Target.Home(there); !ok || back != addr {
-		return false // an address of home itself, or of another target
+		return false // an address of home or of another target
 	}
 	c.twins.mu.Lock()
 	defer c.twins.mu.Unlock()

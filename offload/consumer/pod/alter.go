@@ -16,10 +16,10 @@ import (
 	"rivulet/offload/policy"
 )
 
-// alter carries changes of the home pod over to the away pod and to what would replace it:
-// labels and annotations, on which Services at home and away select, and what Kubernetes
-// lets change in the spec of a pod (specChange). A change of the spec is carried once, by the
-// generation of the home pod; one that the provider refuses is told, and not tried again.
+// alter copies changes of the home pod to the away pod and to the template of its replacements: labels and annotations,
+// which Services at home and away select by, and the fields that Kubernetes allows to change in a pod's spec
+// (specChange). A change of the spec is sent once, by the generation of the home pod; if the provider refuses it, an
+// event has the reason and it is not repeated.
 func (c *Controller) alter(ctx context.Context, t *twin, home *corev1.Pod, have, want Wrapper) error {
 	if have.Object().GetDeletionTimestamp() != nil {
 		return nil
@@ -45,7 +45,7 @@ func (c *Controller) alter(ctx context.Context, t *twin, home *corev1.Pod, have,
 		next.Spec.Tolerations = is.Spec.Tolerations
 	}
 	next.Labels, next.Annotations = is.Labels, is.Annotations
-	// They differ when the Service that leads to home's API server was made anew.
+	// They differ after the Service that leads to home's API server was replaced.
 	next.Spec.HostAliases = is.Spec.HostAliases
 	_, err := t.client.AppsV1().ReplicaSets(t.name).Update(ctx, set, metav1.UpdateOptions{})
 	return ignoreGone(err)
@@ -88,8 +88,8 @@ func (c *Controller) alterPod(ctx context.Context, t *twin, home, p *corev1.Pod,
 	return nil
 }
 
-// alterJob carries the deadline of a pod that is restarted on failure. A Job's template
-// cannot change; it makes no second pod beside a living one.
+// alterJob copies the deadline of a pod with restartPolicy OnFailure. A Job's template is immutable; the Job makes no
+// second pod beside a living one.
 func (c *Controller) alterJob(ctx context.Context, t *twin, have, want Wrapper) error {
 	now, next := have.Job.Spec.ActiveDeadlineSeconds, want.Job.Spec.ActiveDeadlineSeconds
 	if next == nil || now != nil && *now == *next {
@@ -103,9 +103,8 @@ func (c *Controller) alterJob(ctx context.Context, t *twin, have, want Wrapper) 
 	return ignoreGone(err)
 }
 
-// specChange is the strategic merge patch that carries over what may change in the spec of a
-// pod: images, tolerations that are added, a deadline. has is the away pod's spec; was and is
-// what home made of it, before and now: what the provider decided stays.
+// specChange is the strategic merge patch for the mutable fields of a pod's spec: images, added tolerations, the
+// deadline. has is the away pod's spec; was and is are home's, before and now. The provider's own changes stay.
 func specChange(has, was, is *corev1.PodSpec) map[string]any {
 	patch := map[string]any{}
 	if images := changedImages(has.Containers, was.Containers, is.Containers); len(images) > 0 {
@@ -156,8 +155,8 @@ func imageOf(list []corev1.Container, name string) string {
 	return ""
 }
 
-// difference is the merge patch that takes has to is, where was are the keys
-// that we had put there: other keys are other people's.
+// difference is the merge patch from has to is. was are the keys that this cluster has set there; others are not
+// touched.
 func difference(has, was, is map[string]string) map[string]any {
 	patch := map[string]any{}
 	for k, v := range is {

@@ -16,8 +16,8 @@ import (
 	"rivulet/offload/watch"
 )
 
-// bound are the pods of home that are bound to a target's virtual nodes: one watch
-// for each node, for no selector names several.
+// bound are the pods of home that are bound to a target's virtual nodes: one watch per node, since no field selector
+// matches several nodes.
 type bound struct {
 	mu     sync.Mutex
 	nodes  map[string]cache.SharedIndexInformer
@@ -39,7 +39,7 @@ func (b *bound) add(node string, make func() cache.SharedIndexInformer) {
 	b.start(b.nodes[node])
 }
 
-// start is called with mu held.
+// start: mu is held.
 func (b *bound) start(inf cache.SharedIndexInformer) {
 	if ctx := b.life; ctx != nil && ctx.Err() == nil {
 		b.active.Go(func() { inf.RunWithContext(ctx) })
@@ -55,7 +55,7 @@ func (b *bound) run(ctx context.Context) {
 	}
 	b.mu.Unlock()
 	<-ctx.Done()
-	b.mu.Lock() // who adds now sees that it is over
+	b.mu.Lock() // a later add sees that run has ended
 	defer b.mu.Unlock()
 	b.active.Wait()
 }
@@ -80,8 +80,8 @@ func (b *bound) list() []*corev1.Pod {
 	return out
 }
 
-// get returns the pod of that name, nil if there is none. Of two, one gone already
-// but not from its watch, it is the one made last.
+// get returns the pod of that name, nil without one. If the caches have two, because a deletion has not arrived yet, it
+// is the newer one.
 func (b *bound) get(k types.NamespacedName) *corev1.Pod {
 	var found *corev1.Pod
 	for _, inf := range b.informers() {
@@ -96,8 +96,8 @@ func (b *bound) get(k types.NamespacedName) *corev1.Pod {
 	return found
 }
 
-// Serve takes on the pods of another virtual node of the target. It goes on with them
-// when the node is gone, until they are; it may be called at any time, and again.
+// Serve adds the pods of another virtual node of the target. It serves them after the node is deleted as well, until
+// they are gone. It may be called at any time, and repeatedly.
 func (c *Controller) Serve(node string) {
 	c.pods.add(node, func() cache.SharedIndexInformer {
 		factory := informers.NewSharedInformerFactoryWithOptions(c.cfg.Home, 0, informers.WithTransform(trim),

@@ -9,11 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A pod's claims are of home. Those of ephemeral volumes are, too: home's controller
-// makes them, and takes them away with the pod. So an away pod has claims only, and
-// before it is sent their names become those of the claims in the twin.
+// A pod's claims are objects of home. Those of ephemeral volumes are as well: home's controller makes them, and deletes
+// them with the pod. So an away pod has claims only, and their names are replaced by those of the claims in the twin
+// before it is sent.
 
-// ownClaims turns ephemeral volumes into the claims that home has made for them.
+// ownClaims replaces ephemeral volumes by the claims that home has made for them.
 func ownClaims(volumes []corev1.Volume, pod string) {
 	for i := range volumes {
 		if volumes[i].Ephemeral != nil {
@@ -22,8 +22,7 @@ func ownClaims(volumes []corev1.Volume, pod string) {
 	}
 }
 
-// awayClaims gives the claims of a template, which have home's names, the names that
-// they have in the twin.
+// awayClaims replaces home's names of claims in a template by their names in the twin.
 func (c *Controller) awayClaims(ctx context.Context, namespace string, template *corev1.PodTemplateSpec) error {
 	for i := range template.Spec.Volumes {
 		claim := template.Spec.Volumes[i].PersistentVolumeClaim

@@ -7,12 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What keeps a pod from being in step is tried again for as long as it lasts, and is logged
-// when it begins and when it changes, not with every try. What changes with every try is
-// logged less and less often.
+// A reason why a pod cannot be reconciled is logged when it begins and when its text changes, not with every retry. A
+// text that changes with every retry is logged at growing intervals.
 const firstPause, longestPause = 10 * time.Second, 10 * time.Minute
 
-// complaints are what was logged last of pods that are not in step.
+// complaints are the last logged reasons, by pod.
 type complaints struct {
 	mu  sync.Mutex
 	all map[types.NamespacedName]*complaint
@@ -21,10 +20,10 @@ type complaints struct {
 type complaint struct {
 	text  string
 	at    time.Time
-	pause time.Duration // for which another text is not logged
+	pause time.Duration // in which no other text is logged
 }
 
-// isNews reports whether the text is to be logged now, and takes it as logged if so.
+// isNews reports whether the text is to be logged now, and then records it as logged.
 func (c *complaints) isNews(k types.NamespacedName, text string, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,7 +42,7 @@ func (c *complaints) isNews(k types.NamespacedName, text string, now time.Time) 
 	return true
 }
 
-// over forgets a pod that is in step, or gone.
+// over removes a pod that was reconciled or is gone.
 func (c *complaints) over(k types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

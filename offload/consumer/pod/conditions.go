@@ -16,8 +16,7 @@ func condition(st *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondi
 	return nil
 }
 
-// setCondition keeps the time of the last transition as long as the status is
-// the same; conditions of other writers are left alone.
+// setCondition keeps the time of the last transition while the status is the same. Conditions of other writers stay.
 func setCondition(home *corev1.Pod, st *corev1.PodStatus, c corev1.PodCondition) {
 	c.ObservedGeneration = home.Generation
 	c.LastProbeTime = metav1.Time{}
@@ -31,8 +30,7 @@ func setCondition(home *corev1.Pod, st *corev1.PodStatus, c corev1.PodCondition)
 	st.Conditions = append(st.Conditions, c)
 }
 
-// ready is the away pod's readiness and then that of the gates, which
-// controllers of home open on the pod of home.
+// ready combines the away pod's readiness with the readiness gates, which controllers of home set on the home pod.
 func ready(home *corev1.Pod, away *corev1.PodCondition) corev1.PodCondition {
 	if away == nil {
 		return corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Now()}

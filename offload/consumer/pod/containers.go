@@ -2,13 +2,12 @@ package pod
 
 import corev1 "k8s.io/api/core/v1"
 
-// containers gives one status for each container of the pod at home, by name.
-// Containers that the provider added are its own affair. prev is home's last
-// status, from which restarts are counted on when the away pod was made anew; before is how
-// those of the pod before ended, as far as the target tells.
+// containers returns one status for each container of the home pod, by name; containers that the provider added are
+// left out. prev is home's last status: restarts are counted on from it when the away pod is replaced. before is how
+// the containers of the previous pod ended, if the target reports it.
 func containers(prev, away []corev1.ContainerStatus, spec []corev1.Container, policy corev1.RestartPolicy, before map[string]corev1.ContainerStateTerminated) []corev1.ContainerStatus {
 	if len(prev) == 0 && len(away) == 0 {
-		return nil // nobody has taken the pod yet
+		return nil // no kubelet has accepted the pod yet
 	}
 	var out []corev1.ContainerStatus
 	for i := range spec {
@@ -18,7 +17,7 @@ func containers(prev, away []corev1.ContainerStatus, spec []corev1.Container, po
 				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}
 		}
 		if old != nil && finished(old, &spec[i], policy) {
-			out = append(out, *old.DeepCopy()) // the API server allows no way back either
+			out = append(out, *old.DeepCopy()) // the API server does not allow a way back either
 			continue
 		}
 		c := *now.DeepCopy()
@@ -32,14 +31,14 @@ func containers(prev, away []corev1.ContainerStatus, spec []corev1.Container, po
 			}
 		}
 		if c.ContainerID == "" && old != nil {
-			c.ContainerID = old.ContainerID // so that the next one is known to be another
+			c.ContainerID = old.ContainerID // so that the next one is recognized as another
 		}
 		out = append(out, c)
 	}
 	return out
 }
 
-// finished reports whether the container ended and is not to run again.
+// finished reports whether the container has ended and will not be restarted.
 func finished(st *corev1.ContainerStatus, c *corev1.Container, policy corev1.RestartPolicy) bool {
 	t := st.State.Terminated
 	if t == nil || c.RestartPolicy != nil || len(c.RestartPolicyRules) > 0 {
@@ -48,8 +47,7 @@ func finished(st *corev1.ContainerStatus, c *corev1.Container, policy corev1.Res
 	return policy == corev1.RestartPolicyNever || policy == corev1.RestartPolicyOnFailure && t.ExitCode == 0
 }
 
-// restarts counts a container that has another ID than before as a restart, so
-// that replacing the away pod never takes the count back to zero.
+// restarts counts another container ID as a restart, so that a replacement of the away pod never resets the count.
 func restarts(old, now *corev1.ContainerStatus) int32 {
 	switch {
 	case old == nil || old.ContainerID == "":

@@ -24,88 +24,86 @@ import (
 	"rivulet/offload/watch"
 )
 
-// workers run reconciliations; they mostly wait for the network. What several of them
-// create at the same time the provider's quota counts in one write.
+// workers are concurrent reconciliations, which mostly wait for the network. The provider's quota accounts for
+// concurrent creations in one write.
 const workers = 24
 
-// Config is what a Controller needs. All fields but Parse, Look, Bring, Unreferred, Unfit, Unwelcome, Keeps, HomeAddresses, Moved and NoHomeAPI are required.
+// Config are the dependencies of a Controller. All fields but Parse, Look, Bring, Unreferred, Unfit, Unwelcome, Keeps,
+// HomeAddresses, Moved and NoHomeAPI are required.
 type Config struct {
 	Home    kubernetes.Interface
 	Target  target.Target
 	Cluster string     // this cluster's ID
 	HostIP  netip.Addr // the virtual node's address
 	Words   Words
-	// Offloaded reports whether pods of the namespace may go away. After a change
-	// Resync has to be called.
+	// Offloaded reports whether pods of the namespace may run away. Call Resync after a change.
 	Offloaded func(namespace string) bool
-	// Parse reads how a namespace is offloaded; nil is policy.Parse.
+	// Parse reads a namespace's offload policy; nil is policy.Parse.
 	Parse func(*corev1.Namespace) (policy.Namespace, error)
-	// Check has Offloaded answer by what the API server says of the namespace now; nil if it
-	// always does. Resync is called after it where that changes the answer.
+	// Check refreshes the answer of Offloaded from the API server, and causes a Resync if it changes; nil if Offloaded
+	// is always current.
 	Check func(ctx context.Context, namespace string) error
-	// Up reports whether the target is reachable. While it is not, no status is
-	// written. After a change to true Resync has to be called.
+	// Up reports whether the target is reachable. No status is written while it is not. Call Resync after a change to
+	// true.
 	Up func() bool
-	// Lost reports whether the target is known not to answer: its pods are not ready then.
-	// After a change Resync has to be called. nil if that is never known.
+	// Lost reports whether the target has stopped answering; its pods are not ready then. Call Resync after a change.
+	// May be nil.
 	Lost func() bool
 	// Departed is called after a pod of the namespace is gone from home.
 	Departed func(namespace string)
 	// Nodes are the target's virtual nodes; see Serve.
 	Nodes []string
-	// Platform is that of a virtual node; nil leaves it open.
+	// Platform is that of a virtual node; nil does not restrict it.
 	Platform func(node string) (os, arch string)
-	// Claim gives the name in the twin of a claim of home, or why it has none there; nil
-	// if the target has no volumes.
+	// Claim returns the name in the twin of a claim of home, or why it has none; nil if the target has no volumes.
 	Claim func(ctx context.Context, namespace, name string) (claim, why string, err error)
-	// Bring returns when the target has what a pod refers to (reflect.Supply); nil brings nothing.
+	// Bring returns when the target has the objects that a pod refers to (reflect.Supply); may be nil.
 	Bring func(ctx context.Context, all []policy.Reference) error
-	// Unreferred is called after a pod has come to refer to an object no more; nil is not.
+	// Unreferred is called after a pod has stopped referring to an object; may be nil.
 	Unreferred func(policy.Object)
-	// Unfit is told that an image does not run on an architecture, and reports whether new
-	// pods of the namespace with it are kept off that by now; nil leaves such pods waiting.
+	// Unfit is called for an image that does not run on an architecture. It reports whether admission already keeps new
+	// pods of the namespace with the image off it; nil leaves such pods waiting.
 	Unfit func(ctx context.Context, namespace, image, arch string) (kept bool, err error)
-	// Unwelcome is told that the target takes no pods of the owner, and reports whether new ones are kept off it by
-	// now; nil leaves such pods waiting.
+	// Unwelcome is called for an owner whose pods the target refuses. It reports whether admission already keeps new
+	// ones off the target; nil leaves such pods waiting.
 	Unwelcome func(ctx context.Context, namespace string, owner metav1.OwnerReference) (kept bool, err error)
-	// Keeps reports whether the target replaces pods that are their own record (package
-	// replacement); nil if it never does.
+	// Keeps reports whether the target replaces pods without a ReplicaSet (package replacement); nil is never.
 	Keeps func() bool
-	// HomeAddresses is what new pods on the target are made for, a value of
-	// policy.HomeAddressesAnnotation; "" is the target's own addresses.
+	// HomeAddresses is the value of policy.HomeAddressesAnnotation for new pods on the target; "" is the target's own
+	// addresses.
 	HomeAddresses func() string
-	// Moved is called after Addresses may answer differently; nil is not.
+	// Moved is called after the result of Addresses may have changed; may be nil.
 	Moved func()
-	// NoHomeAPI says that there is no way to home's API server, and none to wait for.
+	// NoHomeAPI: there will be no way to home's API server.
 	NoHomeAPI bool
 	Recorder  record.EventRecorder
 	Log       *slog.Logger
 }
 
-// Controller keeps the pods bound to a target's virtual nodes and what runs for them
-// on the target equal. See the package comment.
+// Controller reconciles the pods bound to a target's virtual nodes with their wrappers and pods on the target. See the
+// package comment.
 type Controller struct {
 	cfg   Config
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	ahead workqueue.TypedRateLimitingInterface[string] // namespaces, see Prepare
 	pods  bound
 	twins twins
-	// reconnect wakes what renews the watches.
+	// reconnect triggers the renewal of all watches.
 	reconnect chan struct{}
 
-	life context.Context // of Run; the twins', too
+	life context.Context // of Run, and of the twins
 
 	complaints complaints
 	ends       ends
 
 	unstarted unstarted                                          // see busy
-	open      func(ctx context.Context, home, name string) *twin // newTwin, but in tests
+	open      func(ctx context.Context, home, name string) *twin // newTwin, except in tests
 
 	mu        sync.Mutex
-	refused   map[types.UID]string    // why, of living pods
-	sent      map[types.UID]time.Time // when, by this process, of living pods
-	unsure    map[types.UID]bool      // living pods of which a create's answer was lost
-	requested map[types.UID]time.Time // when, of living pods: see takeBack
+	refused   map[types.UID]string    // reason, of living pods
+	sent      map[types.UID]time.Time // by this process, of living pods
+	unsure    map[types.UID]bool      // living pods whose create had an unknown outcome
+	requested map[types.UID]time.Time // of living pods: see takeBack
 }
 
 // New makes a Controller; Run starts it.
@@ -157,8 +155,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 }
 
-// attempt bounds one reconciliation: requests over a connection that is dead
-// would hold a worker, and there are few.
+// attempt bounds one reconciliation: requests over a dead connection would hold a worker, and there are few.
 const attempt = 30 * time.Second
 
 func (c *Controller) handle(ctx context.Context, k types.NamespacedName) {
@@ -171,7 +168,7 @@ func (c *Controller) handle(ctx context.Context, k types.NamespacedName) {
 		c.complaints.over(k)
 	case ctx.Err() != nil:
 	default:
-		// Conflicts only say that somebody was faster; being without a link is told once, by the node.
+		// A conflict only means that another writer was faster; the node reports a lost link, once.
 		if !apierrors.IsConflict(err) && !errors.Is(err, errNotYet) && c.cfg.Up() && c.complaints.isNews(k, err.Error(), time.Now()) {
 			c.cfg.Log.Warn("pod not in step with the target", "namespace", k.Namespace, "pod", k.Name, "err", err)
 		}
@@ -179,8 +176,7 @@ func (c *Controller) handle(ctx context.Context, k types.NamespacedName) {
 	}
 }
 
-// adopt watches the twins that the target holds from before, so that what
-// belongs to no pod of home any more is found and removed.
+// adopt watches the twins of earlier runs, so that wrappers without a home pod are found and removed.
 func (c *Controller) adopt(ctx context.Context) {
 	pause := changes.Backoff{First: 100 * time.Millisecond, Longest: 10 * time.Second}
 	held, err := c.cfg.Target.Twins(ctx)
@@ -194,7 +190,7 @@ func (c *Controller) adopt(ctx context.Context) {
 	}
 }
 
-// watch starts watching the twin, if it is not watched yet.
+// watch watches the twin, unless it is watched already.
 func (c *Controller) watch(home, name string) *twin {
 	return c.twins.ensure(home, name, func() *twin { return c.open(c.life, home, name) })
 }
@@ -219,7 +215,7 @@ func (c *Controller) newTwin(ctx context.Context, home, name string) *twin {
 	}
 	t := newTwin(ctx, c.cfg.Target.Client(), c.cfg.Cluster, home, name, &c.ends, changed, lost, c.followEvents, furnish)
 	if c.cfg.Moved != nil {
-		_, _ = t.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only on an informer that has ended
+		_, _ = t.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only on a stopped informer
 			AddFunc: func(any) { c.cfg.Moved() }, DeleteFunc: func(any) { c.cfg.Moved() },
 			UpdateFunc: func(was, is any) {
 				before, _ := addresses(was)
@@ -231,14 +227,13 @@ func (c *Controller) newTwin(ctx context.Context, home, name string) *twin {
 	return t
 }
 
-// Reconnect watches the target afresh, at once: watches that failed during a cut
-// may be pausing for half a minute.
+// Reconnect renews all watches at once: those that failed during a cut may pause for up to 30 s.
 func (c *Controller) Reconnect() {
 	changes.Poke(c.reconnect)
 }
 
-// checkTwin drops the watches of a twin that the target does not hold any more, or that
-// is on its way out, and reports whether it did.
+// checkTwin drops the watches of a twin that is gone from the target or being deleted there, and reports whether it
+// did.
 func (c *Controller) checkTwin(ctx context.Context, home string) (gone bool) {
 	held, err := c.cfg.Target.Twins(ctx)
 	if err != nil {
@@ -255,8 +250,8 @@ func (c *Controller) checkTwin(ctx context.Context, home string) (gone bool) {
 	return true
 }
 
-// Busy reports whether pods of the namespace that were sent away still live at
-// home. It is true until the pods of home were listed once.
+// Busy reports whether pods of the namespace that were sent away still exist at home. It is true until home's pods were
+// listed once.
 func (c *Controller) Busy(namespace string) bool {
 	if !c.pods.synced() {
 		return true
@@ -275,7 +270,7 @@ func (c *Controller) Busy(namespace string) bool {
 // Forget stops watching the twin of a namespace that is no longer offloaded.
 func (c *Controller) Forget(home string) { c.twins.drop(home) }
 
-// forget drops what is remembered of a pod that is gone.
+// forget drops the state of a pod that is gone.
 func (c *Controller) forget(home *corev1.Pod) {
 	c.mu.Lock()
 	delete(c.sent, home.UID)
@@ -285,7 +280,7 @@ func (c *Controller) forget(home *corev1.Pod) {
 	c.unstarted.done(home.UID)
 }
 
-// Resync looks at every pod again.
+// Resync queues every pod.
 func (c *Controller) Resync() { c.resyncNamespace("") }
 
 func (c *Controller) resyncNamespace(ns string) {
@@ -305,10 +300,10 @@ func (c *Controller) resyncNamespace(ns string) {
 	}
 }
 
-// ErrNotKnown is Away's answer until the target has told what it runs.
+// ErrNotKnown is the error of Away until the pods of the target were listed.
 var ErrNotKnown error = apierrors.NewServiceUnavailable("offload: the target has not told yet which pods it runs; try again in a moment")
 
-// Away tells under which name a pod of home runs on the target now.
+// Away returns the twin and the name under which a pod of home runs on the target.
 func (c *Controller) Away(namespace, name string) (twin, pod string, err error) {
 	home := c.home(types.NamespacedName{Namespace: namespace, Name: name})
 	if home == nil {
@@ -327,19 +322,17 @@ func (c *Controller) Away(namespace, name string) (twin, pod string, err error) 
 	return "", "", apierrors.NewServiceUnavailable("offload: pod " + name + " has not started on " + c.cfg.Target.Name() + " yet")
 }
 
-// On lists the pods of home that are bound to the virtual node. They are the cache's.
+// On lists the pods of home that are bound to the virtual node. They are shared with the cache.
 func (c *Controller) On(node string) []*corev1.Pod {
 	return slices.DeleteFunc(c.pods.list(), func(p *corev1.Pod) bool { return p.Spec.NodeName != node })
 }
 
-// Counts reports whether a pod counts wherever pods are counted: it runs or is to run. One that
-// has finished does not, nor one that was refused: it is nowhere.
+// Counts reports whether a pod is included in numbers of pods: it runs or will run. Finished and refused pods are not.
 func Counts(p *corev1.Pod) bool {
 	return !terminal(p.Status.Phase) && p.Status.Reason != ReasonRefused
 }
 
-// Counts tells how many pods that count are bound to the virtual node, and why others were
-// refused, by namespace/name.
+// Counts returns the number of pods of the virtual node that count, and why others were refused, by namespace/name.
 func (c *Controller) Counts(node string) (pods int, refused map[string]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -364,7 +357,7 @@ func (c *Controller) Counts(node string) (pods int, refused map[string]string) {
 	return pods, refused
 }
 
-// Images are those of the pods of home that are bound to the target, as they name them.
+// Images are the images of home's pods that are bound to the target, as the pods name them.
 func (c *Controller) Images() (out []string) {
 	for _, p := range c.pods.list() {
 		for _, of := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {

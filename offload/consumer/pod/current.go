@@ -2,9 +2,8 @@ package pod
 
 import corev1 "k8s.io/api/core/v1"
 
-// Current picks, of the pods that one wrapper made, the one that stands for the
-// pod of home: the youngest that lives; else one that ended and is not replaced;
-// else one that is on its way out. It is nil if there is none.
+// Current chooses, of the pods of one wrapper, the one that represents the home pod: the youngest that lives; otherwise
+// one that ended and is not replaced; otherwise one that is being deleted. It is nil without any.
 func Current(pods []*corev1.Pod) *corev1.Pod {
 	var best *corev1.Pod
 	for _, p := range pods {

@@ -8,20 +8,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// spec.activeDeadlineSeconds is kept by whoever decides away that a pod has ended for good:
-// the provider's kubelet with restartPolicy Never, the Job with OnFailure. One that is always
-// restarted is replaced away however it ends, so home ends it, when the link is there. The
-// pod fails at home as a kubelet has it fail.
+// spec.activeDeadlineSeconds is enforced away where a pod's final end is decided there: by the provider's kubelet with
+// restartPolicy Never, by the Job with OnFailure. With Always a pod is replaced away whatever ends it, so home enforces
+// the deadline, while the link is up. The pod then fails at home as a kubelet's would.
 
-// The reason and message of a kubelet.
+// The reason and message that a kubelet writes.
 const (
 	reasonDeadline  = "DeadlineExceeded"
 	messageDeadline = "Pod was active on the node longer than the specified deadline"
 )
 
-// timeLeft is how long a pod that home itself has to end may still run; ok is false of all
-// others, and of one that has not started. It counts by home's clock from the start, which is
-// told by the target's: never from before the pod was made, nor from a time to come.
+// timeLeft is how long a pod may still run if home enforces its deadline; ok is false for other pods and before the
+// start. It uses home's clock. The start is by the target's clock, so it is taken as not before the pod's creation and
+// not in the future.
 func timeLeft(home *corev1.Pod, now time.Time) (left time.Duration, ok bool) {
 	if home.Spec.ActiveDeadlineSeconds == nil || restart(home) != corev1.RestartPolicyAlways || home.Status.StartTime == nil {
 		return 0, false
@@ -37,8 +36,7 @@ func timeLeft(home *corev1.Pod, now time.Time) (left time.Duration, ok bool) {
 	return begun.Add(deadline).Sub(now), true
 }
 
-// expire ends away a pod whose deadline has passed, and has it fail at home when nothing of it
-// runs any more.
+// expire ends an away pod after its deadline, and makes the home pod fail when nothing of it runs any more.
 func (c *Controller) expire(ctx context.Context, home *corev1.Pod, t *twin) error {
 	have := t.wrappers(byUID, string(home.UID))
 	if standing := slices.DeleteFunc(slices.Clone(have), Wrapper.ending); len(standing) > 0 {
@@ -51,13 +49,13 @@ func (c *Controller) expire(ctx context.Context, home *corev1.Pod, t *twin) erro
 	}
 	st := *home.Status.DeepCopy()
 	st.Reason, st.Message = reasonDeadline, messageDeadline
-	if p := Current(t.podsOf(home.UID)); p != nil { // how its containers end is seen once
+	if p := Current(t.podsOf(home.UID)); p != nil { // records how its containers end
 		st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, p.Status.InitContainerStatuses, home.Spec.InitContainers, restart(home), nil)
 		st.ContainerStatuses = containers(home.Status.ContainerStatuses, p.Status.ContainerStatuses, home.Spec.Containers, restart(home), nil)
 		return c.writeStatus(ctx, home, st)
 	}
 	if len(have) > 0 {
-		return nil // its watch calls again
+		return nil // its watch queues it again
 	}
 	if stands, err := c.live(ctx, t, home); err != nil || stands {
 		if err == nil {

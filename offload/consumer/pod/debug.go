@@ -17,14 +17,13 @@ import (
 	"rivulet/offload/replacement"
 )
 
-// warned is how long a container that is refused waits before it ends: kubectl debug shows why
-// one waits, and looks at its logs where it has ended. Times in a status are whole seconds.
+// warned is how long a refused container waits before it ends: kubectl debug shows the reason of a waiting container,
+// and reads the logs of an ended one. Times in a status are whole seconds.
 const warned = 2 * time.Second
 
-// debug puts ephemeral containers (kubectl debug) that the pod has at home into the
-// away pod, each by itself. Like a kubelet it starts each once: not again in a pod that was made
-// in the place of the one it ran in. It returns the statuses of those that are refused: they
-// wait with the reason, and then have ended with it.
+// debug adds the home pod's ephemeral containers (kubectl debug) to the away pod, one by one. Like a kubelet it starts
+// each once: not again in a replacement of the pod in which it ran. It returns the statuses of refused ones: they wait
+// with the reason, and then end with it.
 func (c *Controller) debug(ctx context.Context, t *twin, home *corev1.Pod) (refused []corev1.ContainerStatus, err error) {
 	if len(home.Spec.EphemeralContainers) == 0 {
 		return nil, nil
@@ -72,15 +71,15 @@ func (c *Controller) debug(ctx context.Context, t *twin, home *corev1.Pod) (refu
 	return refused, errors.Join(errs...)
 }
 
-// refusedContainer is the status of a container that is not started. It waits; how it ends, and
-// since when that is known, is its last state.
+// refusedContainer is the status of a container that is not started. It waits; its end, and the time of the refusal,
+// are in its last state.
 func refusedContainer(name, image, why string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{Name: name, Image: image, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: ReasonRefused, Message: why}},
 		LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: ReasonRefused, Message: why, ExitCode: 128, FinishedAt: metav1.Now()}}}
 }
 
-// endRefused gives those of refused containers whose refusal was shown, as ended; left is how
-// long others are to be shown.
+// endRefused ends refused containers whose refusal was shown for long enough; left is the time until the others are
+// due.
 func endRefused(all []corev1.ContainerStatus, now time.Time) (ended []corev1.ContainerStatus, left time.Duration) {
 	for _, st := range all {
 		if !isRefused(&st) {
@@ -96,14 +95,13 @@ func endRefused(all []corev1.ContainerStatus, now time.Time) (ended []corev1.Con
 	return ended, left
 }
 
-// nobodys reports whether the pod was made for its node by name, is run once, and nobody makes it again.
-// kubectl debug node/NAME makes such a pod and waits for its container.
+// nobodys reports whether the pod names its node, runs once and has no controller. kubectl debug node/NAME makes such a
+// pod and waits for its container.
 func nobodys(p *corev1.Pod) bool {
 	return restart(p) == corev1.RestartPolicyNever && metav1.GetControllerOf(p) == nil && condition(&p.Status, corev1.PodScheduled) == nil
 }
 
-// turnDown makes of the status of a pod that is refused, and nobody's, one that ends, as a kubelet
-// does with pods that it cannot run.
+// turnDown makes the status of a refused pod without a controller final, like a kubelet's for a pod that it cannot run.
 func (c *Controller) turnDown(home *corev1.Pod, st *corev1.PodStatus) {
 	ended, left := endRefused(home.Status.ContainerStatuses, time.Now())
 	switch {
@@ -125,8 +123,7 @@ func isRefused(st *corev1.ContainerStatus) bool {
 	return st.State.Waiting != nil && st.State.Waiting.Reason == ReasonRefused && st.LastTerminationState.Terminated != nil
 }
 
-// awayDebuggers are the ephemeral containers that the away pod lacks and is to
-// have, and why others, by name, may not be there.
+// awayDebuggers are the ephemeral containers that the away pod still needs, and why others, by name, are refused.
 func awayDebuggers(home, away *corev1.Pod) (missing []corev1.EphemeralContainer, refused map[string]string) {
 	there := map[string]bool{}
 	for i := range away.Spec.EphemeralContainers {
@@ -162,7 +159,7 @@ func awayDebuggers(home, away *corev1.Pod) (missing []corev1.EphemeralContainer,
 	return missing, refused
 }
 
-// withRefused are the statuses of ephemeral containers, with those of refused ones.
+// withRefused adds the statuses of refused ephemeral containers.
 func withRefused(all, refused []corev1.ContainerStatus) []corev1.ContainerStatus {
 	for _, r := range refused {
 		if old := statusOf(all, r.Name); old != nil {
@@ -186,8 +183,8 @@ func reachesHome(away *corev1.Pod) bool {
 	return false
 }
 
-// debuggers gives the statuses of ephemeral containers, by name. One that is gone
-// with the pod it ran in has ended, nobody saw how.
+// debuggers returns the statuses of ephemeral containers, by name. One that is gone with its pod has ended, in an
+// unknown way.
 func debuggers(home *corev1.Pod, away []corev1.ContainerStatus) []corev1.ContainerStatus {
 	var out []corev1.ContainerStatus
 	for i := range home.Spec.EphemeralContainers {

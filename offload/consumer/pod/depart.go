@@ -15,13 +15,12 @@ import (
 	"rivulet/offload/replacement"
 )
 
-// depart takes a pod that is being deleted at home off the target, and lets it
-// go at home only when the target has said that it is gone there. While the
-// target cannot be reached the pod stays Terminating: a StatefulSet's pod or a
-// Job's must not start a second time elsewhere.
+// depart removes a pod that is being deleted at home from the target, and releases it at home only after the target has
+// confirmed that it is gone there. While the target is unreachable the pod stays Terminating: a pod of a StatefulSet or
+// a Job must not start a second time elsewhere.
 func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 	if cond := condition(&home.Status, OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse && !c.isUnsure(home) {
-		return c.release(ctx, home) // it never went away
+		return c.release(ctx, home) // it was never sent
 	}
 	t, err := c.watched(ctx, home.Namespace)
 	switch {
@@ -31,7 +30,7 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 		return c.release(ctx, home)
 	}
 	if !t.synced() {
-		return nil // the twin calls again
+		return nil // the twin queues it again
 	}
 	if have := t.wrappers(byUID, string(home.UID)); len(have) > 0 {
 		if standing := slices.DeleteFunc(slices.Clone(have), Wrapper.ending); len(standing) > 0 {
@@ -52,7 +51,7 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 	if p := Current(t.podsOf(home.UID)); p != nil {
 		return c.follow(ctx, home, Away{Pod: p})
 	}
-	// The caches say gone. They may lag behind our own create: ask the API.
+	// The caches may lag behind this process's own create, so the API is read.
 	if stands, err := c.live(ctx, t, home); err != nil || stands {
 		return cmp.Or(err, errNotYet)
 	}
@@ -64,9 +63,9 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 	return c.release(ctx, home)
 }
 
-// reportEnd reports that home knows how the pod's Job has ended, if it has. With the Job goes
-// whatever could tell, and who made a pod that vanished without a word makes it again. After a
-// cut the caches may still show a Job at work, so the API is asked.
+// reportEnd reports whether home has the end of the pod's Job, if there is one. The end is lost when the Job is
+// deleted, and the owner of a pod that vanished without an end makes it again. After a cut the caches may still show a
+// running Job, so the API is read.
 func (c *Controller) reportEnd(ctx context.Context, t *twin, home *corev1.Pod, w Wrapper) (bool, error) {
 	if w.Job == nil || terminal(home.Status.Phase) {
 		return true, nil
@@ -80,14 +79,14 @@ func (c *Controller) reportEnd(ctx context.Context, t *twin, home *corev1.Pod, w
 	case !ours(live, home.UID), !terminal(awayOf(t, home.UID, live).Finished):
 		return true, nil
 	case !terminal(awayOf(t, home.UID, w).Finished):
-		return false, errNotYet // the watches are about to show it, and the pod's last status
+		return false, errNotYet // the watches will bring it, with the pod's last status
 	}
-	return false, c.follow(ctx, home, awayOf(t, home.UID, live)) // what it writes calls again
+	return false, c.follow(ctx, home, awayOf(t, home.UID, live)) // its write queues the pod again
 }
 
-// sooner is the grace period to hand on to an away pod: home's, where it is shorter than what
-// the away pod has. The provider may have lowered that (docs/design/tenancy.md), and refuses a
-// deletion that asks for more. 0 would have the pod gone before its containers are.
+// sooner is the grace period to send for an away pod: home's, if it is shorter than the away pod's. The provider may
+// have lowered that one (docs/design/tenancy.md), and refuses a deletion that asks for more. It is never 0, which would
+// remove the pod before its containers.
 func sooner(grace *int64, away int64) *int64 {
 	if grace == nil || max(*grace, 1) >= away {
 		return nil
@@ -95,7 +94,7 @@ func sooner(grace *int64, away int64) *int64 {
 	return ptr.To(max(*grace, 1))
 }
 
-// hasten hands on a grace period that was shortened after the deletion.
+// hasten sends a grace period that was shortened after the deletion.
 func (t *twin) hasten(ctx context.Context, home *corev1.Pod) error {
 	for _, p := range t.podsOf(home.UID) {
 		if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil {
@@ -108,8 +107,8 @@ func (t *twin) hasten(ctx context.Context, home *corev1.Pod) error {
 	return nil
 }
 
-// deletePod deletes an away pod that ends by itself later; nothing is to be done without a
-// grace period, or where the provider has a bound of its own for it.
+// deletePod deletes an away pod, which ends by itself later. It does nothing without a grace period, or if the
+// provider's own bound applies.
 func (t *twin) deletePod(ctx context.Context, p *corev1.Pod, grace *int64) error {
 	if grace == nil {
 		return nil
@@ -121,7 +120,7 @@ func (t *twin) deletePod(ctx context.Context, p *corev1.Pod, grace *int64) error
 	return ignoreGone(err)
 }
 
-// heldUp tells of a provider that refuses to end the pod.
+// heldUp reports, in an event, that the provider refuses to end the pod.
 func (c *Controller) heldUp(home *corev1.Pod, err error) error {
 	if replacement.Refused(err) {
 		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, ReasonNotEnded, "%s refuses to end this pod, which runs on there, and is asked again: %v", c.cfg.Target.Name(), err)
@@ -129,7 +128,7 @@ func (c *Controller) heldUp(home *corev1.Pod, err error) error {
 	return err
 }
 
-// release writes how the pod ended and lets it go.
+// release writes how the pod ended and lets it be deleted at home.
 func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
 	c.accepted(home.UID)
 	c.forget(home)
@@ -139,13 +138,12 @@ func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
 	err := c.cfg.Home.CoreV1().Pods(home.Namespace).Delete(ctx, home.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &home.UID}})
 	if apierrors.IsConflict(err) {
-		return nil // another pod of that name by now
+		return nil // another pod has that name now
 	}
 	return ignoreGone(err)
 }
 
-// sweep removes what stands on the target for earlier pods of this name. home is
-// the pod that has the name now, or nil.
+// sweep removes what the target still has for earlier pods of this name. home is the pod with that name, or nil.
 func (c *Controller) sweep(ctx context.Context, t *twin, k types.NamespacedName, home *corev1.Pod) error {
 	for _, w := range t.wrappers(byName, k.Name) {
 		if home != nil && ours(w, home.UID) {
@@ -158,8 +156,8 @@ func (c *Controller) sweep(ctx context.Context, t *twin, k types.NamespacedName,
 	return c.sweepTokens(ctx, t, k, home)
 }
 
-// removeOrphan deletes a wrapper after home's API has confirmed that its pod is
-// no more; a cache that has not caught up must never end a running pod.
+// removeOrphan deletes a wrapper after home's API has confirmed that its pod is gone; an outdated cache must never end
+// a running pod.
 func (c *Controller) removeOrphan(ctx context.Context, t *twin, w Wrapper) error {
 	obj := w.Object()
 	if w.ending() {
@@ -173,7 +171,7 @@ func (c *Controller) removeOrphan(ctx context.Context, t *twin, w Wrapper) error
 	return t.remove(ctx, w, nil)
 }
 
-// confirmGone asks home's API; errNotYet says that the pod is there.
+// confirmGone reads home's API; errNotYet means that the pod exists.
 func (c *Controller) confirmGone(ctx context.Context, t *twin, name, uid string) error {
 	p, err := c.cfg.Home.CoreV1().Pods(t.home).Get(ctx, name, metav1.GetOptions{})
 	switch {

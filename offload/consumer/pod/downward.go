@@ -6,9 +6,8 @@ import (
 	"rivulet/offload/policy"
 )
 
-// A pod asks for its own name, namespace and UID through the downward API. It
-// means those it has at home, so the references are redirected to where Wrap
-// keeps them. Addresses are left here: see toldByProvider.
+// A pod reads its own name, namespace and UID through the downward API. It needs those of home, so the references are
+// redirected to where Wrap stores them. Addresses are not redirected here: see toldByProvider.
 var redirected = map[string]string{
 	"metadata.name":      "metadata.annotations['" + policy.HomePodAnnotation + "']",
 	"metadata.namespace": "metadata.annotations['" + policy.HomeNamespaceAnnotation + "']",

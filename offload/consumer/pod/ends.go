@@ -14,17 +14,17 @@ import (
 	"rivulet/offload/policy"
 )
 
-// reasonUnknown is a kubelet's word for a container whose exit nobody saw.
+// reasonUnknown is a kubelet's reason for a container with an unknown exit.
 const reasonUnknown = "ContainerStatusUnknown"
 
-// ends are the last states of away pods that end, by the pod of home. A watch shows how a pod
-// ended together with its end, and a cache keeps nothing of what is gone.
+// ends are the last states of ending away pods, by the home pod. A watch delivers how a pod ended together with its
+// deletion, and a cache keeps nothing of deleted objects.
 type ends struct {
 	mu sync.Mutex
 	of map[types.UID]*corev1.Pod
 }
 
-// note is called with each state before a cache shows it.
+// note is called with each state before a cache has it.
 func (e *ends) note(p *corev1.Pod) {
 	if p.DeletionTimestamp == nil && !terminal(p.Status.Phase) {
 		return
@@ -46,7 +46,7 @@ func (e *ends) get(uid types.UID) *corev1.Pod {
 	return e.of[uid]
 }
 
-// keep forgets all pods of that name but the one that has it now, or nil.
+// keep drops all pods of that name except the one that has it now, or nil.
 func (e *ends) keep(k types.NamespacedName, home *corev1.Pod) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -55,9 +55,9 @@ func (e *ends) keep(k types.NamespacedName, home *corev1.Pod) {
 	})
 }
 
-// endPolicy has the Job of a pod that is never restarted keep, in its condition Failed, how that pod
-// ended: the pod may be gone from the target before home has seen it. Upstream writes the message,
-// and a pod stays until it is written.
+// endPolicy makes the Job of a pod with restartPolicy Never record, in its condition Failed, how that pod ended: the
+// pod may be gone from the target before home has seen its end. Kubernetes writes the message, and keeps the pod until
+// it is written.
 func endPolicy() *batchv1.PodFailurePolicy {
 	return &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{
 		{Action: batchv1.PodFailurePolicyActionFailJob, OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue}}},
@@ -65,7 +65,7 @@ func endPolicy() *batchv1.PodFailurePolicy {
 	}}
 }
 
-// ofJob is what a Job says of its pod.
+// ofJob is the pod's state by its Job.
 func ofJob(job *batchv1.Job) (a Away) {
 	for _, cond := range job.Status.Conditions {
 		switch {
@@ -85,7 +85,7 @@ func ofJob(job *batchv1.Job) (a Away) {
 	return a
 }
 
-// keptEnd reads what endPolicy has a Job keep. Of a pod that was disrupted there is no container.
+// keptEnd parses the message that endPolicy causes. A disrupted pod has no container in it.
 func keptEnd(message string) (container string, code int32) {
 	var pod string
 	if n, _ := fmt.Sscanf(message, "Container %s for pod %s failed with exit code %d", &container, &pod, &code); n < 3 {
@@ -94,7 +94,7 @@ func keptEnd(message string) (container string, code int32) {
 	return container, code
 }
 
-// withEnd is the pod of home with how its away pod last ended, as far as that was seen.
+// withEnd is the home pod with the last seen state of its away pod.
 func withEnd(home, last *corev1.Pod) *corev1.Pod {
 	home = home.DeepCopy()
 	if last == nil || terminal(home.Status.Phase) {
@@ -124,8 +124,8 @@ func ended(c *corev1.ContainerStatus, code int32, reason, message string) corev1
 
 const messageUnseen = "the container was gone before its exit was seen"
 
-// unseen is the state of a container that ran and whose exit nobody saw. A code would be
-// invented, and taken for the program's by a Job's podFailurePolicy. What never ran waits on.
+// unseen is the state of a container that ran and whose exit is unknown. An exit code would be invented, and a Job's
+// podFailurePolicy would take it for the program's. A container that never ran stays waiting.
 func unseen(c *corev1.ContainerStatus) corev1.ContainerState {
 	if c.ContainerID == "" && c.State.Running == nil {
 		return c.State
@@ -133,8 +133,8 @@ func unseen(c *corev1.ContainerStatus) corev1.ContainerState {
 	return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonUnknown, Message: messageUnseen}}
 }
 
-// disrupted says of a pod that it did not fail by itself, as Kubernetes says it of pods that
-// are lost with their node.
+// disrupted is the condition by which Kubernetes marks pods that did not fail by themselves, as those lost with their
+// node.
 func disrupted(message string) corev1.PodCondition {
 	return corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: ReasonGone, Message: message, LastTransitionTime: metav1.Now()}
 }

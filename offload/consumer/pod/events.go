@@ -21,37 +21,34 @@ import (
 	"rivulet/offload/watch"
 )
 
-// What a provider says of an away pod, and what keeps its wrapper from making one,
-// is said at home of the pod of home: one event there for each here, with the same
-// count. Its name is made of the other's UID, so that after a restart it is found
-// again; whether it has to be written is told by what home has, read once.
+// The provider's events on an away pod or its wrapper are copied to the home pod: one event for each, with the same
+// count. Its name is made of the original's UID, so that it is found after a restart. Home's events are read once, to
+// find what is copied already.
 
-// EventReporter marks events at home that are a provider's. Who said it there is in
-// their source.
+// EventReporter marks events at home that are copies; their source has the original's reporter.
 const EventReporter = "rivulet.dev/away"
 
 const (
-	eventTries = 6 // for the pod's own arrival, about three seconds
-	// A provider's word is cheap; home's datastore is not.
+	eventTries = 6 // until the pod itself has arrived, about 3 s
+	// The provider can produce any number of events; home's datastore cannot store them.
 	eventsPerSecond, eventsAtOnce = 5, 200
 	maxEventMessage               = 1024
-	// eventBacklog is how many may wait before only warnings are carried.
+	// eventBacklog is the queue length above which only warnings are copied.
 	eventBacklog = 500
-	// selfMending is how long a wrapper may be without a pod before home is warned of it:
-	// nobody at home has made a ReplicaSet, and a quota that follows demand lets the pod in
-	// by then.
+	// selfMending is how long a wrapper may be without a pod before home gets a warning. Home did not make the
+	// ReplicaSet that the warning is about, and a quota that follows demand usually admits the pod in that time.
 	selfMending = 10 * time.Second
 )
 
-// copiedEvents is what home has, by name: the count last written; and since when this process
-// holds back what may mend itself.
+// copiedEvents are home's events, by name: the count last written, and since when a warning that may resolve itself is
+// held back.
 type copiedEvents struct {
 	mu     sync.Mutex
 	counts map[string]int32
 	held   map[string]time.Time
 }
 
-// hold says for how much longer the named event is to wait.
+// hold returns how much longer the named event is held back.
 func (t *copiedEvents) hold(name string, now time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +79,7 @@ func (t *copiedEvents) drop(name string) {
 	delete(t.held, name)
 }
 
-// followEvents carries the twin's events home until ctx ends.
+// followEvents copies the twin's events to home until ctx ends.
 func (c *Controller) followEvents(ctx context.Context, t *twin) {
 	if !cache.WaitForCacheSync(ctx.Done(), t.pods.HasSynced, t.sets.HasSynced, t.jobs.HasSynced) {
 		return
@@ -101,7 +98,7 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 		}
 	}
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) },
-		DeleteFunc: func(obj any) { // they end at home by themselves
+		DeleteFunc: func(obj any) { // home's copies expire by themselves
 			if e, ok := obj.(*corev1.Event); ok {
 				told.drop(eventName(e))
 			}
@@ -137,10 +134,10 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 	}
 }
 
-// copyEvent writes one at home, unless it is there. It reports false if a later try may succeed.
+// copyEvent writes one event at home, unless it is there. It reports false if a retry may succeed.
 func (c *Controller) copyEvent(ctx context.Context, t *twin, e *corev1.Event, told *copiedEvents) bool {
 	if e.Type != corev1.EventTypeWarning && (e.InvolvedObject.Kind != "Pod" || e.Reason == "Scheduled") {
-		return true // that a wrapper made its pod, and which of the provider's nodes has it, is nobody's news
+		return true // a made pod and its node at the provider are of no interest at home
 	}
 	pod, about := t.subject(&e.InvolvedObject)
 	if !about {
@@ -168,13 +165,13 @@ func (c *Controller) copyEvent(ctx context.Context, t *twin, e *corev1.Event, to
 		told.set(want.Name, want.Count)
 		return true
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
-		return true // the namespace is going, or home's API server will never take it
+		return true // the namespace is being deleted, or home's API server refuses the event for good
 	}
 	return false
 }
 
-// mends reports whether what an event warns of, that a wrapper could make no pod, is no more;
-// if it may still mend itself, when to look again.
+// mends reports whether the cause of an event, that a wrapper could make no pod, is resolved; otherwise when to check
+// again, if it may still resolve itself.
 func (t *twin) mends(e *corev1.Event, told *copiedEvents) (mended bool, wait time.Duration) {
 	if e.Reason != "FailedCreate" || e.InvolvedObject.Kind != "ReplicaSet" && e.InvolvedObject.Kind != "Job" {
 		return false, 0
@@ -186,10 +183,10 @@ func (t *twin) mends(e *corev1.Event, told *copiedEvents) (mended bool, wait tim
 	return false, max(told.hold(eventName(e), time.Now()), 0)
 }
 
-// subject returns the object in the twin that an event is about, nil if it is not
-// there (yet); about is false if the event is not of an object of ours.
+// subject returns the object in the twin that an event is about, nil if it is not in the cache (yet); about is false
+// for events on other objects.
 func (t *twin) subject(ref *corev1.ObjectReference) (found metav1.Object, about bool) {
-	if ref.Kind == "PersistentVolumeClaim" { // who waits for it wants to know
+	if ref.Kind == "PersistentVolumeClaim" { // its event explains why a pod waits
 		pod := t.userOf(ref.Name)
 		return pod, pod != nil
 	}
@@ -213,7 +210,7 @@ func eventName(e *corev1.Event) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// homeEvent is what home says of its pod when the target says e of the away object.
+// homeEvent is home's copy of event e on the away object.
 func homeEvent(e *corev1.Event, twin, home string, away metav1.Object, target string) *corev1.Event {
 	pod := away.GetAnnotations()[policy.HomePodAnnotation]
 	out := &corev1.Event{
@@ -225,7 +222,7 @@ func homeEvent(e *corev1.Event, twin, home string, away metav1.Object, target st
 		ReportingController: EventReporter, ReportingInstance: target,
 		Message: e.Message,
 	}
-	names := []string{away.GetName(), pod, twin, home} // the twin's name has home's ID in it: no other word is that
+	names := []string{away.GetName(), pod, twin, home} // the twin's name contains home's ID
 	if uid := string(away.GetUID()); uid != "" {
 		names = append(names, uid, string(out.InvolvedObject.UID))
 	}

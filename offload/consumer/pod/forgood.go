@@ -17,35 +17,35 @@ import (
 	"rivulet/offload/replacement"
 )
 
-// What home's admission does not keep from a target, the target itself may refuse: for now, and the pod waits, or for
-// good. Then it is OffloadRefused, with the target's words, which name the field. Where its namespace may run at home it
-// is evicted as soon as its successor is kept off this target.
+// A target may refuse a pod that home's admission lets through: for now, and the pod waits, or for good. Then the pod
+// is OffloadRefused, with the target's message, which names the field. If its namespace may run at home, it is evicted
+// as soon as its successor is kept off this target.
 //
-//	a pod that is its own record   is refused when it is made
-//	one of a ReplicaSet or a Job   is refused to a controller there: without one after unmadeFirst the target is asked for
-//	                               it by a dry run, and what would make it is taken back
+// 	a pod that is its own record   is refused on creation
+// 	one of a ReplicaSet or a Job   is refused to a controller there: without a pod after unmadeFirst the target is
+// 	                               queried by a dry run, and the wrapper is removed
 
 const (
 	unmadeFirst = 10 * time.Second
-	// anew is how long a pod that was refused for good waits until it is tried again: owners change their rules.
+	// anew is the time after which a pod that was refused for good is tried again: owners change their rules.
 	anew = 5 * time.Minute
 )
 
-// refuseForGood refuses a pod that this target does not take as it is.
+// refuseForGood refuses a pod that this target does not accept as it is.
 func (c *Controller) refuseForGood(ctx context.Context, home *corev1.Pod, why string) error {
 	refused, err := c.refuse(ctx, home, why)
 	if err != nil || !refused {
 		return err
 	}
 	c.mu.Lock()
-	delete(c.sent, home.UID) // nothing stands: refuse has a proof
+	delete(c.sent, home.UID) // nothing is there: refuse has a proof
 	c.requested[home.UID] = time.Now()
 	c.mu.Unlock()
 	c.queue.AddAfter(keyOf(home), anew)
 	return c.comeHome(ctx, home)
 }
 
-// isTurnedDown reports whether a pod was refused for good so little ago that it is not tried again.
+// isTurnedDown reports whether a pod was refused for good less than anew ago.
 func (c *Controller) isTurnedDown(home *corev1.Pod) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,17 +53,18 @@ func (c *Controller) isTurnedDown(home *corev1.Pod) bool {
 	return home.Status.Reason == ReasonRefused && since >= 0 && since < anew
 }
 
-// comeHome evicts a pod that was refused for good, if its namespace may run at home and its successor is kept off this target.
+// comeHome evicts a pod that was refused for good, if its namespace may run at home and its successor is kept off this
+// target.
 func (c *Controller) comeHome(ctx context.Context, home *corev1.Pod) error {
 	owner := metav1.GetControllerOf(home)
 	if owner == nil || owner.Kind == "DaemonSet" || c.cfg.Unwelcome == nil {
-		return nil // nobody would make another, or on the same node
+		return nil // it would not be replaced, or on the same node
 	}
 	ns, err := c.cfg.Home.CoreV1().Namespaces().Get(ctx, home.Namespace, metav1.GetOptions{})
 	if err != nil {
 		return ignoreGone(err)
 	}
-	if now, _ := c.cfg.Parse(ns); now.When != policy.Burst && now.When != policy.Any { // what is not understood is off
+	if now, _ := c.cfg.Parse(ns); now.When != policy.Burst && now.When != policy.Any { // an invalid label counts as off
 		return nil
 	}
 	kept, err := c.cfg.Unwelcome(ctx, home.Namespace, *owner)
@@ -73,7 +74,7 @@ func (c *Controller) comeHome(ctx context.Context, home *corev1.Pod) error {
 	return c.evict(ctx, home)
 }
 
-// evict has a pod's owner make another, as its PodDisruptionBudget allows.
+// evict evicts the pod, so that its owner makes another, if its PodDisruptionBudget allows.
 func (c *Controller) evict(ctx context.Context, home *corev1.Pod) error {
 	err := Evict(ctx, c.cfg.Home, home)
 	if apierrors.IsTooManyRequests(err) {
@@ -82,7 +83,7 @@ func (c *Controller) evict(ctx context.Context, home *corev1.Pod) error {
 	return ignoreGone(err)
 }
 
-// Evict has just this pod evicted, if its PodDisruptionBudget allows.
+// Evict evicts exactly this pod, if its PodDisruptionBudget allows.
 func Evict(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) error {
 	return client.CoreV1().Pods(p.Namespace).EvictV1(ctx, &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
@@ -90,7 +91,7 @@ func Evict(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) erro
 	})
 }
 
-// setRefused keeps why a pod is refused, and returns what was kept before.
+// setRefused stores why a pod is refused, and returns the previous reason.
 func (c *Controller) setRefused(home *corev1.Pod, why string) (before string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +99,7 @@ func (c *Controller) setRefused(home *corev1.Pod, why string) (before string) {
 	return before
 }
 
-// rehearse asks the target for the pod that the wrapper would have, without making it. The error is a refusal for good.
+// rehearse creates the wrapper's pod on the target by a dry run. The error is a refusal for good.
 func (c *Controller) rehearse(ctx context.Context, t *twin, w Wrapper) error {
 	template := w.template()
 	_, err := t.client.CoreV1().Pods(t.name).Create(ctx, &corev1.Pod{Spec: template.Spec,
@@ -110,14 +111,14 @@ func (c *Controller) rehearse(ctx context.Context, t *twin, w Wrapper) error {
 	return err
 }
 
-// isRefused reports whether the pod was refused when it was tried last.
+// isRefused reports whether the last attempt to send the pod was refused.
 func (c *Controller) isRefused(home *corev1.Pod) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.refused[home.UID] != "" || home.Status.Reason == ReasonRefused
 }
 
-// takeBack takes a wrapper back of which the target refuses the pod for good, and reports whether it does. The pod is refused
+// takeBack removes a wrapper whose pod the target refuses for good, and reports whether it does. The pod is refused
 // when the wrapper is gone.
 func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, have Wrapper) (bool, error) {
 	if home.Status.StartTime != nil || have.ending() || hasRun(have) || len(t.podsOf(home.UID)) > 0 ||
@@ -128,10 +129,10 @@ func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, ha
 	at, known := c.requested[home.UID]
 	due := at.Add(anew)
 	if !known {
-		due = c.sent[home.UID].Add(unmadeFirst) // long ago if it was an earlier process
+		due = c.sent[home.UID].Add(unmadeFirst) // long ago after a restart
 	}
 	c.mu.Unlock()
-	if wait := time.Until(due); wait > 0 && wait <= anew { // a clock that was set back holds nothing up
+	if wait := time.Until(due); wait > 0 && wait <= anew { // not delayed by a clock that was set back
 		c.queue.AddAfter(keyOf(home), wait)
 		return false, nil
 	}
@@ -147,7 +148,7 @@ func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, ha
 	return true, c.twinError(ctx, t, t.remove(ctx, have, nil))
 }
 
-// hasRun reports whether a pod of the wrapper may have begun; a pod is its own.
+// hasRun reports whether a pod of the wrapper may have started; a wrapper that is a pod counts as its own.
 func hasRun(w Wrapper) bool {
 	switch {
 	case w.Job != nil:

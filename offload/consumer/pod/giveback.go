@@ -7,14 +7,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// giveBack evicts a pod whose namespace is not offloaded any more. Its
-// PodDisruptionBudget decides when: until then it runs on where it is, and says
-// what it waits for.
+// giveBack evicts a pod whose namespace is no longer offloaded. Its PodDisruptionBudget decides when: until then it
+// runs where it is, with the reason in an event.
 func (c *Controller) giveBack(ctx context.Context, home *corev1.Pod) error {
 	err := Evict(ctx, c.cfg.Home, home)
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return nil // it is deleted with its namespace, and comes by here again then
+		return nil // deleted with its namespace, which queues it again
 	case err == nil:
 		c.accepted(home.UID)
 		c.cfg.Recorder.Event(home, corev1.EventTypeNormal, "OffloadEnded", "namespace is no longer offloaded; the pod is given back")

@@ -20,16 +20,16 @@ import (
 	"rivulet/offload/policy"
 )
 
-// servicesMap is the ConfigMap in a twin with the variables of home's Services. It is written
-// before a pod that takes them is sent, where it differs.
+// servicesMap is the ConfigMap in a twin with the environment variables of home's Services. If it is outdated, it is
+// written before a pod that uses it is sent.
 const servicesMap = "rivulet-home-services"
 
-// maxLinks bounds the variables of Services, bytes: a provider takes no ConfigMap of any size.
+// maxLinks bounds the variables of Services, in bytes: a provider refuses ConfigMaps above a size.
 const maxLinks = 512 << 10
 
-// withHomeAddresses makes the template one for a provider that translates home's addresses:
-// what the pod is told of Services, and of itself (policy.HomeAddressesOfPods), are these. It
-// is done once, when the pod is sent; the annotation has made, for good.
+// withHomeAddresses adapts the template to a provider that translates home's addresses: the addresses that the pod gets
+// of Services and of itself (policy.HomeAddressesOfPods) are home's. This is decided once, when the pod is sent, and
+// recorded in the annotation.
 func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in *twin, t *corev1.PodTemplateSpec, made string) error {
 	api, err := c.cfg.Home.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in
 	if !ptr.Deref(t.Spec.EnableServiceLinks, true) {
 		return nil
 	}
-	t.Spec.EnableServiceLinks = ptr.To(false) // the provider's are of its own addresses
+	t.Spec.EnableServiceLinks = ptr.To(false) // the provider's variables have its own addresses
 	services, err := c.addServices(ctx, in, false)
 	if err != nil {
 		return err
@@ -66,19 +66,19 @@ func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in
 	return nil
 }
 
-// links are the variables that were written into a twin last.
+// links are the variables last written into a twin.
 type links struct {
 	mu   sync.Mutex
 	data map[string]string
 	at   time.Time
 }
 
-// addServices writes the variables of home's Services into the twin, unless they are there;
-// afresh has that looked up. tooMany is not zero if they are not written for their size.
+// addServices writes the variables of home's Services into the twin, unless they are there; afresh skips the memory of
+// the last write. tooMany is not zero if they are too large to be written.
 func (c *Controller) addServices(ctx context.Context, t *twin, afresh bool) (tooMany int, err error) {
 	t.links.mu.Lock()
 	defer t.links.mu.Unlock()
-	// From the API server's cache: a kubelet goes by one, too.
+	// From the API server's cache, as for a kubelet.
 	services, err := c.cfg.Home.CoreV1().Services(t.home).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return 0, fmt.Errorf("offload: the Services of the pod: %w", err)
@@ -113,7 +113,7 @@ func (c *Controller) addServices(ctx context.Context, t *twin, afresh bool) (too
 	return 0, nil
 }
 
-// keepServices writes the variables again where a container of the pod cannot be made without them.
+// keepServices writes the variables again if a container of the pod cannot be created without them.
 func (c *Controller) keepServices(ctx context.Context, t *twin, away *corev1.Pod) error {
 	if away == nil || !derives(&away.Spec, servicesMap) {
 		return nil
@@ -127,9 +127,9 @@ func (c *Controller) keepServices(ctx context.Context, t *twin, away *corev1.Pod
 	return nil
 }
 
-// leaveToProvider has the provider tell the pod its address at home, which is not known before
-// the pod has a network: the variables that take it, and /etc/hosts, are read from a volume
-// that the provider fills then. An address that the provider's API server shows is its own.
+// leaveToProvider makes the provider supply the pod's address at home, which is not known before the pod has a network:
+// variables with it, and /etc/hosts, are read from a volume that the provider fills then. The address in the provider's
+// API server is not home's.
 func leaveToProvider(s *corev1.PodSpec) {
 	s.Volumes = append(s.Volumes, corev1.Volume{Name: policy.HomeVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
@@ -145,7 +145,7 @@ func leaveToProvider(s *corev1.PodSpec) {
 
 const hostsFile = "/etc/hosts"
 
-// addressAtHome has variables that take the pod's address take the one at home.
+// addressAtHome makes variables with the pod's address have the one at home.
 func addressAtHome(env []corev1.EnvVar) {
 	for i := range env {
 		if from := env[i].ValueFrom; from != nil && from.FieldRef != nil && (from.FieldRef.FieldPath == "status.podIP" || from.FieldRef.FieldPath == "status.podIPs") {
@@ -154,7 +154,7 @@ func addressAtHome(env []corev1.EnvVar) {
 	}
 }
 
-// withSameAddresses keeps of an away pod what it was told when it was sent.
+// withSameAddresses keeps the addresses with which an away pod was sent.
 func withSameAddresses(want, have *corev1.PodTemplateSpec) {
 	if v, told := have.Annotations[policy.HomeAddressesAnnotation]; told {
 		want.Annotations[policy.HomeAddressesAnnotation] = v
@@ -162,8 +162,8 @@ func withSameAddresses(want, have *corev1.PodTemplateSpec) {
 	}
 }
 
-// serviceLinks are the variables that a kubelet at home would set for the Services of a
-// namespace (k8s.io/kubernetes/pkg/kubelet/envvars).
+// serviceLinks are the variables that a kubelet at home would set for a namespace's Services
+// (k8s.io/kubernetes/pkg/kubelet/envvars).
 func serviceLinks(services []corev1.Service) map[string]string {
 	out := map[string]string{}
 	add := func(name, value string) { out[name] = value }

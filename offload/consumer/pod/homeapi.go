@@ -9,17 +9,15 @@ import (
 	"rivulet/offload/homeapi"
 )
 
-// toHomeAPI makes home's API server what an away pod finds where every pod finds
-// its cluster's: in KUBERNETES_SERVICE_* and under the names of the Service
-// kubernetes. api is the address of the Service that leads there. The names are in
-// /etc/hosts, because that works whatever the pod's DNS policy is; the certificate
-// of home's API server has them, and not the address.
+// toHomeAPI puts home's API server where a pod expects its cluster's: in KUBERNETES_SERVICE_* and under the names of
+// Service kubernetes. api is the address of the Service that leads there. The names are in /etc/hosts, because that
+// works with every DNS policy of a pod; the certificate of home's API server has these names, and not the address.
 func toHomeAPI(s *corev1.PodSpec, namespace, api string) {
 	names := []string{homeapi.Host, homeapi.Host + ".cluster.local", "kubernetes.default"}
 	if namespace == metav1.NamespaceDefault {
 		names = append(names, "kubernetes")
 	}
-	// Last: what the pod itself says of a name comes first.
+	// Last, since the pod's own entries take precedence.
 	s.HostAliases = append(s.HostAliases, corev1.HostAlias{IP: api, Hostnames: names})
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
 		for i := range list {
@@ -28,8 +26,8 @@ func toHomeAPI(s *corev1.PodSpec, namespace, api string) {
 	}
 }
 
-// derivedFrom has the container take variables from a ConfigMap of the twin, before any that it
-// says itself: what a kubelet derives has the lowest precedence, and others may refer to it.
+// derivedFrom makes the container take variables from a ConfigMap of the twin, before its own sources: derived
+// variables have the lowest precedence, and others may refer to them.
 func derivedFrom(configMap string, c *corev1.Container) {
 	c.EnvFrom = slices.Insert(c.EnvFrom, 0, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{
 		LocalObjectReference: corev1.LocalObjectReference{Name: configMap}}})
@@ -44,8 +42,8 @@ func derives(s *corev1.PodSpec, configMap string) bool {
 	})
 }
 
-// homeAuthority redirects what means the certificate authority of the pod's own
-// cluster: the ConfigMap of that name in the twin is the provider's.
+// homeAuthority redirects references to the certificate authority of the pod's own cluster: the ConfigMap of that name
+// in the twin is the provider's.
 func homeAuthority(s *corev1.PodSpec) {
 	for i := range s.Volumes {
 		if m := s.Volumes[i].ConfigMap; m != nil {

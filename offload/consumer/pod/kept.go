@@ -10,11 +10,11 @@ import (
 	"rivulet/offload/replacement"
 )
 
-// Where the provider keeps pods (package replacement), one that is always restarted needs no
-// ReplicaSet: the away pod is its own record. A ReplicaSet is made where the provider
-// refuses the pod, for that waits for room by itself; what was made with one keeps it.
+// If the provider replaces pods itself (package replacement), a pod with restartPolicy Always needs no ReplicaSet: the
+// away pod is its own record. A ReplicaSet is made if the provider refuses the pod, since a ReplicaSet waits for
+// capacity by itself. Existing ReplicaSets stay.
 
-// keeps reports whether the target keeps pods now.
+// keeps reports whether the target replaces pods itself now.
 func (c *Controller) keeps() bool { return c.cfg.Keeps != nil && c.cfg.Keeps() }
 
 // asRecord is the pod that a ReplicaSet would make, as its own record.
@@ -25,8 +25,7 @@ func asRecord(w Wrapper, home *corev1.Pod) Wrapper {
 	return Wrapper{Pod: p}
 }
 
-// mode says whether two may run for one pod for a moment: a ReplicaSet at home would do
-// the same, nobody else would.
+// mode reports whether two pods may run for one for a moment, as they may with a ReplicaSet at home only.
 func mode(home *corev1.Pod) replacement.Mode {
 	if c := metav1.GetControllerOf(home); c != nil && c.Kind == "ReplicaSet" {
 		return replacement.AtOnce
@@ -34,7 +33,7 @@ func mode(home *corev1.Pod) replacement.Mode {
 	return replacement.AfterEnd
 }
 
-// like is what stands for the pod as the wrapper's kind has it.
+// like converts want to the kind of wrapper that exists.
 func like(have, want Wrapper, home *corev1.Pod) Wrapper {
 	if have.Pod != nil && want.ReplicaSet != nil {
 		return asRecord(want, home)
@@ -42,13 +41,12 @@ func like(have, want Wrapper, home *corev1.Pod) Wrapper {
 	return want
 }
 
-// ending reports whether the wrapper is on its way out, and will not be back.
+// ending reports whether the wrapper is being deleted for good.
 func (w Wrapper) ending() bool {
 	return w.Object().GetDeletionTimestamp() != nil && (w.Pod == nil || !replacement.Kept(w.Pod))
 }
 
-// records lists those with the given index value, the one that stands for the pod of
-// home first.
+// records lists the records with the index value, the current one of the home pod first.
 func (t *twin) records(index, value string) []Wrapper {
 	objs, _ := t.pods.GetIndexer().ByIndex(index, value)
 	var pods []*corev1.Pod

@@ -9,12 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ReasonMisfit is the event of a pod whose image does not run on the node's platform.
+// ReasonMisfit is the event on a pod whose image does not run on the node's platform.
 const ReasonMisfit = "ImagePlatform"
 
-// Mismatch returns the image of the away pod that does not run on the machine it is on,
-// and the provider's words for that; empty if there is none that is known not to. It is
-// pure.
+// Mismatch returns the image of the away pod that does not run on its machine, with the provider's message; empty if
+// none is known. It is pure.
 func Mismatch(home, away *corev1.Pod) (image, words string) {
 	if away == nil || terminal(away.Status.Phase) {
 		return "", ""
@@ -41,7 +40,7 @@ func Mismatch(home, away *corev1.Pod) (image, words string) {
 				}
 			}
 			for _, text := range said {
-				// containerd's words for an index without the platform, the kernel's for a binary of another.
+				// containerd's message for an index without the platform, the kernel's for a binary of another.
 				if images[c.Name] != "" && (strings.Contains(text, "no match for platform") || strings.Contains(text, "exec format error")) {
 					return images[c.Name], text
 				}
@@ -51,9 +50,8 @@ func Mismatch(home, away *corev1.Pod) (image, words string) {
 	return "", ""
 }
 
-// mismatch hands a pod back whose image does not run on the node's platform. It waits
-// until the API server keeps the pod's successor off that platform. A pod that nobody
-// makes again stays, and says why.
+// mismatch evicts a pod whose image does not run on the node's platform, after the API server has begun to keep its
+// successor off that platform. A pod without a controller stays, with an event.
 func (c *Controller) mismatch(ctx context.Context, home, away *corev1.Pod) error {
 	image, words := Mismatch(home, away)
 	if image == "" || c.cfg.Unfit == nil || c.cfg.Platform == nil {

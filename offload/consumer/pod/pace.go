@@ -6,9 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// unstarted are the pods that this process has sent and that have not begun to start.
-// While they are many the provider is slow because it is busy, not because something is
-// in the way of one of them.
+// unstarted are the pods that this process has sent and that have not begun to start. If they are many, the provider is
+// slow because it is busy, and not because of a problem of one of them.
 type unstarted struct {
 	mu   sync.Mutex
 	pods map[types.UID]struct{}
@@ -23,7 +22,7 @@ func (u *unstarted) sent(uid types.UID) {
 	u.pods[uid] = struct{}{}
 }
 
-// done is told of pods that have begun, or are gone.
+// done removes pods that have begun to start or are gone.
 func (u *unstarted) done(uid types.UID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -13,39 +13,35 @@ import (
 	"rivulet/offload/homeapi"
 )
 
-// The twin of a namespace is made and watched when the namespace is offloaded, not when its
-// first pod comes. A pod that comes earlier waits at home, Pending, until
+// The twin of a namespace is made and watched when the namespace is offloaded, not with its first pod. Earlier pods
+// wait at home, Pending, until
 //
-//	its twin has its quota and this cluster its rights   Target.Namespace returns then
-//	the watches of the twin show what is there
-//	reflection has made what every pod there needs       furnish
+// 	its twin has its quota and this cluster its rights   Target.Namespace returns then
+// 	the watches of the twin are complete
+// 	reflection has made what every pod there needs       furnish
 //
-// so that the provider never refuses a pod, or starts it without what it mounts, for coming
-// too early.
+// so that no pod is refused, or started without its mounts, because it came too early.
 
 const (
-	// preparers is how many twins of one target are asked for at once.
+	// preparers is how many twins of one target are requested concurrently.
 	preparers = 4
-	// Pauses between two looks at a twin that reflection is filling: of a tenth of the time
-	// that it has taken so far.
+	// The pause between two checks of a twin that is being filled: a tenth of the time so far, within these bounds.
 	firstLook, lastLook = 20 * time.Millisecond, time.Second
-	// unusual is how long that may take before pods say what they wait for, worrying before
-	// the log does.
+	// unusual is after how long the reason is shown on pods, worrying after how long it is logged.
 	unusual, worrying = 5 * time.Second, time.Minute
-	// authorityPatience is how long home's authority is waited for: a namespace may have none.
+	// authorityPatience is how long to wait for home's authority: a namespace may have none.
 	authorityPatience = 10 * time.Second
 )
 
-// Prepare has the twin of a namespace made and watched, if it is offloaded. It does not block,
-// and may be called again at any time, before Run too.
+// Prepare makes and watches the twin of a namespace, if it is offloaded. It does not block, and may be called at any
+// time, repeatedly, before Run as well.
 func (c *Controller) Prepare(namespace string) {
 	if c.twins.get(namespace) == nil {
 		c.ahead.Add(namespace)
 	}
 }
 
-// prepareTwin does what Prepare asks for. What keeps a twin from being made is in the log of
-// reflection, which asks for it as well.
+// prepareTwin carries out Prepare. It logs no failures, since reflection requests the same twin and logs them.
 func (c *Controller) prepareTwin(ctx context.Context, namespace string) {
 	if c.twins.get(namespace) != nil || !c.cfg.Offloaded(namespace) {
 		c.ahead.Forget(namespace)
@@ -62,9 +58,8 @@ func (c *Controller) prepareTwin(ctx context.Context, namespace string) {
 	c.watch(namespace, name)
 }
 
-// furnish waits until the twin has what reflection makes for every pod there: the way to
-// home's API server, and home's authority. changed is called when it has, and when what is
-// missing is to be told.
+// furnish waits until the twin has what reflection makes for every pod there: the way to home's API server, and home's
+// authority. changed is called when it is complete, and when missing objects are to be reported.
 func (t *twin) furnish(ctx context.Context, noHomeAPI bool, changed func(), worry func(error)) {
 	begun, worried := time.Now(), false
 	for {
@@ -107,8 +102,7 @@ func (t *twin) furnished(ctx context.Context, noHomeAPI, noAuthority bool) error
 	return nil
 }
 
-// lack is why a twin is not ready for its first pod; the error is nil while that is not
-// worth telling.
+// lack is why a twin is not ready for its first pod; the error is nil while the delay is usual.
 type lack struct{ err error }
 
 func (l *lack) Error() string {
@@ -118,8 +112,7 @@ func (l *lack) Error() string {
 	return l.err.Error()
 }
 
-// lacks reports whether the twin is not ready for its first pod, and why if that is worth
-// telling.
+// lacks reports whether the twin is not ready for its first pod, and why if the delay is unusual.
 func (t *twin) lacks() (not bool, why error) {
 	l := t.bare.Load()
 	if l == nil {

@@ -20,11 +20,11 @@ import (
 	"rivulet/offload/target"
 )
 
-// errNotYet asks for another look a little later.
+// errNotYet causes a retry shortly.
 var errNotYet = target.ErrNotYet
 
-// reconcile brings one pod of home and the target into step. Every decision is
-// taken from what is there now, never from what was done before.
+// reconcile makes the target match one pod of home. Every decision is made from the current state, never from earlier
+// actions.
 func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) error {
 	home := c.home(k)
 	c.ends.keep(k, home)
@@ -40,7 +40,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	case home.DeletionTimestamp != nil:
 		return c.depart(ctx, home)
 	case terminal(home.Status.Phase):
-		return nil // what is left of it away stays for its logs until it is deleted here
+		return nil // what is left away stays for its logs until the pod is deleted here
 	case !c.cfg.Offloaded(k.Namespace):
 		return c.unwanted(ctx, home)
 	case c.lost() && c.wasSent(home):
@@ -56,14 +56,14 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	}
 	t = c.watch(k.Namespace, name)
 	if !t.synced() {
-		return nil // the twin calls again when it is
+		return nil // the twin queues it when it is ready
 	}
 	have := t.wrappers(byUID, string(home.UID))
 	if not, why := t.lacks(); not && len(have) == 0 {
 		if why != nil {
 			return c.trouble(ctx, home, why)
 		}
-		return nil // the twin calls again
+		return nil // the twin queues it again
 	}
 	var api string
 	if !c.cfg.NoHomeAPI {
@@ -97,7 +97,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return c.send(ctx, home, t, want)
 	}
 	withSameAddresses(want.template(), have[0].template())
-	if api == "" { // not known at the moment
+	if api == "" { // not known yet
 		want.template().Spec.HostAliases = have[0].template().Spec.HostAliases
 	}
 	if back, err := c.takeBack(ctx, home, t, have[0]); err != nil || back {
@@ -122,8 +122,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	return errors.Join(err, c.writeStatus(ctx, home, st))
 }
 
-// copyGrace tells once of a grace period that the provider has lowered; what home's status says of it
-// is all that is remembered.
+// copyGrace reports, once, a grace period that the provider has lowered. The only memory of it is in home's status.
 func (c *Controller) copyGrace(home, away *corev1.Pod) {
 	shorter := shorterGrace(home, away)
 	if cond := condition(&home.Status, OffloadedCondition); shorter == "" || cond != nil && strings.Contains(cond.Message, shorter) {
@@ -137,7 +136,7 @@ func (c *Controller) view(home *corev1.Pod) View {
 	return View{Node: home.Spec.NodeName, HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home, Words: c.cfg.Words}
 }
 
-// awayOf gathers what the provider says of one pod.
+// awayOf collects the provider's state of one pod.
 func awayOf(t *twin, uid types.UID, w Wrapper) Away {
 	var a Away
 	if w.Job != nil {
@@ -154,25 +153,25 @@ func awayOf(t *twin, uid types.UID, w Wrapper) Away {
 	return a
 }
 
-// send makes the wrapper. A Job whose pod had started and that is gone is not
-// made again: nobody could tell whether its work was done.
+// send makes the wrapper. A Job whose pod had started and that is gone is not made again: whether its work was done is
+// unknown.
 func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want Wrapper) error {
 	if len(t.podsOf(home.UID)) > 0 {
-		return errNotYet // the last ones are still going
+		return errNotYet // the previous ones are still being deleted
 	}
 	if c.justSent(home) {
-		return nil // its watch is about to show it
+		return nil // the watch will bring it
 	}
 	if c.isTurnedDown(home) {
 		return c.comeHome(ctx, home)
 	}
 	if cond := condition(&home.Status, OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse {
-		// It says that nothing runs away, which a deletion goes by: first it is taken back.
+		// This condition says that nothing runs away, and a deletion relies on it, so it is removed first.
 		st := *home.Status.DeepCopy()
 		st.Conditions = slices.DeleteFunc(st.Conditions, func(c corev1.PodCondition) bool { return c.Type == OffloadedCondition })
-		return c.write(ctx, home, st) // its watch calls again
+		return c.write(ctx, home, st) // its watch queues it again
 	}
-	if c.isUnsure(home) { // a second one beside the first would find its name or its quota taken, and wait as a ReplicaSet
+	if c.isUnsure(home) { // a second one would find the name or the quota of the first taken, and wait as a ReplicaSet
 		if err := c.settle(ctx, home); err != nil {
 			return err
 		}
@@ -196,7 +195,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	there := func(err error) error {
 		return c.refuseForGood(ctx, home, fmt.Sprintf("offload: %s does not take this pod: %s", c.cfg.Target.Name(), err))
 	}
-	if c.isRefused(home) && (want.Job != nil || !c.keeps()) { // by a controller, which tells it by an event only
+	if c.isRefused(home) && (want.Job != nil || !c.keeps()) { // by a controller, which reports it by an event only
 		if err := c.rehearse(ctx, t, want); err != nil {
 			return there(err)
 		}
@@ -221,7 +220,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 		return there(err)
 	}
 	if want.Pod != nil && replacement.Refused(err) {
-		want = waits // for room, and it says what it waits for
+		want = waits // for capacity, with the reason
 		made, err = t.create(ctx, want)
 	}
 	if unknownOutcome(err) {
@@ -245,8 +244,8 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 			"%s does not know hostnameOverride: the host name of the pod there is not %s; update its Kubernetes to 1.35, or keep the pod at home", c.cfg.Target.Name(), *name)
 	}
 	c.accepted(home.UID)
-	// That it was sent is told with what comes of it (holdBack). It is no event either:
-	// the scheduler has told where to.
+	// The status shows it together with what follows (holdBack). There is no event either, since the scheduler's event
+	// has the node.
 	c.unstarted.sent(home.UID)
 	c.noteSent(home)
 	c.queue.AddAfter(keyOf(home), soon)
@@ -259,9 +258,8 @@ func (c *Controller) noteSent(home *corev1.Pod) {
 	c.sent[home.UID] = time.Now()
 }
 
-// find reads from the API what stands for the pod of home, whichever it is that was made
-// first; like is what a target has that keeps no pods. Where there is nothing of this
-// pod's the error is that of like's kind.
+// find reads the pod's wrapper from the API, of whichever kind; like is the wrapper for a target that does not replace
+// pods. Without a wrapper of this pod the error is that for like's kind.
 func (c *Controller) find(ctx context.Context, t *twin, home *corev1.Pod, like Wrapper) (Wrapper, error) {
 	if like.ReplicaSet != nil && c.cfg.Keeps != nil {
 		p, err := t.get(ctx, Wrapper{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: like.Object().GetName()}}})
@@ -272,16 +270,15 @@ func (c *Controller) find(ctx context.Context, t *twin, home *corev1.Pod, like W
 	return t.get(ctx, like)
 }
 
-// twinError drops a twin that is gone from the target, so that the next try
-// asks for a new one.
+// twinError drops a twin that is gone from the target, so that the next attempt requests a new one.
 func (c *Controller) twinError(ctx context.Context, t *twin, err error) error {
 	if (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) && c.checkTwin(ctx, t.home) {
-		return errNotYet // our rights went with it
+		return errNotYet // this cluster's rights ended with it
 	}
 	return err
 }
 
-// trouble shows on a pod that has not started what keeps it from starting.
+// trouble shows on a pod that has not started what prevents it.
 func (c *Controller) trouble(ctx context.Context, home *corev1.Pod, err error) error {
 	if home.Status.StartTime == nil {
 		st := *home.Status.DeepCopy()
@@ -292,7 +289,7 @@ func (c *Controller) trouble(ctx context.Context, home *corev1.Pod, err error) e
 	return err
 }
 
-// refuse says so on the pod, once, unless it runs away.
+// refuse shows the reason on the pod, once, unless it runs away.
 func (c *Controller) refuse(ctx context.Context, home *corev1.Pod, why string) (refused bool, err error) {
 	if stands, err := c.stands(ctx, home); err != nil {
 		return false, err
@@ -316,9 +313,8 @@ func (c *Controller) accepted(uid types.UID) {
 	delete(c.refused, uid)
 }
 
-// unwanted deals with a pod whose namespace is not offloaded. One that never
-// went away is refused; one that did is deleted, so that its owner makes it
-// again at home. What it had away goes with the twin.
+// unwanted handles a pod whose namespace is not offloaded. One that was never sent is refused; one that was is deleted,
+// so that its owner makes it again at home. The rest goes with the twin.
 func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 	if err := c.settle(ctx, home); err != nil {
 		return err
@@ -327,7 +323,7 @@ func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 		return err
 	}
 	if !c.wasSent(home) {
-		// Whoever offloads a namespace and makes a pod may be faster than the watch of namespaces.
+		// A user who offloads a namespace and creates a pod may be faster than the watch of namespaces.
 		if c.cfg.Check != nil {
 			if err := c.cfg.Check(ctx, home.Namespace); err != nil {
 				return err
@@ -345,16 +341,16 @@ func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 		return err
 	}
 	if err == nil {
-		if live, _ := c.cfg.Parse(ns); live.When != policy.Off { // a label that is not understood counts as off
+		if live, _ := c.cfg.Parse(ns); live.When != policy.Off { // an invalid label counts as off
 			return errNotYet // the watcher of namespaces lags
 		}
 	}
 	return c.giveBack(ctx, home)
 }
 
-// knowsTwin reports whether what stands away for the pod would be known; if not, the
-// twin calls again when it is. Of one that was sent just before a restart only the
-// target tells, and the twins of namespaces that are not offloaded are not watched.
+// knowsTwin reports whether the pod's wrapper, if there is one, is in a cache; if not, the twin queues the pod when it
+// is. After a restart only the target has what was sent just before, and twins of namespaces that are not offloaded are
+// not watched.
 func (c *Controller) knowsTwin(ctx context.Context, home *corev1.Pod) (bool, error) {
 	if condition(&home.Status, OffloadedCondition) != nil {
 		return true, nil
@@ -363,8 +359,7 @@ func (c *Controller) knowsTwin(ctx context.Context, home *corev1.Pod) (bool, err
 	return err == nil && (t == nil || t.synced()), err
 }
 
-// writeStatus writes what is known from the target, unless it cannot be reached:
-// what was seen last says nothing then.
+// writeStatus writes a status from the target's state, unless the target is unreachable and its last state outdated.
 func (c *Controller) writeStatus(ctx context.Context, home *corev1.Pod, st corev1.PodStatus) error {
 	if !c.cfg.Up() {
 		return nil
@@ -372,8 +367,7 @@ func (c *Controller) writeStatus(ctx context.Context, home *corev1.Pod, st corev
 	return c.write(ctx, home, st)
 }
 
-// write is guarded by the version that st was made from, so that conditions of
-// other writers are never lost.
+// write is guarded by the version that st was made from, so that conditions of other writers are never lost.
 func (c *Controller) write(ctx context.Context, home *corev1.Pod, st corev1.PodStatus) error {
 	if equality.Semantic.DeepEqual(st, home.Status) {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"rivulet/offload/policy"
 )
 
-// references are the Secrets and ConfigMaps of home that a pod has its target read: none of one
-// that has ended or may not run away. Admission has put what a service account adds into its spec.
+// references are the Secrets and ConfigMaps of home that a pod needs on its target; none for one that has ended or may
+// not run away. Admission has already added a service account's references to its spec.
 func references(home *corev1.Pod) []policy.Reference {
 	if terminal(home.Status.Phase) || Refuse(home) != nil {
 		return nil
@@ -52,7 +52,7 @@ func references(home *corev1.Pod) []policy.Reference {
 	for i := range home.Spec.EphemeralContainers {
 		container(home.Spec.EphemeralContainers[i].Env, home.Spec.EphemeralContainers[i].EnvFrom)
 	}
-	for _, s := range home.Spec.ImagePullSecrets { // a kubelet does without
+	for _, s := range home.Spec.ImagePullSecrets { // optional to a kubelet
 		add(policy.KindSecret, s.Name, ptr.To(true))
 	}
 	for i := range home.Spec.Volumes {
@@ -90,7 +90,7 @@ func indexReferences(obj any) (keys []string, _ error) {
 
 func referenceKey(o policy.Object) string { return o.Kind + "/" + o.Namespace + "/" + o.Name }
 
-// objects are those that a pod refers to; none of nil.
+// objects are those that a pod refers to; none for nil.
 func objects(obj any) map[policy.Object]bool {
 	out := map[policy.Object]bool{}
 	if p, ok := obj.(*corev1.Pod); ok {
@@ -101,8 +101,8 @@ func objects(obj any) map[policy.Object]bool {
 	return out
 }
 
-// Refers reports whether a pod that is bound to the target refers to the object; known is false
-// while not all of them were listed.
+// Refers reports whether a pod that is bound to the target refers to the object; known is false until all pods were
+// listed.
 func (c *Controller) Refers(o policy.Object) (refers, known bool) {
 	known = true
 	for _, inf := range c.pods.informers() {
@@ -114,7 +114,7 @@ func (c *Controller) Refers(o policy.Object) (refers, known bool) {
 	return false, known
 }
 
-// unrefer tells of what the pod was does not refer to any more.
+// unrefer reports the objects that was refers to and is does not.
 func (c *Controller) unrefer(was, is any) {
 	if c.cfg.Unreferred == nil {
 		return
@@ -127,7 +127,7 @@ func (c *Controller) unrefer(was, is any) {
 	}
 }
 
-// bring has what the pod refers to brought to the target.
+// bring waits until the target has what the pod refers to.
 func (c *Controller) bring(ctx context.Context, home *corev1.Pod) error {
 	if c.cfg.Bring == nil {
 		return nil

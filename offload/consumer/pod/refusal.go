@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Refusal says why a pod cannot run away. It names every field in the way, so
-// that the user can cure all of them at once.
+// Refusal is why a pod cannot run away. It has every field that is refused, so that the user can correct all of them at
+// once.
 type Refusal struct {
 	Fields []RefusedField
 }
@@ -92,8 +92,8 @@ func refuseContainer(path string, c *corev1.Container, add func(path, why string
 	}
 }
 
-// refuseHost refuses what has the provider's kubelet connect to a host of the pod's choice:
-// Pod Security's baseline forbids it there, whichever host it is.
+// refuseHost refuses actions by which the provider's kubelet would connect to a host of the pod's choice: Pod
+// Security's baseline forbids them there, whatever the host.
 func refuseHost(path string, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction, add func(path, why string)) {
 	const why = "a provider's kubelet connects to the pod itself and to no other host: use exec for that"
 	if get != nil && get.Host != "" {

@@ -8,22 +8,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// Each status is a write of home's datastore, and what a thousand pods write is what
-// a small device notices of them. So what is about to be overtaken, and tells nobody
-// anything, is not written.
+// Each status is a write to home's datastore, and with a thousand pods these writes are the main load of a small
+// device. So a status that is about to be replaced and has no information for users is not written.
 
-// soon is how long a pod that was sent may take to be told of as more than sent: one
-// that starts at once is written once, with its start. While many are being sent, and
-// what is written delays the others, it is late.
+// soon is how long a sent pod may take until a status other than "sent" is due: one that starts at once is written
+// once, with its start. While many are being sent, and writes delay the others, it is late.
 const soon, late = 3 * time.Second, 30 * time.Second
 
-// busy says that many pods wait to be sent, or are sent and wait for the provider, which
-// has as much to do: what they have to tell is told with their start.
+// busy: many pods wait to be sent, or are sent and wait for the provider, which is equally loaded. Their statuses are
+// written with their start.
 func (c *Controller) busy() bool { return c.queue.Len() > 2*workers || c.unstarted.count() > 2*workers }
 
-// holdBack says how long st may wait to be written, of a pod that was sent. That the
-// provider has it is no news, until it has begun to start or something is in the way.
-// busy says that many wait.
+// holdBack returns how long the status st of a sent pod may wait to be written. That the provider has it is of no
+// interest before it begins to start or something prevents it. busy: many pods wait.
 func (c *Controller) holdBack(home *corev1.Pod, away Away, st corev1.PodStatus, now time.Time, busy bool) time.Duration {
 	if home.Status.StartTime != nil || st.StartTime != nil {
 		c.unstarted.done(home.UID)
@@ -34,7 +31,7 @@ func (c *Controller) holdBack(home *corev1.Pod, away Away, st corev1.PodStatus, 
 		return 0
 	}
 	if home.Status.Reason == ReasonRefused {
-		return 0 // that it is not any more is news
+		return 0 // the change back has to be shown
 	}
 	var from time.Time
 	most := soon
@@ -42,24 +39,24 @@ func (c *Controller) holdBack(home *corev1.Pod, away Away, st corev1.PodStatus, 
 		from = cond.LastTransitionTime.Time
 	} else {
 		c.mu.Lock()
-		from = c.sent[home.UID] // none if it was an earlier process: it has waited already
+		from = c.sent[home.UID] // zero after a restart: it has waited already
 		c.mu.Unlock()
 		if busy {
 			most = late
 		}
 	}
-	// A clock that was set back must not hold it for longer.
+	// A clock that was set back must not delay it further.
 	if since := now.Sub(from); since >= 0 && since < most {
 		if most == late {
-			return min(most-since, late/3) // by then it may be less busy; its start is seen at once
+			return min(most-since, late/3) // it may be less busy by then; a start is written at once
 		}
 		return most - since
 	}
 	return 0
 }
 
-// justSent reports that the wrapper was made so little ago that the watch need not show
-// it yet, and has the pod looked at again when it has to.
+// justSent reports that the wrapper was made so recently that the watch may not have it yet, and queues the pod for the
+// time when it must.
 func (c *Controller) justSent(home *corev1.Pod) bool {
 	c.mu.Lock()
 	at, known := c.sent[home.UID]
@@ -72,8 +69,7 @@ func (c *Controller) justSent(home *corev1.Pod) bool {
 	return true
 }
 
-// wasSent reports whether something was made away for the pod, as far as is known:
-// its condition is written late.
+// wasSent reports whether, by the caches, something was made away for the pod; its condition is written late.
 func (c *Controller) wasSent(home *corev1.Pod) bool {
 	if c.isUnsure(home) {
 		return true
@@ -91,9 +87,8 @@ func (c *Controller) wasSent(home *corev1.Pod) bool {
 	return sent
 }
 
-// follow writes what becomes of a pod on its way out. That its last pod away is gone
-// is not written here: release does that, with how it ended; nor what says no more
-// than that home has seen its own deletion.
+// follow writes the status of a pod that is being deleted. It leaves the end of its last away pod to release, which
+// writes how it ended, and does not write changes that only reflect home's own deletion.
 func (c *Controller) follow(ctx context.Context, home *corev1.Pod, away Away) error {
 	if away.Pod == nil && !terminal(away.Finished) {
 		return nil

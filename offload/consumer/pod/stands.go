@@ -14,16 +14,16 @@ import (
 	"rivulet/offload/policy"
 )
 
-// A pod is let go at home, or refused, only on a proof that nothing runs for it away:
+// A pod is released at home, or refused, only with a proof that nothing runs for it away:
 //
-//	its twin is watched         the provider's API lists nothing of the pod now (live)
-//	its rights in the twin end  the provider has no such twin, not even one on its way out (Target.Gone)
-//	condition Offloaded=False   was written on one of these proofs, and nothing was sent since
+// 	its twin is watched         the provider's API lists nothing of the pod now (live)
+// 	its rights in the twin end  the provider has no such twin, not even one being deleted (Target.Gone)
+// 	condition Offloaded=False   was written on one of these proofs, and nothing was sent since
 //
-// A create whose answer was lost makes a pod unsure until a live read has told.
+// A create without an answer makes a pod unsure until a live read has resolved it.
 
-// unknownOutcome reports whether a write that failed may have happened all the same: only
-// an API server that answers that it will not have it settles that.
+// unknownOutcome reports whether a failed write may have happened nevertheless: only an explicit refusal of an API
+// server excludes that.
 func unknownOutcome(err error) bool {
 	var said apierrors.APIStatus
 	if errors.As(err, &said) {
@@ -49,7 +49,7 @@ func (c *Controller) isUnsure(home *corev1.Pod) bool {
 	return c.unsure[home.UID]
 }
 
-// live asks the target's API whether anything stands there for the pod.
+// live reads from the target's API whether anything exists there for the pod.
 func (c *Controller) live(ctx context.Context, t *twin, home *corev1.Pod) (bool, error) {
 	pods, err := t.client.CoreV1().Pods(t.name).List(ctx, metav1.ListOptions{LabelSelector: policy.HomeUIDLabel + "=" + string(home.UID)})
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *Controller) live(ctx context.Context, t *twin, home *corev1.Pod) (bool,
 	return ours(w, home.UID), nil
 }
 
-// settle finds out whether a create whose answer was lost has happened.
+// settle finds out whether a create without an answer has happened.
 func (c *Controller) settle(ctx context.Context, home *corev1.Pod) error {
 	if !c.isUnsure(home) {
 		return nil
@@ -93,8 +93,8 @@ func (c *Controller) settle(ctx context.Context, home *corev1.Pod) error {
 	return nil
 }
 
-// watched returns the twin of the namespace, watched from now on if it was not; nil if
-// the target has said that there is none, not even one on its way out.
+// watched returns the twin of the namespace, which is watched from now on; nil if the target has confirmed that there
+// is none, not even one being deleted.
 func (c *Controller) watched(ctx context.Context, namespace string) (*twin, error) {
 	if t := c.twins.get(namespace); t != nil {
 		return t, nil
@@ -134,8 +134,7 @@ func (c *Controller) stands(ctx context.Context, home *corev1.Pod) (bool, error)
 	return c.live(ctx, t, home)
 }
 
-// showSent shows how a pod does that runs away though it would be refused now: an earlier
-// version sent it.
+// showSent writes the status of a pod that runs away although it would be refused now: an earlier version has sent it.
 func (c *Controller) showSent(ctx context.Context, home *corev1.Pod) error {
 	t := c.twins.get(home.Namespace)
 	if t == nil {

@@ -12,37 +12,36 @@ import (
 	"rivulet/offload/replacement"
 )
 
-// Reasons that a pod of home shows while nothing runs for it.
+// Reasons on a home pod while nothing runs for it.
 const (
-	ReasonRefused       = "OffloadRefused"       // it cannot run away, or may not
+	ReasonRefused       = "OffloadRefused"       // it cannot or may not run away
 	ReasonPending       = "OffloadPending"       // the provider has not made it yet
 	ReasonUnschedulable = "OffloadUnschedulable" // the provider has no node for it
-	ReasonGone          = "OffloadGone"          // it ran away and is no more
-	ReasonLost          = "ProviderLost"         // its provider does not answer (condition Ready)
+	ReasonGone          = "OffloadGone"          // it ran away and is gone
+	ReasonLost          = "ProviderLost"         // its provider is silent (condition Ready)
 	ReasonNotEnded      = "OffloadNotEnded"      // it was deleted, and the provider refuses to end it (event)
 	ReasonShorter       = "OffloadShorterGrace"  // the provider ends it sooner than its grace period (event)
 )
 
-// OffloadedCondition is True on a pod that was sent away, and False, with
-// ReasonRefused, on one that never was.
+// OffloadedCondition is True on a pod that was sent away, and False, with ReasonRefused, on one that never was.
 const OffloadedCondition corev1.PodConditionType = "rivulet.dev/Offloaded"
 
-// Away is what the provider says of one pod of home.
+// Away is the provider's state of one pod of home.
 type Away struct {
-	// Pod stands for the home pod now; nil if the wrapper has none.
+	// Pod represents the home pod now; nil if the wrapper has none.
 	Pod *corev1.Pod
 	// Finished is Succeeded or Failed once the wrapper is a Job that ended.
 	Finished corev1.PodPhase
-	// Failure names the container whose exit, Code, failed the Job; "" if none did, or it is not known.
+	// Failure names the container whose exit, Code, failed the Job; "" if there is none or it is unknown.
 	Failure string
 	Code    int32
-	// Expired says that the Job failed because its deadline had passed.
+	// Expired: the Job failed because of its deadline.
 	Expired bool
 	// Trouble is why the wrapper can make no pod, or has failed, in the provider's words.
 	Trouble string
-	// before is how the pod ended that Pod is made in the place of, or is to be replaced.
+	// before is how the predecessor of Pod ended, or the pod that is to be replaced.
 	before replacement.Ending
-	// last is the state in which the last pod went, nil if that is not known.
+	// last is the last state of the last pod, nil if unknown.
 	last *corev1.Pod
 }
 
@@ -50,12 +49,12 @@ type Away struct {
 type View struct {
 	Node   string     // the virtual node's name
 	HostIP netip.Addr // the virtual node's address
-	// Home translates an address of the target's pods.
+	// Home translates an address of the target's pods to home's.
 	Home  func(netip.Addr) (netip.Addr, bool)
 	Words Words
 }
 
-// Words puts what is said to home's users into home's terms, its own result included; nil leaves it as it is.
+// Words puts a text for home's users into home's terms. It is idempotent; nil changes nothing.
 type Words func(string) string
 
 // Of is the text in these terms.
@@ -66,15 +65,14 @@ func (w Words) Of(text string) string {
 	return w(text)
 }
 
-// Status translates what the provider says into the status of the pod at home.
-// It is pure and idempotent: applied to its own result it changes nothing. A
-// pod that ended stays ended, and no other phase goes back.
+// Status translates the provider's state into the status of the home pod. It is pure and idempotent: applied to its own
+// result it changes nothing. A pod that ended stays ended, and no phase goes back.
 func Status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	if terminal(home.Status.Phase) {
 		return *home.Status.DeepCopy()
 	}
 	st := status(home, away, view)
-	out := st.DeepCopy() // parts of it are the cache's
+	out := st.DeepCopy() // parts of it are shared with the cache
 	peer.Clean(out, peer.Prose)
 	return *out
 }
@@ -112,7 +110,7 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 		st.StartTime = from.StartTime
 	}
 	if !going || !terminal(from.Phase) || restart(home) == corev1.RestartPolicyNever {
-		st.Phase = forward(st.Phase, from.Phase) // of what may have been made anew release says when it has ended
+		st.Phase = forward(st.Phase, from.Phase) // for the excluded ones release decides
 	}
 	st.Reason, st.Message = from.Reason, from.Message
 	st.PodIP, st.PodIPs = homeIPs(from, view)
@@ -137,7 +135,7 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	return st
 }
 
-// shorterGrace says so if the provider ends the pod sooner than home would.
+// shorterGrace is the text if the provider ends the pod sooner than home would.
 func shorterGrace(home, away *corev1.Pod) string {
 	if away == nil {
 		return ""
@@ -149,8 +147,8 @@ func shorterGrace(home, away *corev1.Pod) string {
 	return fmt.Sprintf("ends it %d s after its deletion, not %d s", theirs, own)
 }
 
-// replaced reports whether the wrapper makes another in the place of a pod that ended.
-// One that is to be restarted ends only because it was evicted, lost or the like.
+// replaced reports whether the wrapper replaces a pod that ended. One that is to be restarted ends only because it was
+// evicted, lost or the like.
 func replaced(p *corev1.Pod, policy corev1.RestartPolicy, finished corev1.PodPhase) bool {
 	switch policy {
 	case corev1.RestartPolicyAlways:
@@ -192,7 +190,7 @@ func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 	st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, nil, home.Spec.InitContainers, restart(home), away.before.Containers)
 	st.ContainerStatuses = containers(home.Status.ContainerStatuses, nil, home.Spec.Containers, restart(home), away.before.Containers)
 	for i := range st.ContainerStatuses {
-		if w := st.ContainerStatuses[i].State.Waiting; w != nil && away.before.Failures > 1 { // the next one is made later
+		if w := st.ContainerStatuses[i].State.Waiting; w != nil && away.before.Failures > 1 { // replaced later
 			w.Reason, w.Message = "CrashLoopBackOff", st.Message
 		}
 	}
@@ -203,16 +201,15 @@ func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 	}
 }
 
-// Ended is the last status of a pod whose away pod is known to be gone. Given no
-// phase it decides as a kubelet does: Succeeded if every container exited with 0.
-// No exit is made up: where none is known the pod was disrupted.
+// Ended is the last status of a pod whose away pod is known to be gone. Without a phase it decides as a kubelet does:
+// Succeeded if every container exited with 0. No exit is invented: where none is known the pod was disrupted.
 func Ended(home *corev1.Pod, phase corev1.PodPhase) corev1.PodStatus {
 	st := *home.Status.DeepCopy()
 	if terminal(st.Phase) {
 		return st
 	}
 	st.ObservedGeneration = home.Generation
-	st.EphemeralContainerStatuses = debuggers(home, nil) // how they ended does not count
+	st.EphemeralContainerStatuses = debuggers(home, nil) // their exits do not count
 	clean, failed, lost := len(st.ContainerStatuses) > 0, false, false
 	for _, list := range [][]corev1.ContainerStatus{st.InitContainerStatuses, st.ContainerStatuses} {
 		for i := range list {
@@ -282,8 +279,7 @@ func homeIPs(from *corev1.PodStatus, view View) (string, []corev1.PodIP) {
 
 func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
 
-// forward never takes a pod back from Running to Pending: an away pod that is
-// made anew is, seen from home, a pod that restarts.
+// forward never takes a pod back from Running to Pending: a replaced away pod is, at home, a pod that restarts.
 func forward(now, next corev1.PodPhase) corev1.PodPhase {
 	if next == "" || now == corev1.PodRunning && next == corev1.PodPending {
 		next = now

@@ -17,35 +17,32 @@ import (
 	"rivulet/offload/policy"
 )
 
-// A pod's service account is one of home. Each token that a pod's volumes ask for
-// is requested at home, bound to the pod of home, so that it is void the moment
-// that pod is gone; it is put into one Secret in the twin, from which the away
-// pod's volumes take it:
+// A pod's service account is one of home. Each token that a pod's volumes need is requested at home, bound to the home
+// pod, so that it is void as soon as that pod is gone. The tokens are stored in one Secret in the twin, from which the
+// away pod's volumes take them:
 //
-//	home pod: projected.sources[].serviceAccountToken{audience, expirationSeconds, path}
-//	away pod: projected.sources[].secret{rivulet-token-<uid>, token-<n> at path}
+// 	home pod: projected.sources[].serviceAccountToken{audience, expirationSeconds, path}
+// 	away pod: projected.sources[].secret{rivulet-token-<uid>, token-<n> at path}
 //
-// The Secret is written before the wrapper and removed after it: a kubelet that does
-// not find what a pod mounts looks again after pauses of up to two minutes. So it
-// cannot be the wrapper's own, and goes when the pod of home does (depart, sweep). It is written
-// anew when 80 % of a token's life have passed, as a kubelet does; what it says of
-// that time is all that is remembered. Whoever runs the provider can read it, as he
-// can read the pod's memory.
+// The Secret is written before the wrapper and removed after it: a kubelet that does not find a mount retries with
+// pauses of up to two minutes. So the wrapper cannot own it, and it is removed with the home pod (depart, sweep). It is
+// renewed after 80 % of a token's life, as by a kubelet; that time, in an annotation, is the only memory. The
+// provider's administrators can read it, as they can read the pod's memory.
 
-// renewAnnotation says when the tokens are to be renewed (RFC 3339).
+// renewAnnotation is when the tokens are to be renewed (RFC 3339).
 const renewAnnotation = "rivulet.dev/renew-at"
 
-// mintRetry is the wait after home has refused a token.
+// mintRetry is the pause after home has refused a token.
 const mintRetry = 30 * time.Second
 
-// token is one that a pod asks for, and the key in the Secret.
+// token is one token of a pod, with its key in the Secret.
 type token struct {
 	key, audience string
 	seconds       *int64
 }
 
-// redirectTokens makes the volumes take their tokens from the Secret and returns
-// what it has to hold. Volumes that ask for the same have the same.
+// redirectTokens makes the volumes take their tokens from the Secret and returns its content. Volumes with the same
+// request share a token.
 func redirectTokens(volumes []corev1.Volume, secret string) []token {
 	var all []token
 	key := func(p *corev1.ServiceAccountTokenProjection) string {
@@ -75,14 +72,14 @@ func redirectTokens(volumes []corev1.Volume, secret string) []token {
 	return all
 }
 
-// tokensOf lists the tokens that a pod of home asks for.
+// tokensOf lists the tokens that a pod of home needs.
 func tokensOf(home *corev1.Pod) []token {
 	return redirectTokens(home.Spec.DeepCopy().Volumes, "")
 }
 
 func tokenSecret(uid types.UID) string { return "rivulet-token-" + string(uid) }
 
-// mint asks home for the tokens. The error names the cure where it is the user's.
+// mint requests the tokens at home. The error has the cure if it is the user's.
 func (c *Controller) mint(ctx context.Context, home *corev1.Pod) (*corev1.Secret, error) {
 	wanted := tokensOf(home)
 	if len(wanted) == 0 {
@@ -121,12 +118,12 @@ func (c *Controller) mint(ctx context.Context, home *corev1.Pod) (*corev1.Secret
 	return s, nil
 }
 
-// renewAt is when 80 % of a token's life have passed, and a day at most after it began.
+// renewAt is after 80 % of a token's life, at most a day after now.
 func renewAt(now, expires time.Time) time.Time {
 	return now.Add(min(expires.Sub(now)*4/5, 24*time.Hour))
 }
 
-// due is when the Secret has to be written anew; the zero time if at once.
+// due is when the Secret has to be renewed; the zero time is at once.
 func due(s *corev1.Secret, wanted []token) time.Time {
 	at, err := time.Parse(time.RFC3339, s.Annotations[renewAnnotation])
 	if err != nil {
@@ -140,14 +137,14 @@ func due(s *corev1.Secret, wanted []token) time.Time {
 	return at
 }
 
-// sendTokens sees to it that the tokens of a pod are there before it is sent away.
+// sendTokens ensures that the tokens of a pod exist before it is sent.
 func (c *Controller) sendTokens(ctx context.Context, t *twin, home *corev1.Pod) error {
 	wanted := tokensOf(home)
 	if len(wanted) == 0 {
 		return nil
 	}
 	if have := t.tokens(home.UID); have != nil && time.Until(due(have, wanted)) > 0 {
-		return nil // from a try before this one
+		return nil // of an earlier attempt
 	}
 	s, err := c.mint(ctx, home)
 	if err != nil {
@@ -156,7 +153,7 @@ func (c *Controller) sendTokens(ctx context.Context, t *twin, home *corev1.Pod) 
 	return c.putTokens(ctx, t, s)
 }
 
-// keepTokens sees to it that the tokens of a pod that was sent away are there and fresh.
+// keepTokens ensures that the tokens of a pod that was sent exist and are fresh.
 func (c *Controller) keepTokens(ctx context.Context, t *twin, home *corev1.Pod) error {
 	wanted := tokensOf(home)
 	if len(wanted) == 0 {
@@ -170,7 +167,7 @@ func (c *Controller) keepTokens(ctx context.Context, t *twin, home *corev1.Pod) 
 	}
 	s, err := c.mint(ctx, home)
 	if err != nil {
-		// The pod runs on, as it does at home; it is told as a kubelet tells it.
+		// The pod runs on, as at home, with a warning like a kubelet's.
 		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "TokenNotRenewed", "%v", err)
 		c.queue.AddAfter(keyOf(home), mintRetry)
 		return nil
@@ -187,7 +184,7 @@ func (c *Controller) putTokens(ctx context.Context, t *twin, s *corev1.Secret) e
 			return c.tokenError(ctx, t, err)
 		}
 	}
-	// Not the cache's: that holds no data.
+	// Not from the cache, which holds no data.
 	live, err := secrets.Get(ctx, s.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -202,8 +199,8 @@ func (c *Controller) putTokens(ctx context.Context, t *twin, s *corev1.Secret) e
 	return c.tokenError(ctx, t, err)
 }
 
-// sweepTokens removes the Secrets of earlier pods of this name, once nothing runs
-// with them. home is the pod that has the name now, or nil.
+// sweepTokens removes the Secrets of earlier pods of this name, once nothing uses them. home is the pod with that name,
+// or nil.
 func (c *Controller) sweepTokens(ctx context.Context, t *twin, k types.NamespacedName, home *corev1.Pod) error {
 	left, _ := t.secrets.GetIndexer().ByIndex(byName, k.Name)
 	for _, o := range left {
@@ -224,11 +221,11 @@ func (c *Controller) sweepTokens(ctx context.Context, t *twin, k types.Namespace
 	return nil
 }
 
-// removeTokens deletes the Secret that was seen.
+// removeTokens deletes exactly the given Secret.
 func (t *twin) removeTokens(ctx context.Context, s *corev1.Secret) error {
 	err := t.client.CoreV1().Secrets(t.name).Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID}})
 	if apierrors.IsConflict(err) {
-		return nil // another one by now
+		return nil // replaced in the meantime
 	}
 	return ignoreGone(err)
 }

@@ -26,8 +26,8 @@ import (
 	"rivulet/offload/watch"
 )
 
-// twin watches what this cluster keeps in one twin namespace: wrappers and the
-// pods they made. Rights end at the namespace, and so do the watches.
+// twin watches this cluster's wrappers and their pods in one twin namespace. Rights end at the namespace, so watches do
+// as well.
 type twin struct {
 	home, name string
 	client     kubernetes.Interface
@@ -48,13 +48,13 @@ const (
 	byAddr = "addr" // of pods, as the target sees them
 )
 
-// newTwin starts the watches. changed is called with the name of the home pod
-// whenever something that belongs to it changes, lost when the API refuses the watch;
-// beside runs as long as the watches do, furnish when they have shown what is there. How pods end is noted in last.
+// newTwin starts the watches. changed is called with the name of the home pod whenever one of its objects changes, lost
+// when the API refuses the watch. beside runs as long as the watches do, furnish after they were listed. The ends of
+// pods are recorded in last.
 func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, name string, last *ends, changed func(pod string), lost func(error), beside, furnish func(context.Context, *twin)) *twin {
 	ctx, stop := context.WithCancel(ctx)
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(name),
-		informers.WithTransform(func(obj any) (any, error) { // of what is deleted, too, before it is gone from the cache
+		informers.WithTransform(func(obj any) (any, error) { // for deleted objects as well, before they leave the cache
 			obj, err := trim(obj)
 			if p, ok := obj.(*corev1.Pod); ok {
 				last.note(p)
@@ -85,7 +85,7 @@ func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, na
 	t.bare.Store(&lack{})
 	t.done.Go(func() { beside(ctx, t) })
 	t.done.Go(func() {
-		// Pods wait for it: cache.WaitForCacheSync looks ten times a second only.
+		// Pods wait for it: cache.WaitForCacheSync checks every 100 ms only.
 		if wait.PollUntilContextCancel(ctx, firstLook, true, func(context.Context) (bool, error) { return t.synced(), nil }) == nil {
 			changed("") // everything of this namespace
 			furnish(ctx, t)
@@ -106,7 +106,7 @@ func (t *twin) close() {
 func trim(obj any) (any, error) {
 	if s, ok := obj.(*corev1.Secret); ok {
 		for key := range s.Data {
-			s.Data[key] = nil // that it is there is all that is asked
+			s.Data[key] = nil // only its existence is needed
 		}
 	}
 	return watch.Unmanaged(obj)
@@ -166,7 +166,7 @@ func (t *twin) names() []string {
 	return out
 }
 
-// get reads the wrapper from the API: caches may lag behind our own writes.
+// get reads the wrapper from the API: caches may lag behind this process's writes.
 func (t *twin) get(ctx context.Context, like Wrapper) (Wrapper, error) {
 	name := like.Object().GetName()
 	switch {
@@ -194,9 +194,8 @@ func (t *twin) create(ctx context.Context, w Wrapper) (Wrapper, error) {
 	return Wrapper{ReplicaSet: set}, err
 }
 
-// remove deletes the wrapper in the foreground: as long as it is there, so may
-// its pods be, and once it is gone so are they. grace, where given, goes to pods whose own is longer.
-// A pod that is its own record is not replaced from then on.
+// remove deletes the wrapper in the foreground: its pods may exist as long as it does, and are gone once it is. grace,
+// if given, is sent to pods with a longer one. A pod that is its own record is not replaced from then on.
 func (t *twin) remove(ctx context.Context, w Wrapper, grace *int64) error {
 	if w.Pod != nil {
 		err := replacement.End(ctx, t.client, w.Pod, sooner(grace, ptr.Deref(w.Pod.Spec.TerminationGracePeriodSeconds, 30)))
@@ -227,7 +226,7 @@ func (t *twin) remove(ctx context.Context, w Wrapper, grace *int64) error {
 	return errors.Join(errs...)
 }
 
-// twins holds the watched twins of one target.
+// twins are the watched twins of one target.
 type twins struct {
 	mu  sync.Mutex
 	all map[string]*twin // by home namespace
@@ -239,8 +238,7 @@ func (s *twins) get(home string) *twin {
 	return s.all[home]
 }
 
-// ensure returns the twin watched for home, making it if it is not there or was
-// given another name since.
+// ensure returns the watched twin of home; it makes one if there is none or its name has changed.
 func (s *twins) ensure(home, name string, make func() *twin) *twin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +253,7 @@ func (s *twins) ensure(home, name string, make func() *twin) *twin {
 	return t
 }
 
-// renew starts every watch afresh.
+// renew restarts every watch.
 func (s *twins) renew(make func(home, name string) *twin) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,7 +263,6 @@ func (s *twins) renew(make func(home, name string) *twin) {
 	}
 }
 
-// list returns all that are watched.
 func (s *twins) list() []*twin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,7 +275,7 @@ func (s *twins) drop(home string) {
 	delete(s.all, home)
 	s.mu.Unlock()
 	if t != nil {
-		go t.close() // its handlers may be waiting for the caller
+		go t.close() // its handlers may wait for the caller
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Usage is what one pod of home uses where it runs.
+// Usage is the resource usage of one pod of home on its target.
 type Usage struct {
 	Namespace, Name string
 	UID             types.UID
@@ -25,7 +25,7 @@ type Usage struct {
 	Containers      []ContainerUsage
 }
 
-// ContainerUsage is what one container of it uses.
+// ContainerUsage is that of one of its containers.
 type ContainerUsage struct {
 	Name    string
 	Started time.Time // zero if it does not run
@@ -33,8 +33,8 @@ type ContainerUsage struct {
 	Memory  uint64    // bytes of working set
 }
 
-// Usage asks the target's resource metrics API what the pods of one virtual node use,
-// and names them as home does. What can be had comes along with an error.
+// Usage reads the usage of one virtual node's pods from the target's resource metrics API, under their names at home.
+// With an error it may be incomplete.
 func (c *Controller) Usage(ctx context.Context, node string) ([]Usage, error) {
 	if !c.cfg.Up() {
 		return nil, fmt.Errorf("offload: %s does not answer; see rivulet peers, or rivulet burst list", c.cfg.Target.Name())
@@ -61,7 +61,7 @@ func (c *Controller) Usage(ctx context.Context, node string) ([]Usage, error) {
 	return out, errors.Join(errs...)
 }
 
-// metrics asks for what the pods of the twin use.
+// metrics reads the usage of the twin's pods.
 func (t *twin) metrics(ctx context.Context, cluster string) ([]v1beta1.PodMetrics, error) {
 	raw, err := t.client.Discovery().RESTClient().Get().
 		AbsPath("/apis/metrics.k8s.io/v1beta1/namespaces/"+t.name+"/pods").
@@ -77,8 +77,7 @@ func (t *twin) metrics(ctx context.Context, cluster string) ([]v1beta1.PodMetric
 	return list.Items, nil
 }
 
-// usageAtHome finds the pod of home behind the measured one. Of several that run
-// for it, during a replacement, only the current one counts.
+// usageAtHome finds the home pod of a measured one. Of several, during a replacement, only the current one counts.
 func (c *Controller) usageAtHome(t *twin, m *v1beta1.PodMetrics) (Usage, bool) {
 	obj, ok, _ := t.pods.GetStore().GetByKey(t.name + "/" + m.Name)
 	if !ok {
@@ -93,7 +92,7 @@ func (c *Controller) usageAtHome(t *twin, m *v1beta1.PodMetrics) (Usage, bool) {
 	if home.Status.StartTime != nil {
 		u.Started = home.Status.StartTime.Time
 	}
-	for _, container := range home.Spec.Containers { // those the provider added are its own affair
+	for _, container := range home.Spec.Containers { // without containers that the provider added
 		for i := range m.Containers {
 			if got := &m.Containers[i]; got.Name == container.Name {
 				u.Containers = append(u.Containers, ContainerUsage{Name: got.Name, Started: startOf(statusOf(home.Status.ContainerStatuses, got.Name)),

@@ -8,13 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Ready reports whether Services send anything to the pod.
+// Ready reports whether Services send traffic to the pod.
 func Ready(p *corev1.Pod) bool {
 	c := condition(&p.Status, corev1.PodReady)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// Unready is the status of a pod that Services leave out, whatever else is known of it.
+// Unready is the status of a pod that Services leave out, with the rest unchanged.
 func Unready(home *corev1.Pod, why string) corev1.PodStatus {
 	st := *home.Status.DeepCopy()
 	if Ready(home) {
@@ -24,13 +24,11 @@ func Unready(home *corev1.Pod, why string) corev1.PodStatus {
 	return st
 }
 
-// lost reports whether the target is known not to answer; nothing is known right after
-// a start.
+// lost reports whether the target has stopped answering; false right after a start.
 func (c *Controller) lost() bool { return c.cfg.Lost != nil && c.cfg.Lost() }
 
-// Vacate is called every while as long as the target lends nothing any more. It asks
-// which twins are gone: pods of these that are being deleted are let go at once, and others fail, so
-// that their owners decide.
+// Vacate is called regularly while the target's offer is withdrawn. It queries which twins are gone: their pods that
+// are being deleted are released at once, and others fail, so that their owners decide.
 func (c *Controller) Vacate(ctx context.Context) error {
 	gone := map[string]bool{}
 	var errs []error

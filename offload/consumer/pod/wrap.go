@@ -20,16 +20,15 @@ import (
 	"rivulet/offload/replacement"
 )
 
-// Wrapper is what stands on the provider for one pod: for restartPolicy Always the
-// away pod itself where it is kept (package replacement), or a ReplicaSet of one; a Job
-// otherwise. Exactly one of them is set.
+// Wrapper represents one pod on the provider: a Job, or for restartPolicy Always a ReplicaSet of one, or the away pod
+// itself if the provider replaces it (package replacement). Exactly one of them is set.
 type Wrapper struct {
 	ReplicaSet *appsv1.ReplicaSet
 	Job        *batchv1.Job
 	Pod        *corev1.Pod
 }
 
-// Object returns the metadata of whichever is set.
+// Object returns the metadata of the one that is set.
 func (w Wrapper) Object() metav1.Object {
 	switch {
 	case w.Job != nil:
@@ -40,7 +39,7 @@ func (w Wrapper) Object() metav1.Object {
 	return w.ReplicaSet
 }
 
-// template is the away pod's template, inside the wrapper. A pod's own is a copy.
+// template is the away pod's template inside the wrapper; a copy if the wrapper is a pod.
 func (w Wrapper) template() *corev1.PodTemplateSpec {
 	switch {
 	case w.Job != nil:
@@ -52,10 +51,8 @@ func (w Wrapper) template() *corev1.PodTemplateSpec {
 	return &w.ReplicaSet.Spec.Template
 }
 
-// Wrap translates a pod of home into what is created in the twin namespace. It
-// is pure: the same pod gives the same wrapper. cluster is the home cluster's ID, api
-// the address in the twin of the Service that leads to home's API server; empty if
-// there is none. The error is a *Refusal.
+// Wrap translates a pod of home into what is created in the twin namespace. It is pure. cluster is home's ID, api the
+// address in the twin of the Service that leads to home's API server, empty without one. The error is a *Refusal.
 func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
 	if r := Refuse(home); r != nil {
 		return Wrapper{}, r
@@ -76,18 +73,17 @@ func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
 		Spec:       awaySpec(home, api),
 	}
 	if restart(home) == corev1.RestartPolicyAlways {
-		template.Spec.ActiveDeadlineSeconds = nil // home's to keep (expire)
+		template.Spec.ActiveDeadlineSeconds = nil // enforced by home (expire)
 		return Wrapper{ReplicaSet: &appsv1.ReplicaSet{
 			ObjectMeta: meta,
 			Spec:       appsv1.ReplicaSetSpec{Replicas: ptr.To[int32](1), Selector: selector, Template: template},
 		}}, nil
 	}
-	// The pod's own exit decides with Never; with OnFailure the kubelet restarts
-	// it, and the Job replaces it if it is lost, never beside a living one. Then a
-	// deadline is the Job's: each of its pods would begin a new one.
+	// With Never the pod's own exit decides. With OnFailure the kubelet restarts it, and the Job replaces it if it is
+	// lost, never beside a living one; then the deadline is the Job's, since each of its pods would begin a new one.
 	backoff, deadline, failure := int32(0), (*int64)(nil), endPolicy()
 	if restart(home) == corev1.RestartPolicyOnFailure {
-		failure = nil // not taken with it, and the Job makes another pod
+		failure = nil // not allowed with it, and the Job makes another pod
 		backoff, deadline = math.MaxInt32, template.Spec.ActiveDeadlineSeconds
 		template.Spec.ActiveDeadlineSeconds = nil
 	}
@@ -96,21 +92,20 @@ func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
 		Spec: batchv1.JobSpec{
 			Parallelism: ptr.To[int32](1), Completions: ptr.To[int32](1), BackoffLimit: &backoff, ActiveDeadlineSeconds: deadline,
 			PodReplacementPolicy: ptr.To(batchv1.Failed), PodFailurePolicy: failure,
-			// Home's Job controller has put its own labels on the pod already: the
-			// provider's must not demand others of the same names.
+			// Home's Job controller has set its own labels on the pod; the provider's must not require others of the
+			// same names.
 			ManualSelector: ptr.To(true), Selector: selector, Template: template,
 		},
 	}}, nil
 }
 
-// awaySpec starts from a copy, so that fields of newer Kubernetes versions reach
-// the provider, which accepts or refuses them itself, rather than getting lost.
+// awaySpec starts from a copy, so that fields of newer Kubernetes versions are not lost: the provider accepts or
+// refuses them.
 func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 	s := *home.Spec.DeepCopy()
 	s.RestartPolicy = restart(home)
 
-	// Placement was home's business and is done; on the provider it starts afresh.
-	// What the image runs on is not a matter of place.
+	// Placement at home is done, and starts afresh on the provider. The image's platform still applies.
 	s.NodeName, s.Affinity, s.TopologySpreadConstraints = "", nil, nil
 	s.NodeSelector = platform(s.NodeSelector)
 	s.Tolerations = awayTolerations(s.Tolerations)
@@ -118,13 +113,13 @@ func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 	s.PriorityClassName, s.Priority, s.PreemptionPolicy = "", nil, nil
 	s.Overhead = nil // belongs to the provider's runtime class
 
-	// The account is home's: what the pod has of it are tokens, through volumes.
+	// The account is home's; the pod gets its tokens through volumes.
 	s.ServiceAccountName, s.DeprecatedServiceAccount = "default", ""
 	s.AutomountServiceAccountToken = ptr.To(false)
 	redirectTokens(s.Volumes, tokenSecret(home.UID))
 	homeAuthority(&s)
 
-	// Gates are opened by controllers of home, so they are judged there (Status).
+	// Gates are set by controllers of home, so they are evaluated there (Status).
 	s.ReadinessGates = nil
 	// Added to a running pod only (debug); a template may not have them.
 	s.EphemeralContainers = nil
@@ -132,7 +127,7 @@ func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 	if s.Hostname == "" && s.HostnameOverride == nil {
 		s.Hostname = hostname(home.Name)
 	}
-	if full := fullName(home); full != "" { // the API server takes one of both
+	if full := fullName(home); full != "" { // the API server accepts one of the two
 		s.HostnameOverride, s.SetHostnameAsFQDN = &full, nil
 	}
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
@@ -148,8 +143,7 @@ func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 	return s
 }
 
-// platform keeps what says for which machines the pod is made: a provider may have
-// nodes of several kinds.
+// platform keeps labels that restrict the pod's platform: a provider may have nodes of several.
 func platform(in map[string]string) map[string]string {
 	var out map[string]string
 	for _, key := range []string{corev1.LabelArchStable, corev1.LabelOSStable} {
@@ -160,8 +154,8 @@ func platform(in map[string]string) map[string]string {
 	return out
 }
 
-// awayTolerations keeps those that can mean a taint of the provider's nodes. A
-// toleration of everything would also tolerate the provider's own virtual nodes.
+// awayTolerations keeps those that can match a taint of the provider's nodes. A toleration of everything would also
+// match the provider's own virtual nodes.
 func awayTolerations(in []corev1.Toleration) []corev1.Toleration {
 	var out []corev1.Toleration
 	for _, t := range in {
@@ -174,8 +168,8 @@ func awayTolerations(in []corev1.Toleration) []corev1.Toleration {
 	return out
 }
 
-// wrapperName is the pod's name where a Job may have it (63 characters), else a
-// shortened one with a hash. It is never parsed: HomePodAnnotation is the way back.
+// wrapperName is the pod's name if it is valid for a Job (63 characters), otherwise a shortened one with a hash. It is
+// never parsed: HomePodAnnotation is the way back.
 func wrapperName(name string) string {
 	if len(name) <= 63 {
 		return name
@@ -184,11 +178,10 @@ func wrapperName(name string) string {
 	return strings.TrimRight(name[:52], "-.") + "-" + hex.EncodeToString(sum[:5])
 }
 
-// longestName is that of a host name that a kubelet does not cut.
+// longestName is the longest host name that a kubelet does not shorten.
 const longestName = 63
 
-// hostname is what a kubelet at home would have made of the pod's name, as a
-// single DNS label.
+// hostname is what a kubelet at home makes of the pod's name, as a single DNS label.
 func hostname(name string) string { return cut(strings.ReplaceAll(name, ".", "-")) }
 
 func cut(name string) string {
@@ -198,8 +191,8 @@ func cut(name string) string {
 	return name
 }
 
-// fullName is the host name at home of a pod that is to have its full one, "" of any other. A
-// kubelet away would make it of the twin's name.
+// fullName is the full host name at home of a pod that is to have it, "" for others. A kubelet away would make it with
+// the twin's name.
 func fullName(home *corev1.Pod) string {
 	s := &home.Spec
 	if !ptr.Deref(s.SetHostnameAsFQDN, false) || s.Subdomain == "" {

@@ -17,10 +17,10 @@ func configMaps() kind[*corev1.ConfigMap] {
 	return k
 }
 
-// leaderAnnotation is on ConfigMaps that are a lock and not configuration.
+// leaderAnnotation marks ConfigMaps that are locks and not configuration.
 const leaderAnnotation = "control-plane.alpha.kubernetes.io/leader"
 
-// translateConfigMap keeps all. A twin has a kube-root-ca.crt of its own cluster.
+// translateConfigMap accepts every one; a twin has its own cluster's kube-root-ca.crt.
 func translateConfigMap(home *corev1.ConfigMap) (*corev1.ConfigMap, bool) {
 	if _, lock := home.Annotations[leaderAnnotation]; lock || home.Name == "kube-root-ca.crt" || helmRelease(home) {
 		return nil, false
@@ -36,5 +36,4 @@ func mergeConfigMap(have, want *corev1.ConfigMap) bool {
 		equality.Semantic.DeepEqual(before.Data, have.Data) && equality.Semantic.DeepEqual(before.BinaryData, have.BinaryData)
 }
 
-// frozen reads the Immutable field of ConfigMaps and Secrets.
 func frozen(immutable *bool) bool { return immutable != nil && *immutable }

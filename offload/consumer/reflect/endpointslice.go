@@ -9,8 +9,7 @@ import (
 	typed "k8s.io/client-go/kubernetes/typed/discovery/v1"
 )
 
-// sliceManager marks reflected slices, so that no controller of the target
-// takes them for its own.
+// sliceManager marks reflected slices, so that controllers of the target leave them alone.
 const sliceManager = "rivulet.dev"
 
 // endpointSlices translates with away, see target.Target.
@@ -28,10 +27,9 @@ func endpointSlices(away func(netip.Addr) (netip.Addr, bool)) kind[*discoveryv1.
 	return k
 }
 
-// translateSlice keeps the endpoints that the target has a way to, under the
-// addresses it reaches them by. Conditions are kept, serving and terminating
-// too, so that connections drain away as they do at home. Names of nodes, zones
-// and pods mean nothing there.
+// translateSlice keeps the endpoints that are reachable from the target, under their addresses there. Conditions are
+// kept, serving and terminating as well, so that connections drain as at home. Names of nodes, zones and pods are
+// dropped, since they have no meaning there.
 func translateSlice(home *discoveryv1.EndpointSlice, away func(netip.Addr) (netip.Addr, bool)) (*discoveryv1.EndpointSlice, bool) {
 	service := home.Labels[discoveryv1.LabelServiceName]
 	if home.AddressType != discoveryv1.AddressTypeIPv4 || service == "" ||

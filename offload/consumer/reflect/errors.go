@@ -8,8 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// lost reports whether the error says that the twin has gone, is going, or does
-// not let us in. It is asked for again then.
+// lost reports whether the error means that the twin is gone, is being deleted or denies access. It is requested again
+// then.
 func lost(err error) bool {
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsUnauthorized(err) {
 		return true
@@ -22,12 +22,11 @@ func lost(err error) bool {
 		d := status.Status().Details
 		return d != nil && d.Kind == "namespaces"
 	}
-	// Refusals by RBAC and by quota or admission have the same code; only the
-	// words of the API server's authorizer tell them apart.
+	// RBAC refuses with the same code as quota and admission; only the authorizer's text differs.
 	return apierrors.IsForbidden(err) && strings.Contains(status.Status().Message, "cannot ")
 }
 
-// refused reports whether the target will not take the object as it is.
+// refused reports whether the target does not accept the object as it is.
 func refused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) || apierrors.IsForbidden(err) && !lost(err)
 }

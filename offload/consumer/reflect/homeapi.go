@@ -12,10 +12,9 @@ import (
 	"rivulet/offload/homeapi"
 )
 
-// withHomeAPI adds to what is reflected the way to home's API server and its
-// authority. They are made up as if they stood at home, and pass the same engine.
-// control is where home serves it, in its own pod CIDR; no way is added if that is
-// not valid. at is the address of home's Service kubernetes, for which it stands.
+// withHomeAPI adds the way to home's API server and home's authority to the reflected objects. They do not exist at
+// home, but pass the same engine. control is home's address for it, in its own pod CIDR; without a valid one no way is
+// added. at is the address of home's Service kubernetes, which the way stands for.
 func withHomeAPI(home string, control netip.AddrPort, at string, s kind[*corev1.Service], e kind[*discoveryv1.EndpointSlice], m kind[*corev1.ConfigMap]) (
 	kind[*corev1.Service], kind[*discoveryv1.EndpointSlice], kind[*corev1.ConfigMap]) {
 	m = withAuthority(home, m)
@@ -38,8 +37,8 @@ func withHomeAPI(home string, control netip.AddrPort, at string, s kind[*corev1.
 	return s, e, m
 }
 
-// withAuthority adds home's authority and the variables of its API server: volumes of tokens
-// name the one, whether there is a way to home or not, and a target may have a way of its own.
+// withAuthority adds home's authority and the variables of its API server: volumes of tokens need the authority even
+// without a way to home, and a target may have a way of its own.
 func withAuthority(home string, m kind[*corev1.ConfigMap]) kind[*corev1.ConfigMap] {
 	m.made = made[*corev1.ConfigMap]{homeapi.Authority: func(atHome cache.SharedIndexInformer) (*corev1.ConfigMap, bool) {
 		root, ok := get[*corev1.ConfigMap](atHome, home, homeapi.RootCA)
@@ -56,6 +55,5 @@ func withAuthority(home string, m kind[*corev1.ConfigMap]) kind[*corev1.ConfigMa
 	return m
 }
 
-// made are objects that are not at home but are reflected as if they were, by
-// name, from what there is of their kind.
+// made are objects that do not exist at home but are reflected as if they did, by name, from the objects of their kind.
 type made[T any] map[string]func(atHome cache.SharedIndexInformer) (T, bool)

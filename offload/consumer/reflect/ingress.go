@@ -18,13 +18,13 @@ import (
 	"rivulet/offload/policy"
 )
 
-// ingresses reflects those that are opted in: they open the application on the target's
-// LAN beside home's. What the target's controller says of addresses comes back.
+// ingresses reflects opted-in Ingresses: they open the application on the target's LAN as well as on home's. The
+// addresses that the target's controller assigns are copied back.
 type ingresses struct {
 	*kindReflector[*networkingv1.Ingress]
-	// seen translates an address of the target's pods to how home sees it.
+	// seen translates an address of the target's pods to home's view.
 	seen func(netip.Addr) (netip.Addr, bool)
-	// manager is who has written a status at home that is the target's.
+	// manager is the field manager of a status at home that was copied from the target.
 	manager string
 }
 
@@ -38,10 +38,9 @@ func newIngresses(s *space, c Config) *ingresses {
 	return &ingresses{seen: c.Target.Home, manager: manager, kindReflector: newKeeper(s, k)}
 }
 
-// withIngresses has Services that a reflected Ingress leads to reflected a second time, for the target's
-// controller: with home's selector, so that the endpoints are pods there, and written by the target itself. What home
-// says of endpoints would lead a program of the target's own anywhere.
-// A Secret with a certificate follows such an Ingress.
+// withIngresses reflects the Services behind a reflected Ingress a second time, for the target's controller. The second
+// ones have home's selector, so that the target itself writes their endpoints, from pods there: endpoints from home
+// could lead a program of the target anywhere. Secrets with certificates follow such an Ingress.
 func withIngresses(n *ingresses, services *kindReflector[*corev1.Service], secrets *kindReflector[*corev1.Secret]) {
 	pods := secrets.used
 	secrets.used = func(name string) (used, known bool) {
@@ -67,14 +66,14 @@ func withIngresses(n *ingresses, services *kindReflector[*corev1.Service], secre
 	}
 }
 
-// leadsTo reports whether an Ingress that is reflected has the Service as a backend.
+// leadsTo reports whether a reflected Ingress has the Service as a backend.
 func (n *ingresses) leadsTo(service string) bool {
 	return n.anyThat(func(i *networkingv1.Ingress) bool {
 		return slices.ContainsFunc(backends(&i.Spec), func(b *networkingv1.IngressServiceBackend) bool { return b.Name == service })
 	})
 }
 
-// anyThat reports whether it is so of an Ingress that is reflected.
+// anyThat reports whether is holds for any reflected Ingress.
 func (n *ingresses) anyThat(is func(*networkingv1.Ingress) bool) bool {
 	return slices.ContainsFunc(n.home.GetStore().List(), func(o any) bool {
 		i := o.(*networkingv1.Ingress)
@@ -82,7 +81,6 @@ func (n *ingresses) anyThat(is func(*networkingv1.Ingress) bool) bool {
 	})
 }
 
-// backends are the Services of all rules.
 func backends(spec *networkingv1.IngressSpec) (out []*networkingv1.IngressServiceBackend) {
 	for _, r := range spec.Rules {
 		if r.HTTP == nil {
@@ -97,9 +95,9 @@ func backends(spec *networkingv1.IngressSpec) (out []*networkingv1.IngressServic
 	return out
 }
 
-// translateIngress keeps rules and names of TLS Secrets, which are the same in
-// the twin; its backends are the second ones. The class is the target's default unless the annotation names one: home's
-// means nothing there. Annotations are for home's controller and stay.
+// translateIngress keeps rules and names of TLS Secrets, which are the same in the twin; backends are replaced by the
+// second Services. The class is the target's default unless the annotation names one, since home's class has no meaning
+// there. Annotations are for home's controller and are not copied.
 func translateIngress(home *networkingv1.Ingress) (*networkingv1.Ingress, bool) {
 	spec := *home.Spec.DeepCopy()
 	spec.IngressClassName = nil
@@ -128,8 +126,8 @@ func (n *ingresses) reconcile(ctx context.Context, name string) error {
 	return n.reportHome(ctx, name)
 }
 
-// reportHome brings the addresses that the target's controller has given home: unless
-// somebody else, a controller of home, gives the object addresses of its own.
+// reportHome copies the addresses from the target's controller to home, unless a controller of home assigns addresses
+// itself.
 func (n *ingresses) reportHome(ctx context.Context, name string) error {
 	home, ok := get[*networkingv1.Ingress](n.home, n.space.home, name)
 	if !ok || home.DeletionTimestamp != nil {
@@ -149,7 +147,7 @@ func (n *ingresses) reportHome(ctx context.Context, name string) error {
 	if equality.Semantic.DeepEqual(home.Status.LoadBalancer, want) {
 		return nil
 	}
-	// The cache does not know who wrote the status.
+	// The cache does not have the writer of the status.
 	api := n.space.clients.home.NetworkingV1().Ingresses(n.space.home)
 	live, err := api.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

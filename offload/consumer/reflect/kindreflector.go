@@ -22,14 +22,14 @@ import (
 	"rivulet/offload/watch"
 )
 
-// object is what all kinds are: *corev1.Service and so on.
+// object is the constraint of all kinds: *corev1.Service and so on.
 type object[T any] interface {
 	metav1.Object
 	runtime.Object
 	DeepCopy() T
 }
 
-// api is what the typed clients of all kinds have in common.
+// api is the common part of the typed clients of all kinds.
 type api[T any] interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
 	Create(ctx context.Context, o T, opts metav1.CreateOptions) (T, error)
@@ -43,30 +43,29 @@ type kind[T object[T]] struct {
 	zero T // the type for informers
 	api  func(c kubernetes.Interface, namespace string) api[T]
 	all  func(c kubernetes.Interface, namespace string) *cache.ListWatch
-	// translate returns what the twin should have for an object at home; false
-	// if nothing. Metadata is the engine's business.
+	// translate returns the twin's version of an object at home; false if it is not reflected. The engine adds
+	// metadata.
 	translate func(home T) (T, bool)
-	// merge writes into have all that want says and leaves what the server of
-	// the twin has added. It reports false if the server would not take that
-	// change: the object has to be made anew.
+	// merge sets in have everything that want has, and keeps what the target's server has added. It reports false if
+	// the server would refuse that change: the object has to be replaced.
 	merge func(have, want T) bool
-	// others reports objects of the twin that have our label and are not ours: a controller
-	// there has copied it. It may be nil.
+	// others reports objects of the twin that have this cluster's label but are another writer's: a controller there
+	// has copied it. It may be nil.
 	others func(have T) bool
-	// used reports whether something on the target refers to the named object; known is false
-	// while that cannot be told. It may be nil: all are.
+	// used reports whether something on the target refers to the named object; known is false before that is loaded.
+	// Nil: all are used.
 	used func(name string) (used, known bool)
-	// hint is what the owner of a target that refuses objects of the kind may have to do.
+	// hint is what the owner of a target that refuses objects of the kind can do.
 	hint string
-	// bare objects take no annotations along.
+	// bare objects are reflected without annotations.
 	bare bool
-	// made are reflected beside what is at home. stands names, for an object at home,
-	// the one that is made of it.
+	// made are reflected in addition to the objects at home. stands returns, for an object at home, the name of the one
+	// that is made from it.
 	made   made[T]
 	stands map[string]string
 }
 
-// of is a kind by its typed client.
+// of makes a kind from its typed client.
 func of[T object[T], L runtime.Object, C interface {
 	api[T]
 	List(ctx context.Context, o metav1.ListOptions) (L, error)
@@ -88,13 +87,13 @@ type kindReflector[T object[T]] struct {
 	kind[T]
 	space      *space
 	home, twin cache.SharedIndexInformer
-	// seconds are what there is beside an object. touches are objects of other kinds to look at
-	// when the named one has changed. Both may be nil.
+	// seconds are further objects that are made of one. touches are objects of other kinds to reconcile after the named
+	// one has changed. Both may be nil.
 	seconds []second[T]
 	touches func(name string) []key
-	// removed are the UIDs, by name, of what was deleted and may still be in the cache.
+	// removed are the UIDs, by name, of objects that were deleted and may still be in the cache.
 	removed sync.Map
-	// left is what of an object is not reflected, and the object to tell it of; it may be nil.
+	// left returns what is not reflected of an object, and the object for its event; it may be nil.
 	left func(ctx context.Context, source T) (about runtime.Object, left LeftOut)
 }
 
@@ -190,7 +189,7 @@ func (k *kindReflector[T]) reconcile(ctx context.Context, name string) error {
 		possible := k.merge(next, want)
 		dress(next, want)
 		switch {
-		case !possible: // gone first, then made anew
+		case !possible: // deleted first, then created again
 			if err = k.remove(ctx, twin, have); err == nil {
 				return target.ErrNotYet
 			}
@@ -249,7 +248,7 @@ func (k *kindReflector[T]) wanted(source T, is *second[T]) (T, bool) {
 	return want, true
 }
 
-// follows reports whether the users want the object to follow the pods.
+// follows reports whether users want the object to follow the pods.
 func (k *kindReflector[T]) follows(source T) bool {
 	if _, needed := k.made[source.GetName()]; needed {
 		return true
@@ -257,7 +256,7 @@ func (k *kindReflector[T]) follows(source T) bool {
 	return wantedAway(source, k.space.mode.Mode(k.name))
 }
 
-// isUsed reports whether the object follows as far as those go that are to be used.
+// isUsed reports whether the object follows, for kinds that follow only if used.
 func (k *kindReflector[T]) isUsed(source T) (used, known bool) {
 	_, needed := k.made[source.GetName()]
 	if needed || k.used == nil || k.space.mode.Mode(k.name) != policy.ReflectUsed || source.GetAnnotations()[policy.ReflectAnnotation] == policy.ReflectOn {
@@ -266,7 +265,7 @@ func (k *kindReflector[T]) isUsed(source T) (used, known bool) {
 	return k.used(source.GetName())
 }
 
-// late returns an error while an object that is at home is not in the cache.
+// late returns an error while an object that exists at home is not in the cache.
 func (k *kindReflector[T]) late(ctx context.Context, name string) error {
 	if _, seen := get[T](k.home, k.space.home, name); seen {
 		return nil
@@ -281,8 +280,7 @@ func (k *kindReflector[T]) late(ctx context.Context, name string) error {
 	return err
 }
 
-// wantedAway reports whether the users want the object to follow, where its kind is
-// reflected in the mode.
+// wantedAway reports whether users want the object to follow, for a kind that is reflected in the mode.
 func wantedAway(o metav1.Object, mode string) bool {
 	said := o.GetAnnotations()[policy.ReflectAnnotation]
 	switch mode {
@@ -294,21 +292,20 @@ func wantedAway(o metav1.Object, mode string) bool {
 	return said != policy.ReflectOff
 }
 
-// homely are annotations that mean something only where they were written.
+// homely reports whether the annotation has a meaning only in its own cluster.
 func homely(annotation string) bool {
 	return annotation == corev1.LastAppliedConfigAnnotation || annotation == policy.ReflectAnnotation ||
 		annotation == policy.HomeAddressAnnotation || annotation == policy.HomeNodeAnnotation ||
 		strings.HasPrefix(annotation, "endpoints.kubernetes.io/")
 }
 
-// dress gives have the labels and annotations of want, and no others.
+// dress sets the labels and annotations of have to those of want.
 func dress(have, want metav1.Object) {
 	have.SetLabels(want.GetLabels())
 	have.SetAnnotations(want.GetAnnotations())
 }
 
-// remove deletes exactly what was seen: not what somebody put in its place or
-// took over since.
+// remove deletes exactly the given object: not a successor, and not one that another writer has taken over.
 func (k *kindReflector[T]) remove(ctx context.Context, twin api[T], have T) error {
 	if have.GetDeletionTimestamp() != nil {
 		return nil

@@ -13,16 +13,14 @@ import (
 	"rivulet/offload/target"
 )
 
-// errRights ends a space so that it is seen what the target takes by now.
+// errRights ends a space, so that the target is checked again for kinds that it refuses.
 var errRights = errors.New("reflect: looking again at what the target takes")
 
-// again is how often a target that does not take something is asked whether it has
-// come to.
+// again is the interval in which a target that refuses a kind is checked again.
 const again = 10 * time.Minute
 
-// lacks are kinds that the target does not take, with whether that may change. Older
-// peers have no right for some, and to a foreign cluster they are its owner's to give.
-// An error says that it cannot be told now.
+// lacks are the kinds that the target refuses, with whether that may change. Older peers grant no right for some, and
+// the owner of a foreign cluster decides there. An error: it cannot be determined now.
 func lacks(ctx context.Context, t target.Target, twin string) (map[string]bool, error) {
 	lists := map[string]func(kubernetes.Interface) error{
 		policy.NetworkPolicyKind: func(c kubernetes.Interface) error {
@@ -42,9 +40,9 @@ func lacks(ctx context.Context, t target.Target, twin string) (map[string]bool, 
 		}
 		err := list(t.Client())
 		if err == nil || !lost(err) {
-			continue // what else may be wrong shows when it is used
+			continue // other errors show when the kind is used
 		}
-		// Is it this kind, or are we not let in at all, or not yet?
+		// It is this kind, or access as a whole, or too early.
 		if _, err := t.Client().CoreV1().ConfigMaps(twin).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
 			return nil, fmt.Errorf("%w: %w", errTwinLost, err)
 		}

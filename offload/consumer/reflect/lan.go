@@ -26,9 +26,9 @@ const (
 	lanClass = "rivulet.dev/lan"
 )
 
-// lanServices brings Services of types LoadBalancer and NodePort to the LAN of the target, for a home without a node.
-// Each is reflected a second time, with home's selector, and the target gives it ports (tenancy.LAN). These ports and
-// the address come back: as node ports, as the status, and in an event.
+// lanServices opens Services of types LoadBalancer and NodePort on the LAN of the target, for a home without a node.
+// Each is reflected a second time, with home's selector, and the target assigns its ports (tenancy.LAN). Ports and
+// address are copied back: as node ports, as the status, and in an event.
 type lanServices struct {
 	space    *space
 	services *kindReflector[*corev1.Service]
@@ -61,7 +61,7 @@ func withLAN(s *space, services *kindReflector[*corev1.Service]) mirror {
 	return &lanServices{s, services}
 }
 
-// keepGranted leaves what the target has granted, as far as the ports are the same.
+// keepGranted keeps what the target has assigned, for ports that are the same.
 func keepGranted(want, have *corev1.Service) {
 	for _, key := range []string{policy.LANAddressAnnotation, policy.LANRefusedAnnotation} {
 		if value, said := have.Annotations[key]; said {
@@ -73,7 +73,7 @@ func keepGranted(want, have *corev1.Service) {
 	}
 }
 
-// grantedPorts are the ports with the node ports that the Service of the target has for them; false if it has not all.
+// grantedPorts are the ports with the node ports that the target's Service has for them; false if some are missing.
 func grantedPorts(ports []corev1.ServicePort, have *corev1.Service) ([]corev1.ServicePort, bool) {
 	ports = slices.Clone(ports)
 	for i := range ports {
@@ -88,7 +88,7 @@ func grantedPorts(ports []corev1.ServicePort, have *corev1.Service) ([]corev1.Se
 	return ports, have.Spec.Type == corev1.ServiceTypeNodePort
 }
 
-// wantsLAN reports whether the Service is one for the LAN, and no other controller's.
+// wantsLAN reports whether the Service is for the LAN and not for another controller.
 func wantsLAN(s *corev1.Service) bool {
 	return s.Spec.Type == corev1.ServiceTypeNodePort || s.Spec.Type == corev1.ServiceTypeLoadBalancer && ptr.Deref(s.Spec.LoadBalancerClass, lanClass) == lanClass
 }
@@ -152,7 +152,7 @@ func (l *lanServices) reconcile(ctx context.Context, name string) error {
 	return nil
 }
 
-// write makes the Service at home what it should be.
+// write updates the Service at home.
 func (l *lanServices) write(ctx context.Context, home, want *corev1.Service) (changed bool, err error) {
 	api := l.space.clients.home.CoreV1().Services(l.space.home)
 	options := metav1.UpdateOptions{FieldManager: policy.FieldManager}
@@ -160,7 +160,7 @@ func (l *lanServices) write(ctx context.Context, home, want *corev1.Service) (ch
 		status := want.Status
 		next, err := api.Update(ctx, want, options)
 		switch {
-		case apierrors.IsInvalid(err): // another Service has the number inside: the address and the event are true all the same
+		case apierrors.IsInvalid(err): // another Service has the internal number; address and event are still valid
 			want.Spec.Ports = home.Spec.Ports
 		case err != nil:
 			return false, ignoreGone(err, "node ports", home.Name)
@@ -185,7 +185,7 @@ func ignoreGone(err error, what, name string) error {
 	return fmt.Errorf("reflect: %s of Service %s at home: %w", what, name, err)
 }
 
-// opened is where ports are, for people.
+// opened describes where the ports are, for users.
 func opened(ports []corev1.ServicePort, address string) string {
 	var out []string
 	for _, p := range ports {

@@ -18,35 +18,35 @@ import (
 	"rivulet/offload/policy"
 )
 
-// ReasonLeftOut is the reason of the event on a Service of which something is not reflected.
+// ReasonLeftOut is the reason of the event on a Service that is not reflected completely.
 const ReasonLeftOut = "ReflectionLeftOut"
 
 const (
-	// settlesWithin is how long something is left out before it is told: ways to pods of
-	// other peers are known a moment later than the pods.
+	// settlesWithin is how long something is left out before it is reported: ways to pods of other peers are known
+	// shortly after the pods.
 	settlesWithin = 10 * time.Second
-	// named is how many addresses are told by name.
+	// named is how many addresses are listed in a message.
 	named = 5
-	// lookupTime bounds the look-up of an alias.
+	// lookupTime bounds the lookup of an alias.
 	lookupTime = 2 * time.Second
 )
 
-// Lookup gives the addresses of a host name as home has them.
+// Lookup returns the addresses of a host name at home.
 type Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
-// HomeLookup asks the resolver of this device, as home's cluster DNS does for names that are not its own.
+// HomeLookup uses this device's resolver, as home's cluster DNS does for external names.
 func HomeLookup(ctx context.Context, host string) ([]netip.Addr, error) {
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 }
 
-// LeftOut is what of a Service is not reached from a target, and what to do about it.
+// LeftOut is the part of a Service that is not reachable from a target, with a cure.
 type LeftOut struct{ Service, What, Cure string }
 
-// LeftOutOfSlice is what of a slice a target does not reach, by what it reaches; the zero value is nothing.
+// LeftOutOfSlice is the part of a slice that a target does not reach; the zero value is nothing.
 func LeftOutOfSlice(s *discoveryv1.EndpointSlice, reached func(netip.Addr) bool) (out LeftOut) {
 	service := s.Labels[discoveryv1.LabelServiceName]
 	if service == "" || s.Namespace == metav1.NamespaceDefault && service == "kubernetes" {
-		return out // of the one nobody knows, the other is every cluster's own
+		return out // no Service, or one that every cluster has itself
 	}
 	var left []string
 	for _, e := range s.Endpoints {
@@ -77,10 +77,10 @@ func LeftOutOfSlice(s *discoveryv1.EndpointSlice, reached func(netip.Addr) bool)
 	return LeftOut{service, fmt.Sprintf("Service %s leads to %s%s (EndpointSlice %s) at home only: %s", service, strings.Join(left, ", "), more, s.Name, why), viaPod}
 }
 
-// viaPod is the cure: a pod at home reaches what home reaches, and is reached from everywhere.
+// viaPod is the cure: a pod at home reaches what home reaches, and is reachable from everywhere.
 const viaPod = "lead the Service to a pod at home that forwards to it (label " + policy.NamespaceLabel + "=off), or run the pods that need it at home"
 
-// LeftOutOfAlias is whether an alias (ExternalName) means something that is reached at home only; the zero value is no.
+// LeftOutOfAlias reports an alias (ExternalName) for something that is reachable at home only; the zero value is none.
 func LeftOutOfAlias(ctx context.Context, s *corev1.Service, offloaded func(namespace string) bool, lookup Lookup) (out LeftOut) {
 	name := strings.ToLower(strings.TrimSuffix(s.Spec.ExternalName, "."))
 	if s.Spec.Type != corev1.ServiceTypeExternalName || name == "" {
@@ -99,7 +99,7 @@ func LeftOutOfAlias(ctx context.Context, s *corev1.Service, offloaded func(names
 	} else {
 		ctx, cancel := context.WithTimeout(ctx, lookupTime)
 		defer cancel()
-		addrs, _ = lookup(ctx, name) // one that home does not know is not lost away
+		addrs, _ = lookup(ctx, name) // a name that does not resolve at home is no loss away
 	}
 	i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return !ipam.Public(a) })
 	if i < 0 {
@@ -108,7 +108,7 @@ func LeftOutOfAlias(ctx context.Context, s *corev1.Service, offloaded func(names
 	return LeftOut{s.Name, fmt.Sprintf("Service %s is another name of %s, which has the address %s at home: there it is another device's, or nobody's", s.Name, name, addrs[i].Unmap()), viaPod}
 }
 
-// withLeftOut tells of what of Services is not reflected, on the Service.
+// withLeftOut reports on Services what is not reflected of them.
 func withLeftOut(c Config, services *kindReflector[*corev1.Service], endpoints *kindReflector[*discoveryv1.EndpointSlice]) {
 	home, lookup := services.space.home, c.Lookup
 	if lookup == nil {
@@ -129,8 +129,8 @@ func withLeftOut(c Config, services *kindReflector[*corev1.Service], endpoints *
 	}
 }
 
-// reportLeftOut makes an event of what has been left out of an object for a while, once for the same
-// words, and reports whether anything is.
+// reportLeftOut makes an event about what has been left out of an object for settlesWithin, once for the same text, and
+// reports whether anything is left out.
 func (s *space) reportLeftOut(k key, about runtime.Object, left LeftOut) bool {
 	if left.What == "" {
 		return false

@@ -14,25 +14,25 @@ import (
 	"rivulet/offload/policy"
 )
 
-// World knows the pods and namespaces that policies speak of; networkpolicy.Watcher is one.
+// World has the pods and namespaces that policies select; networkpolicy.Watcher is one.
 type World interface {
 	World() (networkpolicy.World, bool)
-	// Changed returns a channel that gets a value after World may answer differently, and
-	// the function that ends the subscription.
+	// Changed returns a channel that gets a value after the answers of World may have changed, and the function that
+	// ends the subscription.
 	Changed() (<-chan struct{}, func())
 }
 
-// Prefixed is implemented by targets that know where in their networks pods are, whose
-// ever: an ipBlock that a policy of home names is not meant to be those.
+// Prefixed is implemented by targets that have a list of the pod prefixes in their networks: an ipBlock in a policy of
+// home does not refer to these.
 type Prefixed interface {
 	PodPrefixes() []netip.Prefix
 }
 
-// settling is how long changes of pods are gathered before policies are compared again.
+// settling is how long changes of pods are collected before policies are compared again.
 const settling = 100 * time.Millisecond
 
-// networkPolicies resolves a policy for the target as it stands now. It follows its
-// pods before there are any, so that none runs away unheld.
+// networkPolicies resolves policies for the current target. A policy is reflected before its pods exist, so that no pod
+// runs away unfiltered.
 type networkPolicies struct {
 	*kindReflector[*networkingv1.NetworkPolicy]
 	world World
@@ -57,19 +57,18 @@ func newNetworkPolicies(s *space, c Config) *networkPolicies {
 	return &networkPolicies{newKeeper(s, k), c.Policies}
 }
 
-// reconcile waits until the world knows the policy: before, it may know no pods either.
+// reconcile waits until the world has the policy: before that its pods may be missing, too.
 func (n *networkPolicies) reconcile(ctx context.Context, name string) error {
 	if _, atHome := get[*networkingv1.NetworkPolicy](n.home, n.space.home, name); atHome {
 		w, ok := n.world.World()
 		if !ok || !slices.ContainsFunc(w.Policies, func(p *networkingv1.NetworkPolicy) bool { return p.Namespace == n.space.home && p.Name == name }) {
-			return nil // looked at again when the world changes
+			return nil // queued again when the world changes
 		}
 	}
 	return n.kindReflector.reconcile(ctx, name)
 }
 
-// follow compares all policies again when pods or namespaces have changed, until ctx
-// ends.
+// follow compares all policies after changes of pods or namespaces, until ctx ends.
 func (n *networkPolicies) follow(ctx context.Context) {
 	changed, stop := n.world.Changed()
 	defer stop()

@@ -10,14 +10,12 @@ import (
 	"rivulet/offload/policy"
 )
 
-// nodePortPrefix begins the name of the second Service, with the second slices, that one
-// with node ports has in the twin. Its ports are the node ports, its endpoints the same. The
-// provider leads the node ports of home's node there (offload/nodeagent/homeaddr): with
-// a cluster IP of its own, what comes back is known to come from the node.
+// nodePortPrefix is the prefix of the second Service, with second slices, that a Service with node ports has in the
+// twin. Its ports are the node ports, its endpoints the same. The provider routes the node ports of home's node there
+// (offload/nodeagent/homeaddr): with a separate cluster IP, replies are recognized as the node's.
 const nodePortPrefix = "rv-np-"
 
-// withNodePorts has Services with node ports, and their slices, reflected a second time.
-// node is the address of home's node.
+// withNodePorts reflects Services with node ports, and their slices, a second time. node is the address of home's node.
 func withNodePorts(node netip.Addr, services *kindReflector[*corev1.Service], ends *kindReflector[*discoveryv1.EndpointSlice]) {
 	home := services.space.home
 	services.seconds = append(services.seconds, second[*corev1.Service]{prefix: nodePortPrefix, make: func(at, twin *corev1.Service) bool {

@@ -1,9 +1,9 @@
-// Package reflect keeps what pods need beside them equal on a target (docs/design/reflection.md): one small engine
-// (space) serves one file per kind. It reads those kinds in offloaded namespaces at home and in their twins. It alone
-// writes, in a twin, objects labelled policy.ReflectedLabel=<home's ID>, and events at home; an object of another
-// writer in the twin is never touched. Restart: both sides are listed, and only what differs is written; what is gone
-// from home is deleted in the twin only after both lists were complete. While the target cannot be reached nothing
-// changes there. Twins themselves are deleted by target.Release, not here.
+// Package reflect copies the objects that pods need to a target and keeps them equal (docs/design/reflection.md): one
+// engine (space) serves one file per kind. It reads those kinds in offloaded namespaces at home and in their twins. It
+// alone writes, in a twin, objects labelled policy.ReflectedLabel=<home's ID>, and events at home; it never touches
+// another writer's object. Restart: both sides are listed, and only differences are written; an object that is gone
+// from home is deleted in the twin only after both lists are complete. Nothing changes on an unreachable target. Twins
+// themselves are deleted by target.Release.
 package reflect
 
 import (
@@ -27,55 +27,54 @@ import (
 	"rivulet/offload/target"
 )
 
-// Config is what Run needs; all fields but Control, APIAddress, NodeAddress, Policies, Lookup, Supply, Recorder and Log must be set.
+// Config are the parameters of Run; all fields but Control, APIAddress, NodeAddress, Policies, Lookup, Supply, Recorder
+// and Log must be set.
 type Config struct {
 	Home       kubernetes.Interface
 	Target     target.Target
 	Namespaces *policy.Watcher
-	// ClusterID is home's ID: the mark of what is ours in a twin.
+	// ClusterID is home's ID, the label value of this cluster's objects in a twin.
 	ClusterID string
-	// Control is where home serves its API server to away pods (offload/homeapi), an
-	// address in its own pod CIDR; nothing leads there if it is not valid.
+	// Control is where home serves its API server to away pods (offload/homeapi), an address in its own pod CIDR;
+	// invalid: no way there.
 	Control netip.AddrPort
-	// APIAddress is the cluster IP of home's Service kubernetes; "" is not told.
+	// APIAddress is the cluster IP of home's Service kubernetes; "" if unknown.
 	APIAddress string
-	// NodeAddress is that of home's node; node ports lead nowhere away if it is not valid, or
-	// of a node that is none (loopback).
+	// NodeAddress is that of home's node. Node ports are not reflected if it is not valid, or loopback: then there is
+	// no node.
 	NodeAddress netip.Addr
-	// Policies knows what NetworkPolicies speak of; nil keeps them at home.
+	// Policies has what NetworkPolicies select; nil does not reflect them.
 	Policies World
 	// Lookup is HomeLookup if nil.
 	Lookup Lookup
-	// Used reports whether a pod that is bound to the target refers to the object, a ConfigMap or
-	// Secret; known is false while that cannot be told. When one no longer does, Supply is told.
+	// Used reports whether a pod that is bound to the target refers to the object, a ConfigMap or Secret; known is
+	// false before that is loaded. After the last reference is gone Supply.Check is called.
 	Used func(policy.Object) (used, known bool)
-	// Supply is how pods have brought what they refer to.
+	// Supply is how pods request what they refer to.
 	Supply *Supply
-	// Recorder takes the events, of all targets together: one of its own would cost
-	// each 70 kB. Nil makes one.
+	// Recorder records events, shared by all targets: each of its own would take 70 kB. Nil makes one.
 	Recorder record.EventRecorder
 	Log      *slog.Logger
 }
 
-// Reach is implemented by targets that can tell when Away answers differently
-// than before. For others EndpointSlices are compared again every reachInterval.
+// Reach is implemented by targets that report changes of Away. For others EndpointSlices are compared every
+// reachInterval.
 type Reach interface {
 	// Changed returns a channel that gets a value after each change, and the
 	// function that ends the subscription.
 	Changed() (<-chan struct{}, func())
 }
 
-// Holder is implemented by targets that do not take objects of every kind.
+// Holder is implemented by targets that do not accept objects of every kind.
 type Holder interface {
-	// Holds reports whether objects of the kind, one of policy.Kinds or the like, follow
-	// the pods there.
+	// Holds reports whether objects of the kind, one of policy.Kinds or the like, are reflected there.
 	Holds(kind string) bool
 }
 
 const reachInterval = 10 * time.Second
 
-// Run reflects to one target until ctx ends. A namespace in which something
-// fails is tried again, with growing pauses, and holds up no other.
+// Run reflects to one target until ctx ends. A namespace that fails is retried with growing pauses, and does not delay
+// others.
 func Run(ctx context.Context, c Config) error {
 	if c.Home == nil || c.Target == nil || c.Namespaces == nil || c.ClusterID == "" || c.Used == nil {
 		return fmt.Errorf("reflect: Home, Target, Namespaces, ClusterID and Used must be set")
@@ -101,7 +100,7 @@ func Run(ctx context.Context, c Config) error {
 	defer running.Wait()
 	spaces := map[string]context.CancelFunc{}
 	modes := map[string]string{} // of the spaces
-	var takesAll atomic.Bool     // the target, by what was seen last
+	var takesAll atomic.Bool     // kinds, by the last check
 	for {
 		namespaces := c.Namespaces.Namespaces()
 		for home, end := range spaces {
@@ -129,8 +128,8 @@ func Run(ctx context.Context, c Config) error {
 	}
 }
 
-// keep reflects one namespace until ctx ends, through the loss of its twin. What a target
-// takes it takes in all of its twins: as long as nothing fails that is looked at once.
+// keep reflects one namespace until ctx ends, and requests its twin again if that is lost. A kind that the target
+// accepts it accepts in all twins, so the check for kinds is skipped while nothing fails.
 func keep(ctx context.Context, c Config, recorder record.EventRecorder, home string, mode policy.Namespace, takesAll *atomic.Bool) {
 	log := c.Log.With("namespace", home)
 	pause := changes.Backoff{First: time.Second, Longest: 10 * time.Second}

@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// second is what is reflected of an object beside its namesake, under the prefix and its name.
+// second is a further object that is reflected of one, named by the prefix and its name.
 type second[T any] struct {
 	prefix string
-	// make turns what the twin has of the object at home into the second one; false if there is none.
+	// make turns the twin's version of the object into the second one; false if there is none.
 	make func(home, twin T) bool
 	bare bool // as kind.bare
 }
@@ -25,7 +25,7 @@ func secondName(prefix, home string) string {
 	return prefix + hex.EncodeToString(sum[:16])
 }
 
-// firstOf finds the object at home of which the named one is a second, and which.
+// firstOf finds the object at home of a second one, and which second it is.
 func (k *kindReflector[T]) firstOf(name string) (source T, is *second[T]) {
 	for i := range k.seconds {
 		if !strings.HasPrefix(name, k.seconds[i].prefix) {

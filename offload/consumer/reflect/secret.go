@@ -20,8 +20,7 @@ func secrets() kind[*corev1.Secret] {
 	return k
 }
 
-// translateSecret keeps all, but credentials of home's own API server and the
-// history of Helm stay where they are.
+// translateSecret accepts all, except credentials of home's API server and the history of Helm.
 func translateSecret(home *corev1.Secret) (*corev1.Secret, bool) {
 	switch home.Type {
 	case corev1.SecretTypeServiceAccountToken, corev1.SecretTypeBootstrapToken, "helm.sh/release.v1":
@@ -41,7 +40,7 @@ func mergeSecret(have, want *corev1.Secret) bool {
 		(!frozen(before.Immutable) || frozen(want.Immutable) && equality.Semantic.DeepEqual(before.Data, have.Data))
 }
 
-// helmRelease finds what Helm keeps in the cluster for itself.
+// helmRelease reports whether Helm stores its own state in the object.
 func helmRelease(o metav1.Object) bool {
 	return o.GetLabels()["owner"] == "helm" && strings.HasPrefix(o.GetName(), "sh.helm.release.v1.")
 }

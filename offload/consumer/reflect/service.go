@@ -11,7 +11,7 @@ import (
 	"rivulet/offload/policy"
 )
 
-// services translates the names that aliases point to with twinOf.
+// services translates the names in aliases with twinOf.
 func services(twinOf func(home string) (string, bool)) kind[*corev1.Service] {
 	k := of("Service", &corev1.Service{}, func(c kubernetes.Interface, ns string) typed.ServiceInterface {
 		return c.CoreV1().Services(ns)
@@ -27,11 +27,11 @@ func services(twinOf func(home string) (string, bool)) kind[*corev1.Service] {
 	return k
 }
 
-// clusterSuffix ends the full names of Services.
+// clusterSuffix is the end of the full names of Services.
 const clusterSuffix = ".svc.cluster.local"
 
-// translateAlias gives a name of a Service the namespace that it has on the target:
-// the DNS there follows an alias by itself, without asking whose it is.
+// translateAlias replaces the namespace in a Service's name by the one on the target: the DNS there resolves an alias
+// by itself, without regard to its owner.
 func translateAlias(name string, twinOf func(home string) (string, bool)) string {
 	bare, ok := strings.CutSuffix(strings.ToLower(strings.TrimSuffix(name, ".")), clusterSuffix)
 	at := strings.LastIndexByte(bare, '.')
@@ -45,10 +45,9 @@ func translateAlias(name string, twinOf func(home string) (string, bool)) string
 	return bare[:at+1] + twin + clusterSuffix
 }
 
-// translateService keeps what clients inside a cluster see of a Service: its
-// name, ports, affinity, and whether it is headless or an alias. It gets no
-// selector (its endpoints are reflected too), no address of home, and nothing
-// that would open it to the world on the target.
+// translateService keeps what clients inside a cluster use of a Service: its name, ports, affinity, and whether it is
+// headless or an alias. It has no selector (its endpoints are reflected), no address of home, and nothing that would
+// expose it on the target.
 func translateService(home *corev1.Service) (*corev1.Service, bool) {
 	if home.Namespace == metav1.NamespaceDefault && home.Name == "kubernetes" {
 		return nil, false // every cluster has its own
@@ -73,7 +72,7 @@ func translateService(home *corev1.Service) (*corev1.Service, bool) {
 	return s, true
 }
 
-// setHomeAddress tells a target that can translate it where the Service is at home.
+// setHomeAddress adds the Service's address at home, for targets that translate it.
 func setHomeAddress(s *corev1.Service, ip string) {
 	if ip != "" && ip != corev1.ClusterIPNone {
 		s.Annotations = map[string]string{policy.HomeAddressAnnotation: ip}
@@ -96,7 +95,7 @@ func mergeService(have, want *corev1.Service) bool {
 	return true
 }
 
-// shape is what cannot be changed in place.
+// shape is the immutable part.
 func shape(s *corev1.Service) string {
 	switch {
 	case s.Spec.Type == corev1.ServiceTypeExternalName:

@@ -27,11 +27,10 @@ import (
 // workers per namespace: enough to hide the round trip of a tunnel.
 const workers = 4
 
-// syncLook is the pause between two looks whether both sides were listed: the first pod of
-// the namespace waits for it.
+// syncLook is the pause between two checks whether both sides are listed; the first pod of the namespace waits for it.
 const syncLook = 20 * time.Millisecond
 
-// errTwinLost ends a space whose twin has gone or no longer lets us in.
+// errTwinLost ends a space whose twin is gone or denies access.
 var errTwinLost = errors.New("reflect: the twin namespace is gone or closed to us")
 
 // space reflects one home namespace into its twin:
@@ -40,7 +39,7 @@ var errTwinLost = errors.New("reflect: the twin namespace is gone or closed to u
 //	                ├─▶ queue ─▶ reconcile ──┤
 //	twin informers ─┘  (by kind and name)    └─ event at home
 //
-// Both sides feed the queue, so a change by hand in the twin is put right too.
+// Both sides feed the queue, so that manual changes in the twin are reverted as well.
 type space struct {
 	home, twin string // namespaces
 	clients    clients
@@ -52,16 +51,16 @@ type space struct {
 	recorder   record.EventRecorder
 	log        *slog.Logger
 	reach      func() (<-chan struct{}, func())
-	beside     []func(context.Context) // what kinds do beside the queue
-	asksAgain  bool                    // the target may come to take what it does not
+	beside     []func(context.Context) // further loops of kinds
+	asksAgain  bool                    // the target may accept more kinds later
 
 	over  chan struct{} // closed when run ends
-	known func() bool   // whether it is known what pods refer to
+	known func() bool   // whether the references of pods are loaded
 
 	mu       sync.Mutex
-	reported map[key]string       // what was last said of an object, so that it is said once
-	checks   map[key][]chan error // who waits for the next look at an object: see Supply
-	// leftSince is since when something of an object is left out.
+	reported map[key]string       // the last event of an object, to avoid repeats
+	checks   map[key][]chan error // callers that wait for an object: see Supply
+	// leftSince is since when a part of an object has been left out.
 	leftSince map[key]time.Time
 }
 
@@ -70,16 +69,15 @@ type key struct{ kind, name string }
 // clients are the two sides.
 type clients struct{ home, twin kubernetes.Interface }
 
-// mirror is one kind within one space; keeper implements it for all.
+// mirror is one kind within one space; kindReflector implements it for all.
 type mirror interface {
 	// informers returns those of home and twin, to be run and watched.
 	informers() []cache.SharedIndexInformer
-	// reconcile makes one object of the twin what it should be.
+	// reconcile makes one object of the twin match home.
 	reconcile(ctx context.Context, name string) error
-	// names of all objects at home, and of those that are made.
+	// names of all objects at home, and of made ones.
 	names() []string
-	// extra is what else to look at when the named object has changed; without a name, all
-	// that is made beside what is at home.
+	// extra returns further objects to reconcile after the named one has changed; without a name, all made ones.
 	extra(name string) []key
 }
 
@@ -143,8 +141,7 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 	return s
 }
 
-// twinOf tells the twins of this namespace and of the others that are offloaded to
-// the same target.
+// twinOf returns the twins of this namespace and of the others that are offloaded to the same target.
 func (s *space) twinOf(c Config) func(string) (string, bool) {
 	return func(home string) (string, bool) {
 		if home == s.home {
@@ -155,7 +152,7 @@ func (s *space) twinOf(c Config) func(string) (string, bool) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		twin, err := c.Target.Namespace(ctx, home) // which remembers
+		twin, err := c.Target.Namespace(ctx, home) // cached there
 		if err != nil {
 			s.log.Warn("an alias keeps a name of home", "namespace", home, "err", err)
 		}
@@ -179,7 +176,7 @@ func (s *space) run(ctx context.Context) error {
 			}
 		}
 	}
-	// Nothing is decided before both sides of every kind were listed in full.
+	// Nothing is decided before both sides of every kind were listed completely.
 	if wait.PollUntilContextCancel(ctx, syncLook, true, func(context.Context) (bool, error) { return s.synced(), nil }) != nil {
 		return context.Cause(ctx)
 	}
@@ -216,7 +213,7 @@ func (s *space) synced() bool {
 	return true
 }
 
-// follow runs one informer and queues what it reports.
+// follow runs one informer and queues its changes.
 func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind string, informer cache.SharedIndexInformer, running *sync.WaitGroup) error {
 	queue := func(o any) {
 		if m, err := meta.Accessor(o); err == nil {
@@ -242,7 +239,7 @@ func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind st
 	return nil
 }
 
-// inspect reconciles what is due.
+// inspect reconciles a due object.
 func (s *space) inspect(ctx context.Context, k key, end context.CancelCauseFunc) {
 	waiting := s.waiting(k)
 	err := s.kinds[k.kind].reconcile(ctx, k.name)
@@ -256,15 +253,15 @@ func (s *space) inspect(ctx context.Context, k key, end context.CancelCauseFunc)
 	case lost(err):
 		end(fmt.Errorf("%w: %w", errTwinLost, err))
 	default:
-		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !errors.Is(err, target.ErrNotYet) { // the cache is a moment behind
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !errors.Is(err, target.ErrNotYet) { // the cache lags
 			s.log.Warn("not reflected yet", "kind", k.kind, "name", k.name, "err", err)
 		}
 		s.queue.AddRateLimited(k)
 	}
 }
 
-// watchReach compares all EndpointSlices and NetworkPolicies again when the target reaches other
-// addresses than before. It returns when ctx ends.
+// watchReach compares all EndpointSlices and NetworkPolicies after the addresses that the target reaches have changed.
+// It returns when ctx ends.
 func (s *space) watchReach(ctx context.Context) {
 	var changed <-chan struct{}
 	var tick <-chan time.Time
@@ -294,7 +291,7 @@ func (s *space) watchReach(ctx context.Context) {
 	}
 }
 
-// report makes an event at home, once for the same words.
+// report makes an event at home, once for the same text.
 func (s *space) report(k key, about runtime.Object, reason, message string) {
 	s.mu.Lock()
 	again := s.reported[k] == message
@@ -305,7 +302,7 @@ func (s *space) report(k key, about runtime.Object, reason, message string) {
 	}
 }
 
-// settled forgets what was told: the object is as it should be.
+// settled clears the last event of an object that is reconciled.
 func (s *space) settled(k key) {
 	s.mu.Lock()
 	delete(s.reported, k)

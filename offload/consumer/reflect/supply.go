@@ -12,14 +12,14 @@ import (
 	"rivulet/offload/target"
 )
 
-// Supply brings to one target what pods there refer to, and takes it back when none does any
-// more. Its methods may be called at any time; the zero value is ready for use.
+// Supply copies the objects that pods refer to to one target, and removes them after the last reference is gone. Its
+// methods may be called at any time; the zero value is ready for use.
 type Supply struct {
 	mu     sync.Mutex
 	spaces map[string]*space // by the namespace of home
 }
 
-// enter has the space serve its namespace until leave is called.
+// enter registers the space for its namespace until leave is called.
 func (s *Supply) enter(one *space) (leave func()) {
 	if s == nil {
 		return func() {}
@@ -45,16 +45,15 @@ func (s *Supply) space(namespace string) *space {
 	return s.spaces[namespace]
 }
 
-// Check has the object looked at again: a pod that has referred to it does not any more.
+// Check queues the object, after a pod has stopped referring to it.
 func (s *Supply) Check(o policy.Object) {
 	if one := s.space(o.Namespace); one != nil && one.kinds[o.Kind] != nil {
 		one.queue.Add(key{o.Kind, o.Name})
 	}
 }
 
-// Bring returns when the target has what a pod that is bound to it refers to; all are of one
-// namespace. What is not at home is not waited for. The error is target.ErrNotYet where another
-// try is all that helps.
+// Bring returns when the target has everything that a pod bound to it refers to; all are of one namespace. Objects that
+// do not exist at home are not waited for. The error is target.ErrNotYet if only a retry can help.
 func (s *Supply) Bring(ctx context.Context, all []policy.Reference) error {
 	if len(all) == 0 {
 		return nil
@@ -71,7 +70,7 @@ func (s *Supply) Bring(ctx context.Context, all []policy.Reference) error {
 	}
 	for i, r := range all {
 		if answers[i] == nil {
-			continue // nothing of the kind goes there
+			continue // the kind is not reflected there
 		}
 		var err error
 		select {
@@ -87,7 +86,7 @@ func (s *Supply) Bring(ctx context.Context, all []policy.Reference) error {
 			err = kind.late(ctx, r.Name)
 		}
 		switch {
-		case err == nil, apierrors.IsAlreadyExists(err): // made a moment ago
+		case err == nil, apierrors.IsAlreadyExists(err): // made just now
 		case lost(err), apierrors.IsConflict(err), errors.Is(err, target.ErrNotYet):
 			return target.ErrNotYet
 		case !r.Optional:
@@ -97,7 +96,7 @@ func (s *Supply) Bring(ctx context.Context, all []policy.Reference) error {
 	return nil
 }
 
-// check has the object looked at, and returns where the answer will be.
+// check queues the object, and returns the channel of the result.
 func (s *space) check(k key) <-chan error {
 	answer := make(chan error, 1)
 	s.mu.Lock()
@@ -107,7 +106,7 @@ func (s *space) check(k key) <-chan error {
 	return answer
 }
 
-// waiting are those who have asked for the object so far.
+// waiting are the channels of those who wait for the object.
 func (s *space) waiting(k key) []chan error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,13 +13,13 @@ import (
 	"rivulet/offload/policy"
 )
 
-// unheld stands for objects of a kind that the target does not take, or takes in another way: what
-// does not hold there is told on each, once. Nothing is written.
+// unheld represents objects of a kind that the target refuses, or implements in another way: an event on each, once,
+// says what does not apply there. Nothing is written to the target.
 type unheld[T object[T]] struct {
 	space    *space
 	kind     string
 	informer cache.SharedIndexInformer
-	// reason and message are of the event; no message is none.
+	// reason and message are of the event; without a message there is none.
 	reason  string
 	message func(o T) string
 }
@@ -49,8 +49,8 @@ func (n *unheld[T]) reconcile(_ context.Context, name string) error {
 
 const refusedThere = "ReflectionRefused"
 
-// unheldPolicies are for a target that takes none: an older one, or one whose owner does not allow it. Home still
-// holds what passes here. Who knows says so by the annotation.
+// unheldPolicies are for a target that accepts none: it is of an older version, or its owner does not allow it. Traffic
+// through home is still filtered. An annotation of users silences the event.
 func unheldPolicies(s *space) mirror {
 	return newUnheld(s, policy.NetworkPolicyKind, refusedThere, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
 		return f.Networking().V1().NetworkPolicies().Informer()
@@ -64,7 +64,7 @@ func unheldPolicies(s *space) mirror {
 	})
 }
 
-// unheldIngresses are for a target that takes none, as a foreign cluster does. Who has opted one in is told that it
+// unheldIngresses are for a target that accepts none, as a foreign cluster. An opted-in Ingress gets an event that it
 // opens nothing there.
 func unheldIngresses(s *space) mirror {
 	return newUnheld(s, policy.IngressKind, refusedThere, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
@@ -79,7 +79,7 @@ func unheldIngresses(s *space) mirror {
 	})
 }
 
-// unheldServices are for a target that has Services in a way of its own (offload/gatewaypod): TCP and UDP only.
+// unheldServices are for a target with its own implementation of Services (offload/gatewaypod): TCP and UDP only.
 func unheldServices(s *space) mirror {
 	return newUnheld(s, "Service", ReasonLeftOut, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
 		return f.Core().V1().Services().Informer()

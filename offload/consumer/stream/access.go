@@ -15,15 +15,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// access is a kubelet's: who asks is known by a certificate of home's authority or by a token that
-// home's API server knows, and may do what home's RBAC gives him on nodes. Nobody is anonymous.
+// access is a kubelet's: requesters are authenticated by a certificate of home's authority, or by a token that home's
+// API server accepts, and authorized by home's RBAC on nodes. Anonymous requests are refused.
 type access struct {
 	node   string
 	tokens authenticator.Request
 	rbac   authorizer.Authorizer
 }
 
-// How long answers of home's API server hold; they are a kubelet's.
+// How long answers of home's API server are cached, as by a kubelet.
 const (
 	tokenAge      = 2 * time.Minute
 	allowedAge    = 5 * time.Minute
@@ -31,7 +31,7 @@ const (
 	reviewTimeout = 10 * time.Second
 )
 
-// reviewAgain is how often the API server is asked that has not answered.
+// reviewAgain is the back-off of requests to an API server that does not answer.
 var reviewAgain = wait.Backoff{Duration: 500 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 5}
 
 func newAccess(home kubernetes.Interface, node string) (*access, error) {
@@ -72,7 +72,7 @@ func (a *access) guard(next http.Handler) http.Handler {
 	})
 }
 
-// who returns nil for somebody unknown. The authority of a certificate was seen with the handshake.
+// who returns nil for an unknown requester. The handshake has verified the certificate.
 func (a *access) who(r *http.Request) (user.Info, error) {
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		subject := r.TLS.PeerCertificates[0].Subject
@@ -88,8 +88,8 @@ func (a *access) who(r *http.Request) (user.Info, error) {
 	return known.User, nil
 }
 
-// attributes are those by which a kubelet asks, but for one: what runs a program or opens a connection
-// is a write, though a WebSocket begins with a GET, so that who may read nodes/proxy reads.
+// attributes are a kubelet's, with one difference: running a program or opening a connection is a write, although a
+// WebSocket begins with GET; so read access to nodes/proxy does not include it.
 func attributes(who user.Info, node string, r *http.Request) authorizer.AttributesRecord {
 	verb := map[string]string{http.MethodPost: "create", http.MethodPut: "update", http.MethodPatch: "patch", http.MethodDelete: "delete"}[r.Method]
 	if verb == "" {

@@ -15,32 +15,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A command whose connection breaks must not look as if it had ended well. How it
-// ended is told on a stream of its own, the error stream, and to every SPDY client,
-// home's API server among them, silence there means success: half a `kubectl cp`
-// would be a whole one. So the frames that pass are looked at, as far as to know
-// which stream that is; if the target's side ends before anything came on it, the
-// end is told here, in the way of a kubelet.
+// A command whose connection breaks must not look successful. Its result is sent on a separate stream, the error
+// stream, and for every SPDY client, home's API server included, silence there means success: half a `kubectl cp` would
+// look complete. So passing frames are parsed as far as needed to identify that stream; if the target's side ends
+// before anything came on it, the failure is sent here, in the form of a kubelet.
 //
-//	SYN_STREAM streamtype=error ─▶        remembers the stream
-//	                            ◀─ DATA   told: nothing to do
-//	                            ✂         DATA "nobody knows how it ended", RST_STREAM for the others
-//	                            ─▶ the client closes; what it sends until then is read and dropped
+// 	SYN_STREAM streamtype=error ─▶        stores the stream
+// 	                            ◀─ DATA   the result has come: nothing to do
+// 	                            ✂         DATA with the failure, RST_STREAM for the others
+// 	                            ─▶ the client closes; what it sends until then is read and dropped
 //
-// A connection that is closed while the client still sends is reset by the kernel, and the
-// client may never read what it was told ("broken pipe" in its place).
+// The kernel resets a connection that is closed while the client still sends; the client might then report "broken
+// pipe" and never read the failure.
 
-// lingers is how long the client may take to close after it was told the end.
+// lingers is how long the client may take to close after the failure was sent.
 const lingers = 10 * time.Second
 
-// mostStreams is how many streams of a client are remembered; a command has five.
+// mostStreams bounds the stored streams of a client; a command has five.
 const mostStreams = 100
 
-// largest is the largest frame that is held until it is whole. A larger one passes
-// as it comes; after it no end is told, since it might be in its middle.
+// largest is the largest frame, in bytes, that is held until it is complete. A larger one passes unparsed; afterwards
+// no failure is sent, since it might be in the middle of that frame.
 const largest = 1 << 20
 
-// guard puts a cutoff around what the target answers to an exec or attach.
+// guard wraps the target's answer to an exec or attach in a cutoff.
 func guard(r *http.Response, target string) {
 	inner, duplex := r.Body.(io.ReadWriteCloser)
 	version := r.Header.Get("X-Stream-Protocol-Version") // before v4 the error stream has plain text
@@ -60,13 +58,13 @@ type cutoff struct {
 	control bytes.Buffer
 	headers *spdy.Framer
 	errors  spdy.StreamId          // the error stream; 0: not known
-	replied map[spdy.StreamId]bool // by the target, of mostStreams at most
+	replied map[spdy.StreamId]bool // those that the target has replied to, mostStreams at most
 	failed  bool                   // something came on the error stream
 
 	once   sync.Once
-	closed chan struct{} // by whoever passes the streams: the client has gone
+	closed chan struct{} // by the copying side: the client has gone
 
-	// Of Read alone.
+	// Used by Read only.
 	down  frames
 	buf   []byte
 	out   []byte
@@ -80,8 +78,8 @@ func newCutoff(inner io.ReadWriteCloser, target string) *cutoff {
 	return c
 }
 
-// Write passes on what the client sends. That the connection is broken is Read's to
-// say: an error here would close the client's side before the end is told.
+// Write passes on what the client sends. Only Read reports a broken connection: an error here would close the client's
+// side before the failure is sent.
 func (c *cutoff) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	c.up.feed(b, func(frame []byte) {
@@ -91,7 +89,7 @@ func (c *cutoff) Write(b []byte) (int, error) {
 	})
 	c.mu.Unlock()
 	if _, err := c.ReadWriteCloser.Write(b); err != nil {
-		_ = c.ReadWriteCloser.Close() // so that Read ends, if it has not
+		_ = c.ReadWriteCloser.Close() // ends Read, if it has not ended
 	}
 	return len(b), nil
 }
@@ -101,13 +99,12 @@ func (c *cutoff) Close() error {
 	return c.ReadWriteCloser.Close()
 }
 
-// syn looks at a control frame. All of them pass the framer: their headers are
-// compressed over all that came before.
+// syn parses a control frame. All of them pass the framer: their headers are compressed with those before.
 func (c *cutoff) syn(frame []byte) {
 	c.control.Write(frame)
 	f, err := c.headers.ReadFrame()
 	if err != nil {
-		c.headers = nil // not understood: pass everything, tell nothing
+		c.headers = nil // invalid: from now on everything passes unparsed
 		return
 	}
 	if s, ok := f.(*spdy.SynStreamFrame); ok && s.Headers.Get(corev1.StreamType) == corev1.StreamTypeError {
@@ -115,7 +112,7 @@ func (c *cutoff) syn(frame []byte) {
 	}
 }
 
-// Read returns whole frames of what the target sends, and the end.
+// Read returns complete frames from the target, and the end.
 func (c *cutoff) Read(p []byte) (int, error) {
 	for len(c.out) == 0 {
 		if c.last {
@@ -147,7 +144,7 @@ func (c *cutoff) Read(p []byte) (int, error) {
 						c.out = append(c.out, reset(id)...)
 					}
 				}
-				// Who still waits for the error stream reads nothing on it.
+				// A client reads its error stream only after the reply to it.
 				c.last, c.ended = c.replied[c.errors], io.ErrUnexpectedEOF
 			}
 		}
@@ -158,7 +155,7 @@ func (c *cutoff) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// farewell is a data frame that ends the error stream.
+// farewell is a data frame with the failure that ends the error stream.
 func farewell(id spdy.StreamId, target string) []byte {
 	text, err := json.Marshal(metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
@@ -179,14 +176,14 @@ func reset(id spdy.StreamId) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(frame, uint32(id)), uint32(spdy.Cancel))
 }
 
-// frames cuts a SPDY connection into its frames: eight bytes, of which the last
-// three are the length of the rest.
+// frames splits a SPDY connection into its frames: a header of eight bytes, of which the last three are the length of
+// the rest.
 type frames struct {
 	part  []byte
 	blind bool // a frame was too large to be held
 }
 
-// feed takes what came and returns what may pass: whole frames, each shown to see.
+// feed takes new bytes and returns complete frames, each passed to see.
 func (f *frames) feed(b []byte, see func(frame []byte)) []byte {
 	if f.blind {
 		return bytes.Clone(b)

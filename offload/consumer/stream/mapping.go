@@ -2,12 +2,12 @@ package stream
 
 import "net/url"
 
-// mapping says which sub-resource of a pod a kubelet's route is, and under which
-// names its parameters go there. Parameters without a name are not passed on.
+// mapping is the sub-resource of a pod for a kubelet's route, and the names of its parameters there. Other parameters
+// are not passed on.
 type mapping struct {
 	subresource string
 	names       map[string]string
-	command     bool // something runs, and ends well or not
+	command     bool // a command with a result
 }
 
 var (
@@ -25,8 +25,8 @@ func (m mapping) path(base, twin, pod string) string {
 	return base + "/api/v1/namespaces/" + twin + "/pods/" + pod + "/" + m.subresource
 }
 
-// query translates the parameters. A kubelet takes 1 for true, the API does too
-// ("1" parses as true), but all others are false to it by being absent.
+// query translates the parameters. A kubelet expects 1 for true, which the API accepts as well; absent parameters are
+// false.
 func (m mapping) query(from url.Values, container string) url.Values {
 	to := url.Values{}
 	for kubelet, api := range m.names {
@@ -43,7 +43,7 @@ func (m mapping) query(from url.Values, container string) url.Values {
 	if container != "" {
 		to.Set("container", container)
 	}
-	// The API's default for these is true if they are absent from an exec.
+	// An exec without these has a default of true in the API.
 	if _, ok := m.names["input"]; ok {
 		for _, out := range []string{"stdout", "stderr"} {
 			if !to.Has(out) {

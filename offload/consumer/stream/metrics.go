@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// metrics answers /metrics with what a kubelet tells of its pods; what it tells of its own work
-// and of its machine a virtual node has not.
+// metrics answers /metrics with a kubelet's metrics of its pods. A virtual node has none of a kubelet's own work and
+// machine.
 func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 	pods, containers := 0, map[string]int{"created": 0, "exited": 0, "running": 0}
 	for _, p := range s.cfg.Pods() {
@@ -40,8 +40,8 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 	e.write(w)
 }
 
-// cadvisor answers /metrics/cadvisor for the containers of pods of home, with what the target's
-// resource metrics API knows: CPU, working set and start. There is nothing of disks and networks.
+// cadvisor answers /metrics/cadvisor for the containers of home's pods, from the target's resource metrics API: CPU,
+// working set and start, but no disks and networks.
 func (s *Server) cadvisor(w http.ResponseWriter, r *http.Request) {
 	images := map[types.UID]map[string]string{}
 	for _, p := range s.cfg.Pods() {
@@ -52,7 +52,7 @@ func (s *Server) cadvisor(w http.ResponseWriter, r *http.Request) {
 	}
 	used, failed := s.usage(r)
 	e, seconds := exposition{}, map[string]float64{}
-	if failed == nil || len(used) > 0 { // what is not there is forgotten
+	if failed == nil || len(used) > 0 { // removes counters of those that are gone
 		seconds = s.counters.count(used, time.Now())
 	}
 	for i := range used {
@@ -74,7 +74,7 @@ func (s *Server) cadvisor(w http.ResponseWriter, r *http.Request) {
 	e.write(w)
 }
 
-// probes answers /metrics/probes: probes are the provider's kubelet's to count.
+// probes answers /metrics/probes, empty: the provider's kubelet counts probes.
 func (s *Server) probes(w http.ResponseWriter, _ *http.Request) { (&exposition{}).write(w) }
 
 // exposition is a page of metrics in Prometheus' text format.
@@ -103,5 +103,5 @@ func (e *exposition) write(w http.ResponseWriter) {
 	for _, family := range e.order {
 		page.WriteString(e.texts[family])
 	}
-	_, _ = w.Write([]byte(page.String())) // the asker has gone
+	_, _ = w.Write([]byte(page.String())) // the client is gone
 }

@@ -11,12 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// pods answers /pods: those that are bound to the node, as home has them.
+// pods answers /pods: those bound to the node, as stored at home.
 func (s *Server) pods(w http.ResponseWriter, _ *http.Request) {
 	writePods(w, s.bound())
 }
 
-// runningPods answers /runningpods/ as a kubelet does: which containers run, and no more.
+// runningPods answers /runningpods/ like a kubelet: only the running containers.
 func (s *Server) runningPods(w http.ResponseWriter, _ *http.Request) {
 	var out []*corev1.Pod
 	for _, p := range s.bound() {
@@ -49,10 +49,10 @@ func writePods(w http.ResponseWriter, pods []*corev1.Pod) {
 		list.Items = append(list.Items, *p)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(&list) // the asker has gone
+	_ = json.NewEncoder(w).Encode(&list) // the client is gone
 }
 
-// unknown answers what a kubelet tells of its machine: a virtual node has none.
+// unknown answers requests about a kubelet's machine, which a virtual node does not have.
 func (s *Server) unknown(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, fmt.Sprintf("offload: %s is a virtual node and has no %s; it has /pods, /runningpods/, /stats/summary, /metrics, /metrics/cadvisor, /metrics/resource and /healthz",
 		s.cfg.Node, r.URL.Path), http.StatusNotFound)

@@ -12,13 +12,12 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// mostRefusal is how much of a target's refusal is read, in bytes.
+// mostRefusal bounds the part of a target's refusal that is read, in bytes.
 const mostRefusal = 64 << 10
 
-// refusal is the body of an answer that refuses. Home's API server shows the text of one to a
-// plain request as it is. It takes one to an upgrade for a Status, whatever it is: a text of the
-// form "word: text" is YAML, and all that its reader is told would be "unknown error"
-// (apimachinery, pkg/util/httpstream/spdy, NewConnection).
+// refusal is the body of a refusing answer. For a plain request home's API server shows its text unchanged. For an
+// upgrade it parses the body as a Status, whatever it is: "word: text" is valid YAML, and the user would only see
+// "unknown error" (apimachinery, pkg/util/httpstream/spdy, NewConnection).
 func refusal(upgrade bool, st metav1.Status) (mime string, body []byte) {
 	if !upgrade {
 		return "text/plain; charset=utf-8", []byte(st.Message)
@@ -32,10 +31,10 @@ func refuse(w http.ResponseWriter, upgrade bool, st metav1.Status) {
 	mime, body := refusal(upgrade, st)
 	w.Header().Set("Content-Type", mime)
 	w.WriteHeader(int(st.Code))
-	_, _ = w.Write(body) // the asker has gone
+	_, _ = w.Write(body) // the client is gone
 }
 
-// translate makes the refusal of the target's API one of a kubelet, with home's names.
+// translate turns a refusal of the target's API into a kubelet's, with home's names.
 func translate(resp *http.Response, upgrade bool, names *strings.Replacer) error {
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, mostRefusal))
 	resp.Body.Close()

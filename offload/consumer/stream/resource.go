@@ -10,10 +10,9 @@ import (
 	"rivulet/offload/consumer/pod"
 )
 
-// resource answers /metrics/resource, the form in which a metrics-server asks.
-// It wants CPU as a counter, and the target's metrics API tells a rate: the
-// counter is the rate added up from one look to the next. It begins at zero with
-// each start of this process, as a kubelet's does with a container's.
+// resource answers /metrics/resource, the format for a metrics-server. It needs CPU as a counter, and the target's
+// metrics API has a rate, so the rate is added up from one reading to the next. The counter begins at zero with each
+// start of this process, as a kubelet's does with a container's.
 func (s *Server) resource(w http.ResponseWriter, r *http.Request) {
 	used, ok := s.used(w, r)
 	if !ok {
@@ -23,7 +22,7 @@ func (s *Server) resource(w http.ResponseWriter, r *http.Request) {
 	s.counters.write(w, used, time.Now())
 }
 
-// counters are what containers have used of CPU since they were looked at first.
+// counters are the CPU usage of containers since their first reading.
 type counters struct {
 	mu  sync.Mutex
 	all map[string]*counter
@@ -34,8 +33,7 @@ type counter struct {
 	at      time.Time
 }
 
-// longest is the longest time for which a rate is believed: between two looks
-// that are further apart nobody knows what was used.
+// longest is the longest interval for which a rate is used: over a longer one the usage is unknown.
 const longest = 2 * time.Minute
 
 func (c *counters) add(key string, nano uint64, now time.Time) float64 {
@@ -51,12 +49,11 @@ func (c *counters) add(key string, nano uint64, now time.Time) float64 {
 	return one.seconds
 }
 
-// key is that of a container of a pod, or of the pod.
+// key is that of a pod's container, or of the pod if container is empty.
 func key(u *pod.Usage, container string) string { return string(u.UID) + "/" + container }
 
-// count adds up what was used until now, and returns it in seconds of a core: for each
-// container, for each pod (a container without a name) and, by the empty key, for the node.
-// What is not there any more is forgotten.
+// count adds up the usage until now, and returns it in core seconds: for each container, for each pod (a container
+// without a name) and, by the empty key, for the node. Entries that are gone are dropped.
 func (c *counters) count(used []pod.Usage, now time.Time) map[string]float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +81,7 @@ func (c *counters) count(used []pod.Usage, now time.Time) map[string]float64 {
 	return out
 }
 
-// families are those of a kubelet, with its texts, in its order.
+// families are a kubelet's, with its texts and order.
 var families = []struct{ name, kind, help string }{
 	{"container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the container in core-seconds"},
 	{"container_memory_working_set_bytes", "gauge", "Current working set of the container in bytes"},

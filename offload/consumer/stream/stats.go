@@ -13,12 +13,11 @@ import (
 	"rivulet/offload/consumer/pod"
 )
 
-// statsPatience bounds one look at the target's metrics: who asks a kubelet waits
-// no longer.
+// statsPatience bounds one reading of the target's metrics: clients of a kubelet wait no longer.
 const statsPatience = 6 * time.Second
 
-// summary answers /stats/summary as a kubelet does, as far as the target's
-// resource metrics API knows: CPU and memory, of containers, pods and their sum.
+// summary answers /stats/summary like a kubelet, from the target's resource metrics API: CPU and memory of containers
+// and pods, and their sum.
 func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	used, ok := s.used(w, r)
 	if !ok {
@@ -26,7 +25,7 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	now := time.Now()
-	_ = json.NewEncoder(w).Encode(Summary(s.cfg.Node, used, s.counters.count(used, now), now)) // the asker has gone
+	_ = json.NewEncoder(w).Encode(Summary(s.cfg.Node, used, s.counters.count(used, now), now)) // the client is gone
 }
 
 func (s *Server) usage(r *http.Request) ([]pod.Usage, error) {
@@ -44,8 +43,7 @@ func (s *Server) used(w http.ResponseWriter, r *http.Request) ([]pod.Usage, bool
 	return used, true
 }
 
-// Summary makes a kubelet's summary of what pods use; seconds is what they have used of CPU
-// until now. It is pure.
+// Summary makes a kubelet's summary of the pods' usage; seconds is their CPU usage so far. It is pure.
 func Summary(node string, used []pod.Usage, seconds map[string]float64, now time.Time) *stats.Summary {
 	out := &stats.Summary{Pods: []stats.PodStats{}}
 	var cpu, memory uint64

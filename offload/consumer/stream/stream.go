@@ -1,9 +1,9 @@
-// Package stream serves the kubelet API of a virtual node, so that logs, exec, attach and port-forward of away pods
-// work at home as everywhere, and nodes/NODE/proxy has its pods and what they use. Each request is passed on to the
-// same sub-resource of the away pod, upgrades included: what travels inside is between kubectl and the provider's
-// kubelet. It reads home's certificate authorities and writes nothing. Home's API server is let in, and whom home's
-// RBAC gives nodes/metrics and the like (access). After a restart the port is another one and the Node has it. A pod
-// that has not started, or a link that is down, is the answer's text.
+// Package stream serves the kubelet API of a virtual node, so that logs, exec, attach and port-forward work for away
+// pods, and nodes/NODE/proxy has its pods and their usage. Each request is forwarded to the same sub-resource of the
+// away pod, upgrades included; the streams inside are between kubectl and the provider's kubelet. It reads home's
+// certificate authorities and writes nothing. Home's API server has access, and those to whom home's RBAC grants
+// nodes/metrics and the like (access). Restart: the port changes, and the Node has the new one. Failure: the answer has
+// the reason, such as a pod that has not started or a lost link.
 package stream
 
 import (
@@ -29,20 +29,20 @@ import (
 	"rivulet/offload/consumer/pod"
 )
 
-// Config is what a Server needs. All fields but Port are required.
+// Config are the dependencies of a Server. All fields but Port are required.
 type Config struct {
 	IP netip.Addr // to listen on
-	// Port is listened on if nobody else has it; 0 is any.
+	// Port is used if it is free; 0 is any.
 	Port      uint16
 	Authority Authority
-	// Home reaches home's API server, which is asked who others are and what they may.
+	// Home is a client of home's API server, which authenticates and authorizes requesters.
 	Home kubernetes.Interface
-	// Target reaches the target's API.
+	// Target is a configuration for the target's API.
 	Target *rest.Config
-	// Away tells where a pod of home runs now; an error with a status is answered with it.
+	// Away returns where a pod of home runs now; an error with a status is the answer.
 	Away func(namespace, name string) (twin, pod string, err error)
-	// Node is the virtual node's name; Pods are those bound to it, in a slice of the
-	// Server's own, and Usage tells what they use.
+	// Node is the virtual node's name; Pods are those bound to it, in a slice owned by the Server, and Usage their
+	// resource usage.
 	Node  string
 	Pods  func() []*corev1.Pod
 	Usage func(ctx context.Context) ([]pod.Usage, error)
@@ -60,8 +60,8 @@ type Server struct {
 	access   *access
 }
 
-// settling is how long a request waits for the target to tell of its pods (pod.ErrNotKnown),
-// after a start or a link that was down.
+// settling is how long a request waits for the list of the target's pods (pod.ErrNotKnown), after a start or a lost
+// link.
 const settling = 5 * time.Second
 
 // Listen opens the port; Run serves it.
@@ -80,7 +80,7 @@ func Listen(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("offload: transport to the target's API: %w", err)
 	}
-	// The base path ("/k8s") is part of Host and has to stay in front.
+	// The base path ("/k8s") is part of Host and stays the prefix.
 	if base, err := url.Parse(cfg.Target.Host); err == nil {
 		server.Path = base.Path
 	}
@@ -99,10 +99,9 @@ func Listen(cfg Config) (*Server, error) {
 	return &Server{cfg: cfg, listener: listener, server: server, plain: plain, upgrade: upgrade, access: access}, nil
 }
 
-// Port is the port to publish in the Node.
 func (s *Server) Port() uint16 { return uint16(s.listener.Addr().(*net.TCPAddr).Port) }
 
-// Run serves until ctx ends, and then cuts what is open.
+// Run serves until ctx ends, and then closes open connections.
 func (s *Server) Run(ctx context.Context) error {
 	certs := &certificates{Authority: s.cfg.Authority, ip: s.cfg.IP}
 	srv := &http.Server{
@@ -121,7 +120,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Close gives up the port of a Server that is never run.
+// Close closes the port of a Server that is never run.
 func (s *Server) Close() { _ = s.listener.Close() }
 
 // routes are those of a kubelet.
@@ -175,7 +174,7 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, to mapping) {
 	}
 	proxy := httputil.ReverseProxy{
 		Transport:     transport,
-		FlushInterval: -1, // a followed log passes as it comes
+		FlushInterval: -1, // followed logs are not buffered
 		ErrorLog:      slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL = &url.URL{Scheme: s.server.Scheme, Host: s.server.Host, Path: path, RawQuery: query}

@@ -21,31 +21,29 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// Authority are the files that say who may use the kubelet API of virtual nodes, and that
-// sign their serving certificates.
+// Authority are the files of the authorities for the clients of virtual nodes' kubelet APIs, and for their serving
+// certificates.
 type Authority struct {
-	// ClientCA has signed the certificate with which home's API server talks to kubelets.
+	// ClientCA has signed the client certificate of home's API server for kubelets.
 	ClientCA string
-	// ServerCA and ServerKey sign: home's API server trusts them for its kubelets.
+	// ServerCA and ServerKey sign serving certificates; home's API server trusts them for its kubelets.
 	ServerCA, ServerKey string
 }
 
-// EngineAuthority is that of k3s, by its server/tls folder.
+// EngineAuthority are the files of k3s in its server/tls folder.
 func EngineAuthority(dir string) Authority {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	return Authority{ClientCA: in("client-ca.crt"), ServerCA: in("server-ca.crt"), ServerKey: in("server-ca.key")}
 }
 
-// apiServer is the name in the client certificate with which k3s's API server
-// talks to kubelets.
+// apiServer is the name in the client certificate of k3s's API server for kubelets.
 const apiServer = "system:apiserver"
 
-// validity of a serving certificate; it is made anew when a third is left.
+// validity of a serving certificate; it is replaced when a third is left.
 const validity = 365 * 24 * time.Hour
 
-// certificates makes the serving certificate with the engine's own authority, as
-// k3s does for its kubelets. Files are read when one is made, so that rotated
-// authorities are followed.
+// certificates makes the serving certificate with the engine's own authority, as k3s does for its kubelets. The files
+// are read each time, so that rotated authorities apply.
 type certificates struct {
 	Authority
 	ip netip.Addr
@@ -110,7 +108,7 @@ func mint(a Authority, ip netip.Addr, now time.Time) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A board without a clock may have made its authority in what is now the future.
+	// On a board without a clock the authority may begin in the future.
 	from := now.Add(-time.Hour)
 	if from.After(authority[0].NotBefore) {
 		from = authority[0].NotBefore

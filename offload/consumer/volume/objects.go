@@ -14,11 +14,11 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Name is that of the volume which is made for a claim.
+// Name is the name of the volume for a claim.
 func Name(uid types.UID) string { return "pvc-" + string(uid) }
 
-// AwayName is the name of the claim in the twin: in words whose it is, and another for
-// each volume, as a retained one may be there still when a claim of the same name comes.
+// AwayName is the name of the claim in the twin: readable, and different for each volume, since a retained one may
+// still exist when a claim of the same name is made.
 func AwayName(claim, volume string) string {
 	sum := sha256.Sum256([]byte(volume))
 	const most = 63 - 9
@@ -28,8 +28,7 @@ func AwayName(claim, volume string) string {
 	return strings.TrimRight(claim, "-.") + "-" + hex.EncodeToString(sum[:4])
 }
 
-// AwayClaim is the claim in the twin. Its class is the provider's default unless the
-// claim at home names one.
+// AwayClaim is the claim in the twin. Its class is the provider's default unless the claim at home names one.
 func AwayClaim(home *corev1.PersistentVolumeClaim, volume, cluster string) *corev1.PersistentVolumeClaim {
 	away := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
@@ -48,9 +47,9 @@ func AwayClaim(home *corev1.PersistentVolumeClaim, volume, cluster string) *core
 	return away
 }
 
-// Volume is home's volume for a claim whose data are on a target. Its path is never
-// mounted: only pods of the virtual node may use it, and no kubelet of home runs them.
-// It is bound to the claim itself if that has a UID, else to the next one of its name.
+// Volume is home's volume for a claim with data on a target. Its path is never mounted: only pods of the virtual node
+// may use it, and no kubelet of home runs them. It is bound to the claim itself if that has a UID, otherwise to the
+// next one of its name.
 func Volume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, name, node, target string) *corev1.PersistentVolume {
 	reclaim, mode := corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeFilesystem
 	var mount []string
@@ -84,7 +83,6 @@ func Volume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, 
 	}
 }
 
-// ByClaim orders volumes by the names of their claims.
 func ByClaim(a, b corev1.PersistentVolume) int {
 	name := func(v corev1.PersistentVolume) string {
 		if ref := v.Spec.ClaimRef; ref != nil {

@@ -12,7 +12,7 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Reasons of events; those of Kubernetes' own provisioners where there are any.
+// Reasons of events, as far as possible those of Kubernetes' own provisioners.
 const (
 	reasonFailed   = "ProvisioningFailed"
 	reasonDone     = "ProvisioningSucceeded"
@@ -21,15 +21,15 @@ const (
 	reasonAway     = "VolumeUnreachable"
 )
 
-// holder is implemented by targets that do not take objects of every kind.
+// holder is implemented by targets that do not accept objects of every kind.
 type holder interface{ Holds(kind string) bool }
 
-// provision makes the claim away, and then the volume at home, for a claim whose first
-// pod was placed on one of our virtual nodes.
+// provision makes the claim away, and then the volume at home, for a claim whose first pod was placed on a virtual node
+// of this cluster.
 func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	class, p := c.class(claim), c.Place(selected(claim))
 	if class == nil || p == nil {
-		return nil // not for us, or not yet; a change of either comes by
+		return nil // not for this provisioner, or not yet; a change of either queues it again
 	}
 	name := Name(claim.UID)
 	if _, err := c.volumes.Get(name); err == nil {
@@ -71,7 +71,7 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	return nil
 }
 
-// stays says why the user wants the claim at home, "" if he does not.
+// stays returns why the user wants the claim at home, "" otherwise.
 func (c *Controller) stays(ctx context.Context, p *Place, claim *corev1.PersistentVolumeClaim) string {
 	if !p.Offloaded(claim.Namespace) {
 		return "namespace " + claim.Namespace + " is not offloaded there; see: rivulet offload --help"
@@ -83,7 +83,7 @@ func (c *Controller) stays(ctx context.Context, p *Place, claim *corev1.Persiste
 	if err != nil {
 		return err.Error()
 	}
-	parsed, _ := policy.Parse(ns) // its watcher tells what is not understood
+	parsed, _ := policy.Parse(ns) // its watcher reports an invalid label
 	switch mode := parsed.Mode(policy.KindClaim); {
 	case mode == policy.ReflectOff, mode == policy.ReflectOptIn && claim.Annotations[policy.ReflectAnnotation] != policy.ReflectOn:
 		return "annotation " + policy.ReflectAnnotation + " of the namespace keeps it at home"
@@ -109,23 +109,23 @@ func (c *Controller) createAway(ctx context.Context, p *Place, twin string, want
 	return nil
 }
 
-// handBack has the scheduler choose again, and says why.
+// handBack makes the scheduler choose again, with the reason in an event.
 func (c *Controller) handBack(ctx context.Context, claim *corev1.PersistentVolumeClaim, why string) error {
 	c.cfg.Recorder.Event(claim, corev1.EventTypeWarning, reasonFailed, why)
 	back := claim.DeepCopy()
 	delete(back.Annotations, storageutil.AnnSelectedNode)
 	_, err := c.cfg.Home.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, back, metav1.UpdateOptions{FieldManager: policy.FieldManager})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // its change comes by
+		return nil // its change queues it again
 	}
 	return err
 }
 
-// grow asks the provider for what the claim asks for, and says at home what it got.
+// grow requests the claim's new size from the provider, and reports the granted size at home.
 func (c *Controller) grow(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	v, err := c.volumes.Get(claim.Spec.VolumeName)
 	if err != nil || v.Labels[AwayLabel] == "" || claim.Status.Phase != corev1.ClaimBound {
-		return nil //nolint:nilerr // its change comes by
+		return nil //nolint:nilerr // its change queues it again
 	}
 	asked, has := claim.Spec.Resources.Requests[corev1.ResourceStorage], claim.Status.Capacity[corev1.ResourceStorage]
 	if asked.Cmp(has) <= 0 {
@@ -146,7 +146,7 @@ func (c *Controller) grow(ctx context.Context, claim *corev1.PersistentVolumeCla
 			return err
 		}
 	}
-	// A claim that no pod has used yet is given its size when it gets its volume.
+	// A claim without a pod so far gets its size with its volume.
 	if got := away.Status.Capacity[corev1.ResourceStorage]; away.Status.Phase == corev1.ClaimBound && got.Cmp(asked) < 0 {
 		return errNotYet
 	}

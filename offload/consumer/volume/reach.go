@@ -11,8 +11,8 @@ import (
 	"rivulet/offload/policy"
 )
 
-// report says on a claim where its data are, and whether they can be reached: what a
-// person looks at when a pod waits for its volume.
+// report writes on a claim where its data are, and whether they are reachable, for users whose pod waits for its
+// volume.
 func (c *Controller) report(ctx context.Context, v *corev1.PersistentVolume) error {
 	ref := v.Spec.ClaimRef
 	if ref == nil {
@@ -20,7 +20,7 @@ func (c *Controller) report(ctx context.Context, v *corev1.PersistentVolume) err
 	}
 	claim, err := c.claims.PersistentVolumeClaims(ref.Namespace).Get(ref.Name)
 	if err != nil || claim.UID != ref.UID {
-		return nil //nolint:nilerr // its change comes by
+		return nil //nolint:nilerr // its change queues it again
 	}
 	want, err := c.reach(ctx, v)
 	if err != nil {
@@ -38,7 +38,7 @@ func (c *Controller) report(ctx context.Context, v *corev1.PersistentVolume) err
 	if err != nil {
 		return err
 	}
-	// Conditions are merged by their type: those of others stay.
+	// Conditions are merged by type, so those of other writers stay.
 	_, err = c.cfg.Home.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.StrategicMergePatchType, patch,
 		metav1.PatchOptions{FieldManager: policy.FieldManager}, "status")
 	return err
@@ -82,8 +82,7 @@ func Node(v *corev1.PersistentVolume) string {
 	return v.Labels[AwayLabel]
 }
 
-// AwayClaimOf resolves a pod's claim: the name of the claim in the twin on that target.
-// why says why there is none, with a cure.
+// AwayClaimOf returns the name in the twin, on that target, of a pod's claim; or why there is none, with a cure.
 func (c *Controller) AwayClaimOf(ctx context.Context, namespace, name string, target string) (claim, why string, err error) {
 	home, err := c.cfg.Home.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

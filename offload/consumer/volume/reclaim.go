@@ -38,7 +38,7 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	return err
 }
 
-// away returns the claim in the twin that stands for a volume, nil if it is not there.
+// away returns the claim in the twin of a volume, nil if it is not there.
 func (c *Controller) away(ctx context.Context, p *Place, v *corev1.PersistentVolume) (*corev1.PersistentVolumeClaim, typedcorev1.PersistentVolumeClaimInterface, error) {
 	ref := v.Spec.ClaimRef
 	if ref == nil {
@@ -60,8 +60,8 @@ func (c *Controller) away(ctx context.Context, p *Place, v *corev1.PersistentVol
 	return claim, api, err
 }
 
-// release marks a volume whose claim is gone as deleted, so that nobody can bind it
-// any more; our finalizer keeps it until purge is done.
+// release marks a volume whose claim is gone as deleted, so that no claim can be bound to it; the finalizer keeps it
+// until purge is done.
 func (c *Controller) release(ctx context.Context, v *corev1.PersistentVolume) error {
 	if ref := v.Spec.ClaimRef; ref != nil {
 		claim, err := c.cfg.Home.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
@@ -76,9 +76,8 @@ func (c *Controller) release(ctx context.Context, v *corev1.PersistentVolume) er
 		Preconditions: &metav1.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}})
 }
 
-// purge removes the claim away of a volume that is marked deleted, unless its data are
-// to be retained, and lets the volume go. What cannot be reached any more because the
-// peering has ended goes with the twin.
+// purge removes the claim away of a volume that is marked deleted, unless its data are to be retained, and then the
+// finalizer. If the peering has ended, the claim is left to the deletion of the twin.
 func (c *Controller) purge(ctx context.Context, v *corev1.PersistentVolume) error {
 	if !slices.Contains(v.Finalizers, finalizer) || slices.Contains(v.Finalizers, pvProtection) {
 		return nil
@@ -124,8 +123,8 @@ func (c *Controller) letGo(ctx context.Context, v *corev1.PersistentVolume) erro
 	return err
 }
 
-// removeOrphans deletes claims in twins that have no volume at home, after home's API
-// has said so: the power went between the two, or the claim did.
+// removeOrphans deletes claims in twins without a volume at home, after home's API has confirmed it: power failed
+// between the two, or the claim was deleted.
 func (c *Controller) removeOrphans(ctx context.Context, p *Place) error {
 	twins, err := p.Target.Twins(ctx)
 	if err != nil {
@@ -147,7 +146,7 @@ func (c *Controller) removeOrphans(ctx context.Context, p *Place) error {
 				continue
 			}
 			if wanted == nil {
-				// Read after the claims away: what came since is not among these.
+				// Read after the claims away, so that it has every volume of these.
 				if wanted, err = c.wanted(ctx); err != nil {
 					return err
 				}
@@ -165,7 +164,7 @@ func (c *Controller) removeOrphans(ctx context.Context, p *Place) error {
 	return nil
 }
 
-// wanted are the names of volumes that are there, that will be, and that a move makes.
+// wanted are the names of volumes that exist, will exist, or are made by a move.
 func (c *Controller) wanted(ctx context.Context) (map[string]bool, error) {
 	out := map[string]bool{}
 	claims, err := c.cfg.Home.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{})
@@ -189,7 +188,7 @@ func (c *Controller) wanted(ctx context.Context) (map[string]bool, error) {
 	return out, nil
 }
 
-// MovedName is the name of the volume to which a volume is moved.
+// MovedName is the name of the volume that a volume is being moved to.
 func MovedName(v *corev1.PersistentVolume) string {
 	return "moved-" + string(v.UID)
 }

@@ -8,8 +8,7 @@ import (
 	storageutil "k8s.io/component-helpers/storage/volume"
 )
 
-// Refusal says why a claim cannot be met by a folder on one device, nil if it can. It
-// is pure.
+// Refusal is why a folder on one device cannot satisfy a claim, nil if it can. It is pure.
 func Refusal(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
 	for _, mode := range claim.Spec.AccessModes {
 		if mode != corev1.ReadWriteOnce && mode != corev1.ReadWriteOncePod {
@@ -26,7 +25,7 @@ func Refusal(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass)
 	return Unmeetable(claim)
 }
 
-// Unmeetable says why a claim cannot be met by an empty volume of any kind.
+// Unmeetable is why no empty volume of any kind can satisfy a claim.
 func Unmeetable(claim *corev1.PersistentVolumeClaim) error {
 	spec := claim.Spec
 	switch {
@@ -40,8 +39,8 @@ func Unmeetable(claim *corev1.PersistentVolumeClaim) error {
 	return nil
 }
 
-// refusalAway is Refusal for a claim that gets its volume on another cluster. Where the
-// user names a class of the provider's, that class says what it can do.
+// refusalAway is Refusal for a claim with a volume on another cluster. If the user names a class of the provider, that
+// class decides.
 func refusalAway(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) error {
 	if claim.Annotations[ClassAnnotation] != "" {
 		return Unmeetable(claim)
@@ -57,7 +56,7 @@ func selected(claim *corev1.PersistentVolumeClaim) string {
 	return claim.Annotations[storageutil.AnnSelectedNode]
 }
 
-// concernsUs leaves out claims of other provisioners.
+// concernsUs excludes claims of other provisioners.
 func concernsUs(claim *corev1.PersistentVolumeClaim) bool {
 	by := claim.Annotations[storageutil.AnnStorageProvisioner]
 	return by == Provisioner || by == "" && claim.Spec.VolumeName != ""

@@ -1,10 +1,9 @@
-// Package volume gives claims of home a volume on the cluster where the scheduler has placed the first pod that uses
-// the claim; the volume's node affinity keeps later pods there (docs/design/volumes.md). It reads claims, volumes and
-// StorageClasses of home. It alone writes volumes with AwayLabel, the claims that stand for them in twins,
-// ReachableCondition, and a claim's chosen node where the volume cannot be had. Names follow from the UID of the claim
-// at home, so that nothing is made twice. Restart: everything is in the objects; a claim away without a volume at home
-// is deleted once home's API has confirmed that nobody wants it. While a target is silent nothing is deleted there.
-// Failures are events on the claim, tried again with back-off.
+// Package volume gives claims of home a volume on the cluster where the scheduler has placed the claim's first pod; the
+// volume's node affinity keeps later pods there (docs/design/volumes.md). It reads claims, volumes and StorageClasses
+// of home. It alone writes volumes with AwayLabel, their claims in twins, ReachableCondition, and a claim's chosen node
+// if the volume cannot be made. Names are derived from the UID of the claim at home, so nothing is made twice. Restart:
+// all state is in the objects; a claim away without a volume at home is deleted after home's API has confirmed it.
+// Nothing is deleted on a silent target. Failure: an event on the claim, and retries with back-off.
 package volume
 
 import (
@@ -31,57 +30,55 @@ import (
 )
 
 const (
-	// Provisioner is our name in StorageClasses, for volumes at home and away.
+	// Provisioner is Rivulet's name in StorageClasses, for volumes at home and away.
 	Provisioner = "rivulet.dev/local-path"
-	// AwayLabel on a volume of home says that its data are on a target; its value is
-	// the target's ID.
+	// AwayLabel on a volume of home: its data are on the target with this ID.
 	AwayLabel = "rivulet.dev/away-on"
-	// VolumeLabel on a claim in a twin names the volume of home that it stands for.
+	// VolumeLabel on a claim in a twin is the name of its volume at home.
 	VolumeLabel = "rivulet.dev/home-volume"
-	// RetainedLabel on a claim in a twin says that its data outlive the volume at home.
+	// RetainedLabel on a claim in a twin: its data outlive the volume at home.
 	RetainedLabel = "rivulet.dev/retained"
-	// ClaimAnnotation on a volume of home is the name of its claim in the twin; on a claim
-	// in a twin, HomeClaimAnnotation is the one of home.
+	// ClaimAnnotation on a volume of home is the name of its claim in the twin; HomeClaimAnnotation on a claim in a
+	// twin that of the claim at home.
 	ClaimAnnotation     = "rivulet.dev/away-claim"
 	HomeClaimAnnotation = "rivulet.dev/home-claim"
-	// ClassAnnotation, written by users on a claim, is the provider's StorageClass; without
-	// it the provider's default is taken.
+	// ClassAnnotation, set by users on a claim, is the provider's StorageClass; without it the provider's default is
+	// used.
 	ClassAnnotation = "rivulet.dev/away-class"
-	// MoveAnnotation on a volume says that it is being moved: see package move.
+	// MoveAnnotation on a volume: it is being moved, see package move.
 	MoveAnnotation = "rivulet.dev/move"
-	// ReachableCondition of a claim says whether the place of its data can be reached.
+	// ReachableCondition of a claim is whether its data are reachable.
 	ReachableCondition corev1.PersistentVolumeClaimConditionType = "rivulet.dev/Reachable"
 	// finalizer keeps a volume's object until its claim away is gone.
 	finalizer = "rivulet.dev/away-volume"
 )
 
-// checkEvery is how often every volume away is looked at without a reason.
+// checkEvery is the interval in which every volume away is checked.
 const checkEvery = 10 * time.Minute
 
-// errNotYet asks for another look a little later.
+// errNotYet causes a retry shortly.
 var errNotYet = errors.New("volume: waiting for the target")
 
-// Config is what a Controller needs. All fields are required.
+// Config are the dependencies of a Controller. All fields are required.
 type Config struct {
 	Home    kubernetes.Interface
 	Cluster string // this cluster's ID
-	// Peer names the cluster if it is a peer, reachable or not; "" if it is none.
+	// Peer returns the name of a cluster that is a peer, reachable or not; "" for others.
 	Peer     func(id string) string
 	Recorder record.EventRecorder
 	Log      *slog.Logger
 }
 
-// Place is one virtual node with what is behind it.
+// Place is one virtual node and its target.
 type Place struct {
 	Node   string
 	Target target.Target
-	// Offloaded reports whether claims of the namespace may get a volume there, Ready
-	// whether the target can be reached.
+	// Offloaded reports whether claims of the namespace may get a volume there, Ready whether the target is reachable.
 	Offloaded func(namespace string) bool
 	Ready     func() bool
 }
 
-// Controller keeps the claims of home and those in twins in step.
+// Controller reconciles the claims of home with those in twins.
 type Controller struct {
 	cfg     Config
 	claims  corelisters.PersistentVolumeClaimLister
@@ -136,7 +133,7 @@ func (c *Controller) of(id string) *Place {
 	return nil
 }
 
-// Check looks again at everything of a place: its target came or went.
+// Check queues everything of a place, after its target was lost or found.
 func (c *Controller) Check(node string) { c.queue.Add(keyPlace + node) }
 
 // The queue's keys: a claim's is namespace/name.
@@ -183,7 +180,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// follow calls changed for what is there, comes, changes and goes.
+// follow calls changed for existing objects and for every change.
 func follow(i cache.SharedIndexInformer, changed func(any)) {
 	_, _ = i.AddEventHandler(watch.All(changed)) // fails only on a stopped informer
 }
@@ -226,7 +223,7 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	return c.provision(ctx, claim)
 }
 
-// syncAll looks at all places, and at volumes whose place is gone.
+// syncAll queues all places, and volumes whose place is gone.
 func (c *Controller) syncAll() error {
 	volumes, err := c.volumes.List(labels.Everything())
 	for _, v := range volumes {
@@ -242,8 +239,8 @@ func (c *Controller) syncAll() error {
 	return err
 }
 
-// syncPlace looks at all volumes of a place, at the claims that wait for it, and, once
-// it can be reached, at what is there and belongs to nobody any more.
+// syncPlace queues all volumes of a place, the claims that wait for it, and, if it is reachable, the search for
+// orphans.
 func (c *Controller) syncPlace(ctx context.Context, node string) error {
 	p := c.Place(node)
 	if p == nil {
@@ -266,12 +263,12 @@ func (c *Controller) syncPlace(ctx context.Context, node string) error {
 		}
 	}
 	if !p.Ready() {
-		return nil // it looks again when it is
+		return nil // queued again when it is
 	}
 	return c.removeOrphans(ctx, p)
 }
 
-// class returns the StorageClass of a claim if it is ours.
+// class returns the StorageClass of a claim if it is one of Rivulet's.
 func (c *Controller) class(claim *corev1.PersistentVolumeClaim) *storagev1.StorageClass {
 	class, err := c.classes.Get(className(claim))
 	if err != nil || class.Provisioner != Provisioner {
