@@ -1,7 +1,7 @@
-// Package provider lends room of one cluster to others. It wires the parts of the lender's side: tenancy, which grants,
-// and tenants, which looks after what consumers leave behind. It reads who is a peer, who may borrow and the share. It
-// alone decides whose time here is over, and has their twins deleted. Restart: it checks once all that are known to be
-// over; nothing that runs is touched. Failure: in Problems.
+// Package provider lends capacity of one cluster to others. It wires tenancy, which grants, and tenants, which removes
+// what consumers leave behind. It reads who is a peer, who may borrow, and the share. It alone decides which clusters
+// may no longer borrow, and has their twins deleted. Restart: it checks these clusters once; running pods are not
+// touched. Failure: in Problems.
 package provider
 
 import (
@@ -25,34 +25,34 @@ import (
 	"rivulet/offload/provider/tenants"
 )
 
-// Peers is what a Provider needs of the fabric.
+// Peers is the part of the fabric that a Provider uses.
 type Peers interface {
 	peer.Following
 	// Handle serves a route to peers.
 	Handle(pattern string, h http.Handler)
 }
 
-// Hosted are consumers on this device, each with a connection of its own: virtual clusters.
+// Hosted are consumers on this device with connections of their own: virtual clusters.
 type Hosted interface {
-	// Consumers are the names of all there are, connected or not.
+	// Consumers are the names of all, connected or not.
 	Consumers() map[peer.ID]string
-	// Members bound what single ones get: CPU, memory, pods, and the storage of claims.
+	// Members are the bounds of single ones: CPU, memory, pods, and the storage of claims.
 	Members() map[peer.ID]offer.Member
-	// API is where pods of one find its API server, on this device; not valid for others.
+	// API is the address on this device of one's API server, for its pods; not valid for others.
 	API(id peer.ID) netip.AddrPort
-	// Changed follows Consumers, Members and API, as that of peer.Following.
+	// Changed reports changes of Consumers, Members and API, like that of peer.Following.
 	Changed() (<-chan struct{}, func())
 	// Handle serves a route to them.
 	Handle(pattern string, h http.Handler)
-	// PeerID tells which of them sent a request, by its connection; false for others.
+	// PeerID identifies the one that sent a request, by its connection; false for others.
 	PeerID(r *http.Request) (peer.ID, bool)
 }
 
-// Config is what a Provider needs: Peers, Local, PeerID and Log must be set, and what is told
-// of peers is left out.
+// Config are the dependencies of a Provider: Peers, Local, PeerID and Log must be set; fields about peers are filled
+// in.
 type Config struct {
 	Peers Peers
-	// Hosted are consumers beside the peers; nil are none.
+	// Hosted are consumers in addition to peers; nil are none.
 	Hosted Hosted
 	tenancy.Config
 }
@@ -63,7 +63,7 @@ type Provider struct {
 	cfg      Config
 	tenancy  *tenancy.Tenancy
 	guests   *tenants.Guests
-	reshared changes.Signal // the share is another
+	reshared changes.Signal // the share has changed
 }
 
 // New makes a Provider and adds its routes to the fabric; Run starts it.
@@ -102,7 +102,7 @@ func (p *Provider) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Problems say what does not run, and why. It is tried again.
+// Problems are the parts that do not run, with the reason. They are retried.
 func (p *Provider) Problems() map[string]string {
 	out := p.Parts.Problems()
 	if err := p.tenancy.Problem(); err != nil {
@@ -114,33 +114,33 @@ func (p *Provider) Problems() map[string]string {
 	return out
 }
 
-// Twins knows the namespaces of consumers.
+// Twins is the tenancy, with the namespaces of consumers.
 func (p *Provider) Twins() *tenancy.Tenancy { return p.tenancy }
 
-// ShareChanged tells consumers of other Config.Shares at once.
+// ShareChanged sends offers with changed Config.Shares at once.
 func (p *Provider) ShareChanged() {
 	p.tenancy.ShareChanged()
 	p.reshared.Notify()
 }
 
-// TenantsChanged tells consumers of other Config.Tenants at once.
+// TenantsChanged sends offers with changed Config.Tenants at once.
 func (p *Provider) TenantsChanged() { p.tenancy.ShareChanged() }
 
-// WithheldChanged has other registries withheld at once.
+// WithheldChanged applies changed Config.Withheld at once.
 func (p *Provider) WithheldChanged() { p.tenancy.WithheldChanged() }
 
-// Consumer is one cluster that borrows from this one, or did.
+// Consumer is one cluster that borrows from this one, or has twins here.
 type Consumer struct {
 	tenancy.Consumer
-	// Peer is false for what a cluster left here that is no peer.
+	// Peer is false for a cluster that is not a peer and has twins here.
 	Peer bool `json:"peer"`
-	// Silent is for how long it has not been heard; Left, after how much more silence
-	// its twins are deleted. Both are zero while it is heard.
+	// Silent is the time since its last request; Left, after how much more silence its twins are deleted. Both are zero
+	// while it sends requests.
 	Silent time.Duration `json:"silent,omitempty"`
 	Left   time.Duration `json:"left,omitempty"`
 }
 
-// Consumers are the clusters that borrow from this one, or did, by ID.
+// Consumers are the clusters that borrow from this one, or have twins here, by ID.
 func (p *Provider) Consumers() (out []Consumer) {
 	for _, c := range p.tenancy.Status() {
 		silence := p.guests.Silence(c.ID)
@@ -169,7 +169,7 @@ func (p *Provider) hosted() map[peer.ID]string {
 
 func (p *Provider) isHosted(id peer.ID) bool { _, ok := p.hosted()[id]; return ok }
 
-// sender tells who sent a request: by a connection of this device, or by its certificate.
+// sender identifies the sender of a request: by a connection on this device, or by its certificate.
 func (p *Provider) sender(r *http.Request) (peer.ID, bool) {
 	if p.cfg.Hosted != nil {
 		if id, ok := p.cfg.Hosted.PeerID(r); ok {
@@ -189,7 +189,7 @@ func (p *Provider) isPeer(id peer.ID) bool {
 	return ok || p.isHosted(id)
 }
 
-// followed tells of other peers, other hosted consumers and another share, until ctx ends.
+// followed reports changes of peers, of hosted consumers and of the share, until ctx ends.
 func (p *Provider) followed(ctx context.Context) (<-chan struct{}, func()) {
 	signal := new(changes.Signal)
 	changed, stop := signal.Changed()
@@ -208,22 +208,22 @@ func (p *Provider) neighbours() map[peer.ID]netip.Prefix {
 	return out
 }
 
-// A peering has two directions, and each can be switched off: then it is as if the
-// other were no peer, in that direction. And a peering can end, which ends both.
+// A peering has two directions. If one is switched off, the other cluster counts as no peer in that direction. The end
+// of a peering ends both.
 
-// Lends reports whether the cluster may borrow from us. A virtual cluster may until it is deleted, however little its
-// owner leaves to it: no setting ends what it has.
+// Lends reports whether the cluster may borrow from this one. A virtual cluster may until it is deleted, even with a
+// share of nothing: no setting ends what it has.
 func (p *Provider) Lends(id peer.ID) bool {
 	l, _ := p.link(id)
 	return p.isHosted(id) || p.lendsTo(l)
 }
 
-// lendsTo is false, too, while the share of peers is nothing: then it is as if the direction were switched off for each of them.
+// lendsTo is also false while the share of peers is nothing, as if the direction were switched off for each of them.
 func (p *Provider) lendsTo(l peer.Link) bool {
 	return !l.NoLend && (p.cfg.Shares == nil || !p.cfg.Shares().Peers.None())
 }
 
-// borrowers are those that may borrow from us.
+// borrowers are the clusters that may borrow from this one.
 func (p *Provider) borrowers() map[peer.ID]bool {
 	out := map[peer.ID]bool{}
 	for _, l := range p.cfg.Peers.Links() {
@@ -235,8 +235,7 @@ func (p *Provider) borrowers() map[peer.ID]bool {
 	return out
 }
 
-// followBorrowers ends what is under way for those that may not borrow from us any more, and
-// keeps the bounds of the others.
+// followBorrowers ends requests of clusters that may no longer borrow, and updates the bounds of the others.
 func (p *Provider) followBorrowers(ctx context.Context) {
 	changed, stop := p.followed(ctx)
 	defer stop()
@@ -253,12 +252,12 @@ func (p *Provider) followBorrowers(ctx context.Context) {
 	}
 }
 
-// notice is how long before its twins are deleted a peer is told that nothing is lent to
-// it any more: its Services leave the pods out, and their owners make others.
+// notice is the time between the withdrawal of the offer to a peer and the deletion of its twins: its Services leave
+// the pods out, and their owners make others.
 const notice = 5 * time.Second
 
-// evicted are the clusters whose twins have to go, and after what notice. Each is one of
-// which it is known that its time is over; that somebody is merely not in a list says nothing.
+// evicted are the clusters whose twins have to be deleted, and after what notice. For each it is certain that it may no
+// longer borrow; that it is missing from a list is not enough.
 func (p *Provider) evicted() map[peer.ID]time.Duration {
 	out := map[peer.ID]time.Duration{}
 	for _, id := range p.cfg.Peers.Departed() {
@@ -272,11 +271,11 @@ func (p *Provider) evicted() map[peer.ID]time.Duration {
 	return out
 }
 
-// retry is the pause before twins are looked at again that are still there.
+// retry is the pause before twins that still exist are checked again.
 const retry = 5 * time.Second
 
-// stillness is how long after the last twin of a cluster is gone no more can come: what
-// was asked for before has been answered.
+// stillness is how long after its last twin is gone a cluster may still get one: earlier requests have been answered by
+// then.
 const stillness = 10 * time.Second
 
 // shorter is the shorter of two pauses; 0 is none.
@@ -287,13 +286,12 @@ func shorter(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// followGuests deletes what is left of clusters to which nothing is lent any more.
-// After a start it looks once at all of them.
+// followGuests deletes the twins of clusters that may no longer borrow. After a start it checks all of them once.
 func (p *Provider) followGuests(ctx context.Context) error {
 	changed, stop := p.followed(ctx)
 	defer stop()
-	clean := map[peer.ID]time.Time{} // since when nothing of it was seen here
-	told := map[peer.ID]time.Time{}  // since when nothing is lent to it
+	clean := map[peer.ID]time.Time{} // since when nothing of it was found here
+	told := map[peer.ID]time.Time{}  // since when the offer has been withdrawn
 	for {
 		again := time.Duration(0)
 		ids := p.evicted()

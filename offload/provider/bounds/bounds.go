@@ -1,9 +1,9 @@
-// Package bounds keeps what bounds the consumers of this cluster in its API server: admission policies, their bindings,
-// a priority level and a priority class. It reports whether they are in force, which is more than being stored:
-// written, rivulet-observed refused by the API server, and watched since (docs/design/tenancy.md). Nothing is granted
-// while they are not. It reads the metadata of these kinds. It alone writes the objects that it is given, a spare of
-// each validating policy and of its binding, and rivulet-observed. Restart: not in force until all was written and
-// observed anew. Failure: not in force, with the object and the reason, and tried again.
+// Package bounds maintains the objects that restrict consumers in this cluster's API server: admission policies, their
+// bindings, a priority level and a priority class (docs/design/tenancy.md). It reports whether they are in force:
+// written, confirmed by a refusal of rivulet-observed, and watched since. Nothing is granted while they are not. It
+// reads the metadata of these kinds. It alone writes the given objects, a spare of each validating policy and of its
+// binding, and rivulet-observed. Restart: not in force until all are written and confirmed again. Failure: not in
+// force, with the object and the reason, and retries.
 package bounds
 
 import (
@@ -27,16 +27,16 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// cure ends what is reported.
+// cure is that of every reported problem.
 const cure = "it is tried again by itself; leave objects named rivulet-* out of what prunes, changes or refuses them"
 
-// Config is what Bounds needs. All of it must be set.
+// Config are the dependencies of Bounds. All of it must be set.
 type Config struct {
-	// Local reaches this cluster's API server with all rights.
+	// Local is a configuration with all rights on this cluster's API server.
 	Local *rest.Config
-	// Manifests gives the objects, streams of YAML documents; after a change Poke has to be called.
+	// Manifests returns the objects, as streams of YAML documents. Call Poke after a change.
 	Manifests func() [][]byte
-	// Grant is called each time that all of them have come into force, before InForce says so.
+	// Grant is called each time that all of them have come into force, before InForce is true.
 	Grant func(context.Context) error
 	Log   *slog.Logger
 }
@@ -48,25 +48,25 @@ type Bounds struct {
 	metas   metadata.Interface
 	client  kubernetes.Interface
 	kick    chan struct{}
-	seen    changes.Signal // stored may be another
-	opened  changes.Signal // open may be another
+	seen    changes.Signal // stored may have changed
+	opened  changes.Signal // open may have changed
 
 	mu     sync.Mutex
 	stored map[schema.GroupVersionResource]map[string]version // of the kinds whose watch is up to date
-	wanted map[key]version                                    // as written last; nil while that goes on
+	wanted map[key]version                                    // as written last; nil while they are written
 	open   bool
-	why    error // not open, once that is known
+	why    error // why open is false, once known
 
-	written map[key]written // Run's own
+	written map[key]written // used by Run only
 }
 
-// written is what was written, and what the API server had of it then.
+// written is an object as written, and as the API server returned it.
 type written struct {
 	text string
 	version
 }
 
-// key names an object.
+// key identifies an object.
 type key struct {
 	schema.GroupVersionResource
 	name string
@@ -74,7 +74,7 @@ type key struct {
 
 func (k key) String() string { return k.Resource + "/" + k.name }
 
-// New returns Bounds that are not in force; Run puts them there.
+// New returns Bounds that are not in force; Run brings them into force.
 func New(c Config) (*Bounds, error) {
 	local := rest.CopyConfig(c.Local)
 	local.QPS, local.WarningHandler = -1, rest.NoWarnings{}
@@ -89,7 +89,7 @@ func New(c Config) (*Bounds, error) {
 	return b, nil
 }
 
-// Poke has other Manifests written at once.
+// Poke writes changed Manifests at once.
 func (b *Bounds) Poke() {
 	changes.Poke(b.kick)
 }
@@ -101,7 +101,7 @@ func (b *Bounds) InForce() bool {
 	return b.open
 }
 
-// Problem is why not every object is in force; nil while they are, and until it is known.
+// Problem is why not every object is in force; nil while they are, and before it is known.
 func (b *Bounds) Problem() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,7 +125,7 @@ func (b *Bounds) Wait(ctx context.Context) bool {
 	return true
 }
 
-// firstWait and longestWait bound the pauses between tries.
+// firstWait and longestWait bound the pauses between retries.
 const firstWait, longestWait = time.Second, 5 * time.Second
 
 // Run keeps the objects in force until ctx ends; it may be called once.
@@ -161,7 +161,7 @@ func (b *Bounds) Run(ctx context.Context) error {
 // settle writes all objects, and returns when they are in force.
 func (b *Bounds) settle(ctx context.Context) error {
 	b.close(nil)
-	select { // what was to be looked at is, below
+	select { // these signals are served below
 	case <-b.kick:
 	default:
 	}
@@ -176,8 +176,8 @@ func (b *Bounds) settle(ctx context.Context) error {
 	if err := b.observe(ctx, wanted); err != nil {
 		return err
 	}
-	// What somebody has deleted is in force, held by its finalizer, and never comes back: another takes
-	// its place, while its spare stands in for it. The spares are next.
+	// A deleted object stays in force through its finalizer, but cannot be kept: it is replaced, while its spare is in
+	// force. The spares are next.
 	for _, spares := range []bool{false, true} {
 		var going []*unstructured.Unstructured
 		for _, o := range objects {
@@ -203,7 +203,7 @@ func (b *Bounds) settle(ctx context.Context) error {
 	return b.opens(ctx, wanted)
 }
 
-// opens lets consumers in when the watches show what was written and nothing else.
+// opens grants access when the watches show exactly what was written.
 func (b *Bounds) opens(ctx context.Context, wanted map[key]version) error {
 	changed, stop := b.seen.Changed()
 	defer stop()
@@ -230,7 +230,7 @@ func (b *Bounds) opens(ctx context.Context, wanted map[key]version) error {
 	}
 }
 
-// close takes the consumers' rights.
+// close withdraws the consumers' rights.
 func (b *Bounds) close(why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -248,7 +248,7 @@ func (b *Bounds) shut(why error) {
 	b.why = why
 }
 
-// evaluate takes the rights at once when something is not as it was written, and has it written again.
+// evaluate withdraws the rights at once after a deviation from what was written, and causes it to be written again.
 func (b *Bounds) evaluate() {
 	b.mu.Lock()
 	if b.open {
@@ -261,7 +261,7 @@ func (b *Bounds) evaluate() {
 	b.seen.Notify()
 }
 
-// deviation is what is not as it was written. It is called with mu held.
+// deviation is the first deviation from what was written. mu is held.
 func (b *Bounds) deviation() error {
 	for _, k := range slices.SortedFunc(maps.Keys(b.wanted), func(x, y key) int { return slices.Compare([]string{x.Resource, x.name}, []string{y.Resource, y.name}) }) {
 		all, known := b.stored[k.GroupVersionResource]
@@ -278,7 +278,7 @@ func (b *Bounds) deviation() error {
 	return nil
 }
 
-// write brings to the API server what of the objects is not there as it was written, and returns what it has of all.
+// write writes the objects that differ in the API server, and returns the versions of all.
 func (b *Bounds) write(ctx context.Context, objects []*unstructured.Unstructured) (map[key]version, error) {
 	out, texts := map[key]version{}, map[key]string{}
 	var other []*unstructured.Unstructured
@@ -301,7 +301,7 @@ func (b *Bounds) write(ctx context.Context, objects []*unstructured.Unstructured
 	return out, err
 }
 
-// replace makes objects anew that are about to go.
+// replace replaces objects that are being deleted.
 func (b *Bounds) replace(ctx context.Context, objects []*unstructured.Unstructured) (map[key]version, error) {
 	return b.each(ctx, objects, func(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 		if err := b.release(ctx, o); err != nil {
@@ -311,7 +311,7 @@ func (b *Bounds) replace(ctx context.Context, objects []*unstructured.Unstructur
 	})
 }
 
-// writesAtOnce keeps a restart short, and the API server for others.
+// writesAtOnce makes a restart short, and leaves capacity of the API server to others.
 const writesAtOnce = 8
 
 func (b *Bounds) each(ctx context.Context, objects []*unstructured.Unstructured, do func(context.Context, *unstructured.Unstructured) (*unstructured.Unstructured, error)) (map[key]version, error) {

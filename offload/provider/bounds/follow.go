@@ -13,11 +13,11 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// rewatch is the pause before a kind is listed again whose watch ended at once, or failed.
+// rewatch is the pause before a kind is listed again after its watch has failed or ended at once.
 const rewatch = time.Second
 
-// follow keeps what is stored of a kind up to date until ctx ends. (An informer waits up to half a minute
-// before it tries again, and does not tell that it lags behind.)
+// follow keeps the stored versions of a kind up to date until ctx ends. (An informer waits up to 30 s before it
+// retries, and does not report that it lags.)
 func (b *Bounds) follow(ctx context.Context, kind schema.GroupVersionResource) {
 	for ctx.Err() == nil {
 		begun := time.Now()
@@ -33,8 +33,7 @@ func (b *Bounds) follow(ctx context.Context, kind schema.GroupVersionResource) {
 	}
 }
 
-// watch lists a kind and watches it; it returns nil when the watch has ended, which is to be
-// begun again.
+// watch lists a kind and watches it; it returns nil when the watch has ended and has to be renewed.
 func (b *Bounds) watch(ctx context.Context, kind schema.GroupVersionResource) error {
 	client := b.metas.Resource(kind)
 	list, err := client.List(ctx, metav1.ListOptions{})

@@ -28,21 +28,21 @@ import (
 var observed []byte
 
 const (
-	// finalizer keeps a policy or binding that somebody deletes in force until there is another.
+	// finalizer keeps a deleted policy or binding in force until it is replaced.
 	finalizer = "rivulet.dev/in-force"
-	// spareSuffix names the second of each validating policy, and of its binding: the API server acts on a change
-	// within a second, and what one of the two lets in meanwhile the other one refuses.
+	// spareSuffix is that of the second copy of each validating policy, and of its binding: the API server acts on a
+	// change within a second, and what one of the two admits in that time the other refuses.
 	spareSuffix = "-spare"
 
 	policyGroup = "admissionregistration.k8s.io"
 )
 
-// version is what tells one state of an object from another.
+// version identifies one state of an object.
 type version struct {
 	uid        types.UID
 	generation int64  // of the spec
-	going      bool   // it is deleted, but for its finalizer
-	by         string // who wrote it last, beside us
+	going      bool   // it is deleted, except for its finalizer
+	by         string // its last other writer
 }
 
 func (v version) is(other version) bool { v.by = other.by; return v == other }
@@ -92,8 +92,7 @@ func parse(manifests ...[]byte) (out []*unstructured.Unstructured, err error) {
 	return out, nil
 }
 
-// put makes an object, or gives it the spec that it has to have and no other: what was added
-// to it goes. Without a change nothing is stored.
+// put creates an object, or sets its spec exactly; additions are removed. Without a difference nothing is stored.
 func (b *Bounds) put(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	client := b.objects.Resource(keyOf(o).GroupVersionResource)
 	for {
@@ -108,7 +107,7 @@ func (b *Bounds) put(ctx context.Context, o *unstructured.Unstructured) (*unstru
 		if err != nil {
 			return nil, err
 		}
-		if spec, has := o.DeepCopy().Object["spec"]; has { // a PriorityClass has none, and does not change
+		if spec, has := o.DeepCopy().Object["spec"]; has { // a PriorityClass has none, and is immutable
 			now.Object["spec"] = spec
 		}
 		labels := now.GetLabels()
@@ -129,7 +128,7 @@ func (b *Bounds) put(ctx context.Context, o *unstructured.Unstructured) (*unstru
 	}
 }
 
-// release takes our finalizer off an object that is about to go, and returns when it is gone.
+// release removes the finalizer from an object that is being deleted, and returns when it is gone.
 func (b *Bounds) release(ctx context.Context, o *unstructured.Unstructured) error {
 	client := b.objects.Resource(keyOf(o).GroupVersionResource)
 	for {
@@ -151,15 +150,15 @@ func (b *Bounds) release(ctx context.Context, o *unstructured.Unstructured) erro
 }
 
 const (
-	// observeDeadline is how long the API server may take to act on what is stored (it looks once
-	// a second), observeLook the pause between two looks: there is nothing to watch.
+	// observeDeadline is how long the API server may take to act on what is stored (it checks once a second),
+	// observeLook the pause between two checks: there is nothing to watch.
 	observeDeadline, observeLook = 10 * time.Second, 50 * time.Millisecond
-	// seenDeadline is how long a watch may lag behind.
+	// seenDeadline is how long a watch may lag.
 	seenDeadline   = 5 * time.Second
 	observedPrefix = "rivulet-observed-"
 )
 
-// observe returns when the API server acts on all that is wanted, to which it adds its own.
+// observe returns when the API server acts on everything in wanted, to which it adds its own objects.
 func (b *Bounds) observe(ctx context.Context, wanted map[key]version) error {
 	nonce := nonceOf(wanted)
 	objects, err := policy.Decode(bytes.ReplaceAll(observed, []byte("NONCE"), []byte(nonce)))
@@ -187,8 +186,8 @@ func (b *Bounds) observe(ctx context.Context, wanted map[key]version) error {
 	}
 }
 
-// nonceOf is another for each state of the objects, those of observed left out: what is in force
-// already is observed without a write.
+// nonceOf differs for each state of the objects, without those of observed: a state in force is confirmed without a
+// write.
 func nonceOf(wanted map[key]version) string {
 	var lines []string
 	for k, v := range wanted {
@@ -201,7 +200,7 @@ func nonceOf(wanted map[key]version) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// kinds are those that are watched.
+// kinds are the watched ones.
 var kinds = []schema.GroupVersionResource{
 	{Group: policyGroup, Version: "v1", Resource: "validatingadmissionpolicies"},
 	{Group: policyGroup, Version: "v1", Resource: "validatingadmissionpolicybindings"},

@@ -25,22 +25,21 @@ import (
 
 // How long pods of a consumer may take to end.
 const (
-	// graceMost is the longest grace period in seconds, whatever a pod or its deletion
-	// says; pods.yaml has the same.
+	// graceMost is the longest grace period in seconds, whatever a pod or its deletion has; pods.yaml has the same.
 	graceMost = 600
-	// graceLast is the one in a twin that goes, and of what is taken back.
+	// graceLast is the grace period, in seconds, in a twin that is being deleted, and of pods that are taken back.
 	graceLast = 30
-	// forceAfter is when what is still in a twin that goes is removed by force, finalizers
-	// or not. A twin is empty within a minute.
+	// forceAfter is when the remaining objects in a twin that is being deleted are removed by force, despite
+	// finalizers. A twin is empty within a minute.
 	forceAfter = 40 * time.Second
-	// emptiedAnnotation on a twin that goes says that it has no pods any more.
+	// emptiedAnnotation marks a twin that is being deleted and has no pods left.
 	emptiedAnnotation = "rivulet.dev/emptied"
-	// endLook is how often a twin that goes is looked at.
+	// endLook is the interval of checks of twins that are being deleted.
 	endLook = 2 * time.Second
 )
 
-// endTwins has pods end in bounded time, and empties twins that go, until ctx ends. The
-// time is counted by this process, not by the clock; after a restart it begins anew.
+// endTwins makes pods end in bounded time, and empties twins that are being deleted, until ctx ends. The time is
+// measured by this process, not by the clock; after a restart it begins again.
 func (t *Tenancy) endTwins(ctx context.Context) {
 	kick := make(chan struct{}, 1)
 	look := func(obj any) {
@@ -50,7 +49,7 @@ func (t *Tenancy) endTwins(ctx context.Context) {
 		changes.Poke(kick)
 	}
 	for _, informer := range []cache.SharedIndexInformer{t.namespaces.Informer(), t.room.Pods()} {
-		// It fails only on an informer that has ended.
+		// It fails only on a stopped informer.
 		handle, err := informer.AddEventHandler(watch.Each(look))
 		if err == nil {
 			defer func() { _ = informer.RemoveEventHandler(handle) }()
@@ -75,8 +74,8 @@ func (t *Tenancy) endTwins(ctx context.Context) {
 	}
 }
 
-// end makes one pass over pods that are given too long and over twins that go, and
-// reports whether another one is due. since has when each twin was first seen going.
+// end makes one pass over pods with too long a deletion and over twins that are being deleted, and reports whether
+// another is due. since has when each twin was first found deleted.
 func (t *Tenancy) end(ctx context.Context, since map[types.UID]time.Time) (left bool, err error) {
 	var errs []error
 	for _, obj := range t.room.Pods().GetStore().List() {
@@ -105,9 +104,8 @@ func (t *Tenancy) end(ctx context.Context, since map[types.UID]time.Time) (left 
 	return len(going) > 0, errors.Join(errs...)
 }
 
-// empty ends what is in a twin that goes; by force it waits for nothing. The namespace
-// controller looks at pods first, and again after half of their grace periods; when they
-// are gone it is made to look.
+// empty ends everything in a twin that is being deleted; with force at once. The namespace controller checks pods
+// first, and again after half of their grace periods, so it is triggered when they are gone.
 func (t *Tenancy) empty(ctx context.Context, ns *corev1.Namespace, force bool) error {
 	twin := ns.Name
 	pods, err := t.client.CoreV1().Pods(twin).List(ctx, metav1.ListOptions{})
@@ -137,7 +135,7 @@ func (t *Tenancy) empty(ctx context.Context, ns *corev1.Namespace, force bool) e
 	return errors.Join(errs...)
 }
 
-// endPod deletes a pod, or has a deletion that goes on end sooner.
+// endPod deletes a pod, or shortens a deletion under way.
 func (t *Tenancy) endPod(ctx context.Context, namespace, name string, uid types.UID, grace int64) error {
 	err := t.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -146,7 +144,7 @@ func (t *Tenancy) endPod(ctx context.Context, namespace, name string, uid types.
 	return nil
 }
 
-// letGo deletes everything in a twin that a consumer may have made, and takes the finalizers off.
+// letGo deletes everything in a twin that a consumer may have made, and removes the finalizers.
 func (t *Tenancy) letGo(ctx context.Context, twin string) error {
 	client, err := metadata.NewForConfig(t.Local)
 	if err != nil {

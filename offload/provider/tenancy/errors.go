@@ -11,8 +11,7 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// refusal is an answer that is not a success. (Under /k8s/ it is the Kubernetes
-// API's own Status instead, see status.)
+// refusal is an unsuccessful answer. (Under /k8s/ it is the Kubernetes API's own Status, see status.)
 type refusal struct {
 	status int
 	body   rpc.Error
@@ -24,7 +23,7 @@ func refuse(status int, code, cure, format string, args ...any) *refusal {
 	return &refusal{status, rpc.Error{Code: code, Message: fmt.Sprintf(format, args...), Cure: cure}}
 }
 
-// admitted gives a handler the peer that asks, and refuses who is none or borrows nothing.
+// admitted passes the requesting peer to a handler, and refuses clusters that are no peers or may not borrow.
 func (t *Tenancy) admitted(h func(http.ResponseWriter, *http.Request, peer.ID)) http.Handler {
 	return t.known(func(w http.ResponseWriter, r *http.Request, id peer.ID) {
 		if !t.lends(id) {
@@ -37,7 +36,7 @@ func (t *Tenancy) admitted(h func(http.ResponseWriter, *http.Request, peer.ID)) 
 
 func (t *Tenancy) lends(id peer.ID) bool { return t.Lends == nil || t.Lends(id) }
 
-// known is asked for what a peer is told that borrows nothing, too.
+// known is admitted for routes that peers may use without borrowing.
 func (t *Tenancy) known(h func(http.ResponseWriter, *http.Request, peer.ID)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, known := t.PeerID(r)
@@ -49,7 +48,7 @@ func (t *Tenancy) known(h func(http.ResponseWriter, *http.Request, peer.ID)) htt
 	})
 }
 
-// counted holds a route to the limits of the consumer.
+// counted applies the limits of the consumer to a route.
 func (t *Tenancy) counted(h func(http.ResponseWriter, *http.Request, peer.ID)) func(http.ResponseWriter, *http.Request, peer.ID) {
 	return func(w http.ResponseWriter, r *http.Request, id peer.ID) {
 		ctx, leave, why := t.visitors.enter(r.Context(), id, short, 0)

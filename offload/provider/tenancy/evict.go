@@ -10,8 +10,8 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Evict deletes what a cluster has here, for one to whom nothing is lent any more. It
-// returns how many of its twins are not gone yet; pods in them end in their own time.
+// Evict deletes the twins of a cluster that may no longer borrow. It returns how many are not gone yet; their pods end
+// within their grace periods.
 func (t *Tenancy) Evict(ctx context.Context, consumer peer.ID) (left int, err error) {
 	namespaces, err := t.of(ctx, consumer)
 	if err != nil {

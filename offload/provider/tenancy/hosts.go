@@ -26,14 +26,14 @@ import (
 	"rivulet/offload/watch"
 )
 
-// A host of an Ingress has one owner here: this cluster before all others, then the
-// consumer that came first. A consumer's Ingress is rehearsed (dry run), so that it is
-// looked at as the API server would store it, and let in while no other consumer's is;
-// what this cluster takes later ends the consumer's Ingress, and its next one is refused.
+// A host of an Ingress has one owner here: this cluster first, then the consumer that came first. A consumer's Ingress
+// is first created by a dry run, so that it is checked in the form that the API server would store, and it is admitted
+// while no other request may claim hosts. If this cluster takes a host later, the consumer's Ingress is deleted, and
+// its next one refused.
 
-// ingress passes a request that makes or changes an Ingress.
+// ingress passes a request that creates or changes an Ingress.
 func (t *Tenancy) ingress(w http.ResponseWriter, r *http.Request, consumer peer.ID, pass func(http.ResponseWriter, *http.Request)) {
-	body, err := io.ReadAll(r.Body) // before anybody waits for it
+	body, err := io.ReadAll(r.Body) // before anything is locked
 	if err != nil {
 		status(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, "the request broke off")
 		return
@@ -93,7 +93,7 @@ func (t *Tenancy) ingress(w http.ResponseWriter, r *http.Request, consumer peer.
 	pass(w, r)
 }
 
-// rehearsal keeps an answer.
+// rehearsal records an answer.
 type rehearsal struct {
 	header http.Header
 	code   int
@@ -109,7 +109,7 @@ func (r *rehearsal) Write(p []byte) (int, error) {
 	return r.body.Write(p)
 }
 
-// consumerOf is the consumer whose twin a namespace is; false if it is this cluster's.
+// consumerOf is the consumer with the twin; false if the namespace is this cluster's.
 func (t *Tenancy) consumerOf(namespace string) (peer.ID, bool) {
 	ns, err := t.twins.Get(namespace)
 	if err != nil {
@@ -118,8 +118,7 @@ func (t *Tenancy) consumerOf(namespace string) (peer.ID, bool) {
 	return peer.ID(ns.Labels[policy.OriginLabel]), true
 }
 
-// takenBy is the Ingress by which a host is this cluster's, or else another consumer's;
-// nil if it is neither.
+// takenBy is the Ingress by which this cluster, or otherwise another consumer, has the host; nil without one.
 func (t *Tenancy) takenBy(host string, consumer peer.ID, all []*networkingv1.Ingress) (first *networkingv1.Ingress) {
 	for _, other := range all {
 		id, tenant := t.consumerOf(other.Namespace)
@@ -134,7 +133,7 @@ func (t *Tenancy) takenBy(host string, consumer peer.ID, all []*networkingv1.Ing
 	return first
 }
 
-// covers reports whether an Ingress speaks for the host. A wildcard is this cluster's only.
+// covers reports whether an Ingress has the host. Only this cluster may have wildcards.
 func covers(i *networkingv1.Ingress, host string, tenant bool) bool {
 	return slices.ContainsFunc(hostsOf(i), func(h string) bool {
 		_, domain, _ := strings.Cut(host, ".")
@@ -151,14 +150,14 @@ func hostsOf(i *networkingv1.Ingress) (out []string) {
 	return out
 }
 
-// keepHosts deletes Ingresses of consumers whose hosts are others', until ctx ends.
+// keepHosts deletes Ingresses of consumers with hosts of others, until ctx ends.
 func (t *Tenancy) keepHosts(ctx context.Context) {
 	factory := informers.NewSharedInformerFactoryWithOptions(t.client, 0, informers.WithTransform(onlyHosts))
 	defer factory.Shutdown()
 	ingresses := factory.Networking().V1().Ingresses()
 	kick := make(chan struct{}, 1)
 	for _, informer := range []cache.SharedIndexInformer{ingresses.Informer(), t.namespaces.Informer()} {
-		// It fails only on an informer that has ended.
+		// It fails only on a stopped informer.
 		_, _ = informer.AddEventHandler(watch.Each(func(any) { changes.Poke(kick) }))
 	}
 	factory.Start(ctx.Done())
@@ -193,7 +192,7 @@ func (t *Tenancy) keepHosts(ctx context.Context) {
 	}
 }
 
-// leadsToPods reports whether an Ingress leads to Services of which policy rivulet-twin-endpoints holds.
+// leadsToPods reports whether an Ingress leads only to Services for which policy rivulet-twin-endpoints holds.
 func leadsToPods(i *networkingv1.Ingress) bool {
 	for _, r := range i.Spec.Rules {
 		for _, p := range ptr.Deref(r.HTTP, networkingv1.HTTPIngressRuleValue{}).Paths {
@@ -217,8 +216,8 @@ func (t *Tenancy) endAstray(ctx context.Context, i *networkingv1.Ingress) error 
 	return err
 }
 
-// endIngress deletes an Ingress of a consumer, if the one that has its host is still
-// another's: caches of Ingresses and of twins are not of the same moment.
+// endIngress deletes an Ingress of a consumer, after a live check that its host still has another owner: the caches of
+// Ingresses and of twins may differ in time.
 func (t *Tenancy) endIngress(ctx context.Context, i, owner *networkingv1.Ingress) (ended bool, err error) {
 	believed, _ := t.consumerOf(owner.Namespace)
 	ns, err := t.client.CoreV1().Namespaces().Get(ctx, owner.Namespace, metav1.GetOptions{})
@@ -236,13 +235,13 @@ func (t *Tenancy) endIngress(ctx context.Context, i, owner *networkingv1.Ingress
 	return true, nil
 }
 
-// misplaced are the Ingresses of consumers of which a host is this cluster's, or that of a
-// consumer who had it before, and the Ingress that has it.
+// misplaced are the Ingresses of consumers with a host of this cluster or of an earlier consumer, and the Ingress that
+// has it.
 func (t *Tenancy) misplaced(all []*networkingv1.Ingress) map[*networkingv1.Ingress]*networkingv1.Ingress {
 	all = slices.SortedFunc(slices.Values(all), func(a, b *networkingv1.Ingress) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
 	})
-	var stay []*networkingv1.Ingress // of this cluster, then those that came before
+	var stay []*networkingv1.Ingress // of this cluster, then in the order of creation
 	for _, i := range all {
 		if _, tenant := t.consumerOf(i.Namespace); !tenant {
 			stay = append(stay, i)
@@ -265,7 +264,7 @@ func (t *Tenancy) misplaced(all []*networkingv1.Ingress) map[*networkingv1.Ingre
 	return out
 }
 
-// onlyHosts keeps of an Ingress what is read here.
+// onlyHosts keeps the parts of an Ingress that are used here.
 func onlyHosts(o any) (any, error) {
 	i, ok := o.(*networkingv1.Ingress)
 	if !ok {

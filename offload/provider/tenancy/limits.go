@@ -19,37 +19,33 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// What one consumer may ask of this cluster, whatever it asks for. An ordinary
-// consumer stays far below; one that goes beyond is told to come again (429), and
-// every Kubernetes client does.
+// The limits of one consumer for all of its requests. Usual consumers stay far below; above a limit a request gets 429,
+// and every Kubernetes client retries.
 const (
 	requestRate, requestBurst = 300, 1200 // per second
-	// Short requests under way at once. What it may have of the API server's own
-	// seats is said by its priority level (fairness.yaml).
+	// Short requests under way at once. Its priority level (fairness.yaml) bounds its seats in the API server.
 	atOnce = 128
-	// writeTime ends a write of which nothing is heard.
+	// writeTime ends a write without an answer.
 	writeTime = time.Minute
-	// patchesAtOnce of one consumer: what a patch makes of an object shows afterwards.
+	// patchesAtOnce of one consumer: the result of a patch is known only afterwards.
 	patchesAtOnce = 16
-	// Watches and streams that are open at once: some for each twin.
+	// Open watches and streams: some for each twin.
 	longBase, longPerTwin = 64, 24
-	// maxBody is the API server's own bound, maxTemplate that of what controllers make
-	// copies of.
+	// maxBody is the API server's own bound, maxTemplate that of objects that controllers copy; bytes.
 	maxBody, maxTemplate = 3 << 20, 256 << 10
-	// byteRate bounds the bytes of objects that are written: each version of an object
-	// wears out the card, and is kept for a while. In a row it may be as much as the
-	// consumer may store (Room).
+	// byteRate bounds written bytes of objects per second: each version of an object wears out the card, and is kept
+	// for a while. A burst may be as much as the consumer may store (Room).
 	byteRate = 256 << 10
-	// maxOffers are the streams of GET /v1/offer.
+	// maxOffers bounds the streams of GET /v1/offer.
 	maxOffers = 4
 	// maxTwins is how many namespaces one consumer may have here.
 	maxTwins = 100
 )
 
-// visitors knows the requests of each consumer that are under way, holds them to
-// the limits, and ends them when the consumer is no peer any more.
+// visitors has the requests of each consumer that are under way, applies the limits, and ends the requests when the
+// consumer is no longer a peer.
 type visitors struct {
-	burst int // bytes of objects in a row
+	burst int // bytes of objects
 
 	mu  sync.Mutex
 	all map[peer.ID]*visitor
@@ -58,9 +54,9 @@ type visitors struct {
 type visitor struct {
 	requests, bytes *rate.Limiter
 	patches         chan struct{}
-	// twins is held by the one request that makes a twin: between counting and making.
+	// twins is held by the one request that makes a twin, from counting to creation.
 	twins chan struct{}
-	// ingresses is held by the one request that makes or changes an Ingress.
+	// ingresses is held by the one request that creates or changes an Ingress.
 	ingresses chan struct{}
 
 	// These are guarded by visitors.mu.
@@ -72,7 +68,7 @@ func newVisitors(burst int64) *visitors {
 	return &visitors{burst: int(burst), all: map[peer.ID]*visitor{}}
 }
 
-// of returns the consumer's visitor. It is called with mu held.
+// of returns the consumer's visitor. mu is held.
 func (v *visitors) of(id peer.ID) *visitor {
 	guest := v.all[id]
 	if guest == nil {
@@ -83,7 +79,7 @@ func (v *visitors) of(id peer.ID) *visitor {
 	return guest
 }
 
-// wait takes one of the places of a visitor, and gives it back when leave is called.
+// wait takes one of the places of a visitor, which leave releases.
 func (v *visitors) wait(ctx context.Context, id peer.ID, places func(*visitor) chan struct{}) (leave func(), err error) {
 	v.mu.Lock()
 	c := places(v.of(id))
@@ -96,18 +92,18 @@ func (v *visitors) wait(ctx context.Context, id peer.ID, places func(*visitor) c
 	}
 }
 
-// kind of a request, by what it holds.
+// kind of a request, by the limit that applies.
 type kind int
 
 const (
 	short kind = iota
-	long       // a watch or a stream: lasts as long as the consumer likes
+	long       // a watch or a stream: ends when the consumer ends it
 	offers
 	files // a volume's files
 )
 
-// enter admits a request; the context ends with the consumer's being a peer, and
-// leave has to be called when the request is over. Without leave it is refused.
+// enter admits a request; the context ends when the consumer is no longer a peer, and leave has to be called after the
+// request. Without leave it is refused.
 func (v *visitors) enter(ctx context.Context, id peer.ID, k kind, twins int) (in context.Context, leave func(), why string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -139,8 +135,8 @@ func (v *visitors) enter(ctx context.Context, id peer.ID, k kind, twins int) (in
 	}, ""
 }
 
-// only ends at once what is under way for anybody else: watches, logs and
-// sessions too. A peer that borrows nothing keeps its streams of offers, which say so.
+// only ends at once the requests of all other clusters, watches, logs and sessions included. A peer that may not borrow
+// keeps its streams of offers, by which it receives that.
 func (v *visitors) only(peers map[peer.ID]bool) (ended int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -164,7 +160,7 @@ func (v *visitors) only(peers map[peer.ID]bool) (ended int) {
 	return ended
 }
 
-// spend counts what a consumer writes, and reports whether it may.
+// spend accounts for bytes that a consumer writes, and reports whether it may.
 func (v *visitors) spend(id peer.ID, bytes int64) bool {
 	v.mu.Lock()
 	guest := v.all[id]
@@ -172,8 +168,7 @@ func (v *visitors) spend(id peer.ID, bytes int64) bool {
 	return guest == nil || guest.bytes.AllowN(now(), int(min(bytes, int64(v.burst))))
 }
 
-// owe counts what turned out to be written beyond what was spent: it is made good
-// before the next is let in.
+// owe adds bytes that were written beyond what was spent: they are subtracted before the next write.
 func (v *visitors) owe(id peer.ID, bytes int64) {
 	v.mu.Lock()
 	guest := v.all[id]
@@ -183,11 +178,11 @@ func (v *visitors) owe(id peer.ID, bytes int64) {
 	}
 }
 
-// limited holds a consumer's requests to the Kubernetes API to the limits.
+// limited applies the limits to a consumer's requests to the Kubernetes API.
 func (t *Tenancy) limited(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
 	what := requested(r)
 	if code, why := t.mayPass(what.Namespace, consumer); code == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", "1") // a Kubernetes client waits and asks again
+		w.Header().Set("Retry-After", "1") // a Kubernetes client waits and retries
 		status(w, code, metav1.StatusReasonServiceUnavailable, why)
 		return
 	} else if code != 0 {
@@ -200,7 +195,7 @@ func (t *Tenancy) limited(w http.ResponseWriter, r *http.Request, consumer peer.
 	}
 	ctx := r.Context()
 	if writes(what) {
-		// What is written is written, also for who hangs up before he is told how much.
+		// A write counts even if the client disconnects before the answer.
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), writeTime)
 		defer cancel()
@@ -232,8 +227,8 @@ func (t *Tenancy) limited(w http.ResponseWriter, r *http.Request, consumer peer.
 	t.write(w, r, consumer, what)
 }
 
-// write passes a request that stores something. How much it turns out to be, the answer
-// tells: a small patch makes a new version of a large object.
+// write passes a request that stores something. The answer has the stored size: a small patch makes a new version of a
+// large object.
 func (t *Tenancy) write(w http.ResponseWriter, r *http.Request, consumer peer.ID, what *request.RequestInfo) {
 	if what.Verb == "patch" {
 		leave, err := t.visitors.wait(r.Context(), consumer, func(v *visitor) chan struct{} { return v.patches })
@@ -257,13 +252,13 @@ func (t *Tenancy) write(w http.ResponseWriter, r *http.Request, consumer peer.ID
 		later(w, "the provider has not counted yet what your cluster stores there")
 		return
 	}
-	// The whole object, as it is, has to come back.
+	// The answer has to be the complete object, uncompressed.
 	r.Header.Del("Accept-Encoding")
 	if strings.Contains(r.Header.Get("Accept"), "as=") {
 		r.Header.Set("Accept", "application/json")
 	}
 	answer := &measured{ResponseWriter: w}
-	defer func() { // a proxy that breaks off panics
+	defer func() { // an aborted proxy panics
 		wrote := max(answer.n, r.ContentLength)
 		if answer.code >= http.StatusBadRequest || r.URL.Query().Has("dryRun") {
 			wrote = 0
@@ -279,14 +274,14 @@ func (t *Tenancy) write(w http.ResponseWriter, r *http.Request, consumer peer.ID
 	pass(answer, r)
 }
 
-// measured counts what an answer has, whether or not the client still takes it.
+// measured counts the bytes of an answer, whether or not the client receives them.
 type measured struct {
 	http.ResponseWriter
 	code int
 	n    int64
 }
 
-// FlushError is that of the answer; who does not take it has been counted all the same.
+// FlushError is that of the answer; bytes count even if the client does not receive them.
 func (m *measured) FlushError() error {
 	_ = http.NewResponseController(m.ResponseWriter).Flush()
 	return nil
@@ -303,17 +298,17 @@ func (m *measured) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// later answers so that a Kubernetes client waits a second and asks again.
+// later answers so that a Kubernetes client waits for a second and retries.
 func later(w http.ResponseWriter, why string) {
 	w.Header().Set("Retry-After", "1")
 	status(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, why+"; try again in a moment")
 }
 
-// requested is what the API server takes the request for.
+// requested is how the API server parses the request.
 func requested(r *http.Request) *request.RequestInfo {
 	as := &http.Request{Method: r.Method, URL: &url.URL{Path: strings.TrimPrefix(r.URL.Path, prefix), RawQuery: r.URL.RawQuery}}
 	info, err := infos.NewRequestInfo(as)
-	if err != nil { // of no resource
+	if err != nil { // without a resource
 		return &request.RequestInfo{Verb: strings.ToLower(r.Method)}
 	}
 	return info
@@ -321,7 +316,7 @@ func requested(r *http.Request) *request.RequestInfo {
 
 var infos = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 
-// lasts reports whether the API server gives a request no end of its own.
+// lasts reports whether the API server sets no deadline of its own for the request.
 func lasts(what *request.RequestInfo) bool {
 	if !what.IsResourceRequest {
 		return false
@@ -334,5 +329,5 @@ func writes(what *request.RequestInfo) bool {
 	return slices.Contains([]string{"create", "update", "patch", "post", "put"}, what.Verb) && !lasts(what)
 }
 
-// templates are the kinds of which controllers make copies, and those copies.
+// templates are the kinds that controllers copy, and the copies.
 var templates = map[string]bool{"pods": true, "replicasets": true, "jobs": true}

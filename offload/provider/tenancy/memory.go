@@ -18,13 +18,12 @@ import (
 	"rivulet/offload/policy"
 )
 
-// memoryAnnotation on a twin is how many bytes of memory one pod in it may use:
-// admission (pods.yaml) makes it the limit of pods that state none, or a higher one.
+// memoryAnnotation on a twin is the memory in bytes that one pod in it may use: admission (pods.yaml) sets it as the
+// limit of pods without a limit, or with a higher one.
 const memoryAnnotation = "rivulet.dev/memory"
 
-// memoryBound is what the annotation should be for a consumer with that part of the
-// memory: three quarters, so that a pod which asks for less than it takes leaves the node
-// something. It is left as it is while it is nearly so: each change is a write.
+// memoryBound is the value of the annotation for a consumer with that part of the memory: three quarters, so that a pod
+// that requests less than it uses leaves some to the node. Small differences are ignored, since each change is a write.
 func memoryBound(have string, part int64) string {
 	want := part / 4 * 3
 	if n, err := strconv.ParseInt(have, 10, 64); err == nil && max(n-want, want-n) <= want/8 {
@@ -33,17 +32,17 @@ func memoryBound(have string, part int64) string {
 	return strconv.FormatInt(want, 10)
 }
 
-// partOf is the memory that a consumer gets, or would get with its first twin.
+// partOf is the memory part of a consumer, also before its first twin.
 func (t *Tenancy) partOf(consumer peer.ID) int64 {
 	room, known := t.room.Room(t.Shares())
 	if !known {
-		return 0 // nor is any pod let in
+		return 0 // no pod is admitted either
 	}
 	part := room.Parts(append(t.consumers(), consumer))[consumer]
 	return memoryPart(room, consumer, amountsOf(part))
 }
 
-// memoryPart is the memory that a consumer may use at most; part is its own.
+// memoryPart is the most memory that a consumer may use; part is its own.
 func memoryPart(room offer.Room, consumer peer.ID, part amounts) (sum int64) {
 	if _, member := room.Members[consumer]; !member {
 		return part[corev1.ResourceMemory]
@@ -79,29 +78,29 @@ func (t *Tenancy) bindMemory(ctx context.Context, twin string, room offer.Room, 
 	return nil
 }
 
-// PodMemory reads how much memory pods of this node hold, bytes. A pod that is not here is an error.
+// PodMemory reads how much memory pods of this node use, in bytes. A pod that is not here is an error.
 type PodMemory interface {
-	// Charged is all that is counted for a pod and cheap to read, Held what others cannot have meanwhile.
+	// Charged is everything that the kernel accounts to a pod, and cheap to read; Held is the part that others cannot
+	// get meanwhile.
 	Charged(pod types.UID) (int64, error)
 	Held(pod types.UID) (int64, error)
-	// Available is what this machine has left for anybody; false if that is not known.
+	// Available is the available memory of this machine; false if unknown.
 	Available() (int64, bool)
 }
 
 const (
-	// memoryLook is how often the memory of tenants' pods is looked at, while there are any.
+	// memoryLook is the interval in which the memory of tenants' pods is read, while there are any.
 	memoryLook = time.Second
-	// memoryFreed is how long a pod may take to end before its memory counts as held again.
+	// memoryFreed is how long a pod may take to end before its memory counts as used again.
 	memoryFreed = 10 * time.Second
 )
 
-// reserve is the memory in bytes that is left to the owner before pods of tenants leave: a
+// reserve is the memory in bytes that stays free for the owner; below it, pods of tenants are evicted. It is a
 // twentieth of the machine's, within bounds.
 func reserve(machine uint64) int64 { return int64(min(max(machine/20, 64<<20), 512<<20)) }
 
-// keepMemory has pods of tenants leave that take, by limits above their requests, memory which
-// is not lent, until ctx ends. The kubelet evicts nothing for memory, and the kernel would
-// choose among the owner's pods, too. See overusers.
+// keepMemory evicts pods of tenants that use, by limits above their requests, memory that is not lent, until ctx ends.
+// The kubelet does not evict for memory, and the kernel would also choose pods of the owner. See overusers.
 func (t *Tenancy) keepMemory(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -131,7 +130,7 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 	known := map[types.UID]*corev1.Pod{}
 	room, ready := t.room.Room(t.Shares())
 	ready = ready && room.Offer.Ready
-	charged, lent, parts := map[bool]int64{}, map[bool]int64{}, map[peer.ID]int64{} // the first two of the virtual clusters, and of peers
+	charged, lent, parts := map[bool]int64{}, map[bool]int64{}, map[peer.ID]int64{} // of virtual clusters, of peers; by consumer
 	if ready {
 		for id, part := range room.Parts(t.consumers()) {
 			parts[id] = amountsOf(part)[corev1.ResourceMemory]
@@ -174,7 +173,7 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 		asked := offer.Requests(p)[corev1.ResourceMemory]
 		one := heldBy{consumer: room.Account(peer.ID(p.Labels[policy.OriginLabel])), uid: uid, held: held, requested: asked.Value()}
 		pods = append(pods, one)
-		if !ready { // a provider that stumbles does not know what it lends
+		if !ready { // what is lent is unknown
 			parts[one.consumer] += held
 		}
 	}
@@ -191,7 +190,7 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 	return tenants
 }
 
-// evictForMemory deletes the pod at once, and says why in an event and in its status, which its home hears.
+// evictForMemory deletes the pod at once, with the reason in an event and in its status, which its home receives.
 func (t *Tenancy) evictForMemory(ctx context.Context, p *corev1.Pod, one heldBy, short bool) error {
 	why := "the pods of other clusters together hold more memory than is lent"
 	if short {

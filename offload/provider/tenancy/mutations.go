@@ -18,16 +18,17 @@ import (
 	"rivulet/offload/replacement"
 )
 
-// What this cluster's owner has admission add to every pod (defaults, tolerations, labels, sidecars) is let in where tenants
-// might ask for it themselves. What is refused would leave every tenant's pod waiting, so the plainest of pods is tried by a dry
-// run, and the owner is told what refuses it, and what changes new pods here. Tenants read the refusal alone.
+// Mutations of pods by this cluster's owner (defaults, tolerations, labels, sidecars) are admitted where tenants might
+// request the same. A refused one would leave every tenant's pod waiting. So a minimal pod is tried by a dry run, and
+// the owner gets the refusal together with the webhooks and policies that change new pods here. Tenants get the refusal
+// only.
 
 const admissionLook = time.Minute
 
-// Refuses is why no pod of a consumer is let in, whatever it is, as the owner reads it; empty if one would be.
+// Refuses is why every pod of a consumer is refused, in the owner's terms; empty if none is.
 func (t *Tenancy) Refuses() string { return ptr.Deref(t.refusing.Load(), "") }
 
-// watchAdmission keeps Refuses until ctx ends.
+// watchAdmission updates Refuses until ctx ends.
 func (t *Tenancy) watchAdmission(ctx context.Context) {
 	for {
 		why := t.evaluate(ctx)
@@ -64,7 +65,7 @@ func (t *Tenancy) evaluate(ctx context.Context) string {
 	return why
 }
 
-// mutators are what the owner has change new pods.
+// mutators are the owner's webhooks and policies that change new pods.
 func (t *Tenancy) mutators(ctx context.Context) (out []string) {
 	hooks, err := t.client.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{})
 	if err == nil {

@@ -18,9 +18,8 @@ import (
 	"rivulet/offload/policy"
 )
 
-// list answers GET /v1/namespaces: the consumer's twins, and those on their way out, in
-// which pods may still run. It is answered to peers to whom nothing is lent, too: what they had here counts
-// as gone when it is in neither.
+// list answers GET /v1/namespaces: the consumer's twins, and those being deleted, in which pods may still run. Peers
+// that may not borrow have access as well: a namespace that is in neither list counts as gone.
 func (t *Tenancy) list(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
 	twins, going := map[string]string{}, map[string]string{}
 	namespaces, err := t.of(r.Context(), consumer)
@@ -60,9 +59,8 @@ func (t *Tenancy) ensure(w http.ResponseWriter, r *http.Request, consumer peer.I
 	rpc.Write(w, http.StatusOK, map[string]string{"name": ns.Name})
 }
 
-// remove answers DELETE /v1/namespaces/{home}. Only namespaces that carry the
-// consumer's own mark are ever deleted, and with ?uid only that one: asking again must
-// not hit a twin that was made since.
+// remove answers DELETE /v1/namespaces/{home}. Only namespaces with the consumer's own label are ever deleted, and with
+// ?uid only that one: a repeated request must not delete a newer twin.
 func (t *Tenancy) remove(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
 	home, err := homeName(r)
 	if err != nil {
@@ -94,7 +92,7 @@ func (t *Tenancy) remove(w http.ResponseWriter, r *http.Request, consumer peer.I
 	rpc.Write(w, http.StatusAccepted, map[string]string{"name": ns.Name, "uid": string(ns.UID)})
 }
 
-// dataless refuses to delete a twin with claims: their data would go with it.
+// dataless refuses to delete a twin with claims, since their data would be deleted.
 func (t *Tenancy) dataless(ctx context.Context, twin string) error {
 	claims, err := t.client.CoreV1().PersistentVolumeClaims(twin).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -116,7 +114,7 @@ func homeName(r *http.Request) (string, error) {
 
 // twin returns the consumer's twin of home and makes it if it is missing.
 func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*corev1.Namespace, error) {
-	for _, known := range t.twinsOf(consumer) { // the cache names it, the API server has the word
+	for _, known := range t.twinsOf(consumer) { // found in the cache, verified at the API server
 		if !isTwin(known, home, consumer) {
 			continue
 		}
@@ -124,7 +122,7 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 			return t.repair(ctx, ns, home, consumer)
 		}
 	}
-	// One at a time: between counting and making nobody makes another.
+	// One at a time, so that no other is made between counting and creation.
 	leave, err := t.visitors.wait(ctx, consumer, func(v *visitor) chan struct{} { return v.twins })
 	if err != nil {
 		return nil, err
@@ -134,7 +132,7 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 	if err != nil {
 		return nil, err
 	}
-	if ns := twinAmong(held, home, consumer); ns != nil { // of two requests at once the other one has made it
+	if ns := twinAmong(held, home, consumer); ns != nil { // made by a concurrent request
 		return t.kept(ctx, ns, home, consumer)
 	}
 	if len(held) >= maxTwins {
@@ -153,7 +151,7 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 		if !apierrors.IsAlreadyExists(err) {
 			return nil, fmt.Errorf("tenancy: make twin %s: %w", name, err)
 		}
-		// A list may be behind what was just made: that is no reason for a second twin.
+		// A list may lag behind a creation, which must not cause a second twin.
 		if have, err := t.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{}); err == nil && isTwin(have, home, consumer) {
 			return t.kept(ctx, have, home, consumer)
 		}
@@ -162,7 +160,7 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 		"%s has namespaces %s and %s already and they are not yours", t.ClusterName(), names[0], names[1])
 }
 
-// kept is the twin that there is already.
+// kept returns an existing twin.
 func (t *Tenancy) kept(ctx context.Context, ns *corev1.Namespace, home string, consumer peer.ID) (*corev1.Namespace, error) {
 	if ns.DeletionTimestamp != nil {
 		return nil, refuse(http.StatusConflict, "terminating", "ask again in a moment", "the former twin %s is still being deleted", ns.Name)
@@ -170,7 +168,7 @@ func (t *Tenancy) kept(ctx context.Context, ns *corev1.Namespace, home string, c
 	return t.repair(ctx, ns, home, consumer)
 }
 
-// repair puts back labels that somebody took off a twin. Who watches twins does so, too.
+// repair restores labels that were removed from a twin, as the watch of twins does.
 func (t *Tenancy) repair(ctx context.Context, ns *corev1.Namespace, home string, consumer peer.ID) (*corev1.Namespace, error) {
 	all := t.client.CoreV1().Namespaces()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -193,8 +191,7 @@ func (t *Tenancy) repair(ctx context.Context, ns *corev1.Namespace, home string,
 	return ns, nil
 }
 
-// find returns the consumer's twin of home, nil if there is none; one that is
-// being deleted only if there is no other.
+// find returns the consumer's twin of home, nil if there is none; one that is being deleted only if there is no other.
 func (t *Tenancy) find(ctx context.Context, home string, consumer peer.ID) (*corev1.Namespace, error) {
 	namespaces, err := t.of(ctx, consumer)
 	if err != nil {
@@ -203,7 +200,7 @@ func (t *Tenancy) find(ctx context.Context, home string, consumer peer.ID) (*cor
 	return twinAmong(namespaces, home, consumer), nil
 }
 
-// twinAmong is what find returns.
+// twinAmong is find in a list.
 func twinAmong(namespaces []corev1.Namespace, home string, consumer peer.ID) *corev1.Namespace {
 	var going *corev1.Namespace
 	for i := range namespaces {
@@ -219,8 +216,7 @@ func twinAmong(namespaces []corev1.Namespace, home string, consumer peer.ID) *co
 	return going
 }
 
-// of lists the twins of the consumer from the API server: a cache may not know
-// yet what the last request did.
+// of lists the twins of the consumer from the API server: a cache may lag behind the last request.
 func (t *Tenancy) of(ctx context.Context, consumer peer.ID) ([]corev1.Namespace, error) {
 	list, err := t.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + "=" + string(consumer)})
 	if err != nil {

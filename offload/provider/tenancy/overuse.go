@@ -10,7 +10,7 @@ import (
 	"rivulet/offload/offer"
 )
 
-// heldBy is what one pod of a consumer holds of a node's memory, and what it asked for, bytes.
+// heldBy is the memory of a node that one pod of a consumer uses, and its request, in bytes.
 type heldBy struct {
 	consumer        peer.ID
 	uid             types.UID
@@ -19,14 +19,14 @@ type heldBy struct {
 
 func (p heldBy) over() int64 { return p.held - p.requested }
 
-// overusers picks the pods that have to leave, so that the owner has the memory that is not
-// lent: in parts is what each consumer may use, short what the node lacks of its reserve.
+// overusers chooses the pods to evict, so that the owner has the memory that is not lent. parts is what each consumer
+// may use, short what the node lacks of its reserve.
 //
-// A consumer may use its part, or what its pods ask for if that is more. Beyond that a peer may
-// use what other peers leave of theirs: virtual clusters and peers are lent to by a share each. When all peers together, or
-// the virtual clusters, hold more than theirs, pods of those beyond their bound leave; when the node is short, after them those of any consumer. It is
-// always the pod furthest over what it asked for, no more pods than needed, and never one
-// within what it asked for: a quota has let that in.
+// A consumer may use its part, or the requests of its pods if these are more. A peer may also use what other peers
+// leave of their parts; virtual clusters and peers have separate shares. When all peers together, or all virtual
+// clusters, use more than their share, pods of those above their bound are evicted; when the node is short, then pods
+// of any consumer. The next one is always the pod furthest above its request; no more are evicted than needed, and
+// never one within its request, which a quota has admitted.
 func overusers(pods []heldBy, parts map[peer.ID]int64, short int64) (out []heldBy) {
 	held, asked := map[peer.ID]int64{}, map[peer.ID]int64{}
 	excess := map[bool]int64{} // of the virtual clusters, of peers

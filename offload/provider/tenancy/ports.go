@@ -33,26 +33,26 @@ func (p Ports) has(port int32) bool {
 // LAN is what virtual clusters may open on the LAN. All fields must be set.
 type LAN struct {
 	Ports func() Ports
-	// Address is where the LAN reaches this device; not valid is nowhere.
+	// Address is this device's address on the LAN; not valid without one.
 	Address func() netip.Addr
-	// Changed follows both, as that of peer.Following.
+	// Changed reports changes of both, like that of peer.Following.
 	Changed func() (<-chan struct{}, func())
 }
 
-// PortsEach is how many ports of the LAN one virtual cluster has at most.
+// PortsEach is how many ports of the LAN one virtual cluster may have.
 const PortsEach = 10
 
-// nodePorts is the quota's name for them.
+// nodePorts is their name in a quota.
 const nodePorts = "services.nodeports"
 
-// portGrant is what one Service gets: a node port for each of its ports, or the reason why not.
+// portGrant is the decision for one Service: a node port for each of its ports, or the reason for a refusal.
 type portGrant struct {
 	ports  []int32
 	reason string
 }
 
-// grantPorts decides for the Services of virtual clusters that want ports. What a Service has it keeps. The
-// oldest come first. busy are ports that somebody else has. It is pure.
+// grantPorts decides for the Services of virtual clusters that need ports. A Service keeps its ports; the oldest
+// Service comes first. busy are ports in use elsewhere. It is pure.
 func grantPorts(services []*corev1.Service, owner func(namespace string) peer.ID, within Ports, busy map[int32]bool) map[*corev1.Service]portGrant {
 	services = slices.SortedFunc(slices.Values(services), func(a, b *corev1.Service) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
@@ -100,7 +100,7 @@ func grantPorts(services []*corev1.Service, owner func(namespace string) peer.ID
 	return out
 }
 
-// freePort is a port that is not taken, 0 if there is none: the same one for the same name where it is free.
+// freePort is a free port, 0 without one; the same one for the same name if possible.
 func freePort(within Ports, name string, taken func(int32) bool) int32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name))
@@ -114,7 +114,7 @@ func freePort(within Ports, name string, taken func(int32) bool) int32 {
 	return 0
 }
 
-// granted gives a Service what was decided. address is the device's on the LAN.
+// granted applies the decision to a Service. address is the device's on the LAN.
 func granted(s *corev1.Service, g portGrant, address netip.Addr) *corev1.Service {
 	s = s.DeepCopy()
 	s.Spec.Type = corev1.ServiceTypeClusterIP
@@ -140,8 +140,8 @@ func granted(s *corev1.Service, g portGrant, address netip.Addr) *corev1.Service
 	return s
 }
 
-// keepPorts opens ports of the LAN to Services of virtual clusters, and closes them, until ctx ends. The Services
-// are the only record.
+// keepPorts opens and closes ports of the LAN for Services of virtual clusters, until ctx ends. The Services are the
+// only record.
 func (t *Tenancy) keepPorts(ctx context.Context) {
 	factory := informers.NewSharedInformerFactoryWithOptions(t.client, 0,
 		watch.Labelled(policy.LANLabel))
@@ -150,7 +150,7 @@ func (t *Tenancy) keepPorts(ctx context.Context) {
 	changed, stop := t.ports.Changed()
 	defer stop()
 	for _, informer := range []cache.SharedIndexInformer{services.Informer(), t.namespaces.Informer()} {
-		// It fails only on an informer that has ended.
+		// It fails only on a stopped informer.
 		_, _ = informer.AddEventHandler(watch.Changes(t.ports.Notify))
 	}
 	t.ports.Follow(ctx, t.LAN.Changed)
@@ -175,7 +175,7 @@ func (t *Tenancy) keepPorts(ctx context.Context) {
 			_, err := t.client.CoreV1().Services(s.Namespace).Update(ctx, want, metav1.UpdateOptions{FieldManager: policy.FieldManager})
 			switch {
 			case err == nil || ctx.Err() != nil, apierrors.IsNotFound(err):
-			case apierrors.IsConflict(err): // the cache is a moment behind
+			case apierrors.IsConflict(err): // the cache lags
 				wait = min(wait, portsAgain)
 			case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "already allocated"):
 				for i, port := range g.ports {
@@ -201,10 +201,9 @@ func (t *Tenancy) keepPorts(ctx context.Context) {
 	}
 }
 
-// portsAgain is when what has failed is tried again.
+// portsAgain is the pause before a retry.
 const portsAgain = time.Second
 
-// isHosted reports whether the consumer is a virtual cluster of this device.
 func (t *Tenancy) isHosted(id peer.ID) bool {
 	hosted := t.hosted.Load()
 	if hosted == nil {

@@ -18,8 +18,7 @@ import (
 // prefix of the Kubernetes API on the control port.
 const prefix = "/k8s"
 
-// proxy passes requests on to the local API server as the consumer's user. What
-// that user may do is decided there, by RBAC.
+// proxy forwards requests to the local API server as the consumer's user, whose rights RBAC decides there.
 type proxy struct{ *apiproxy.Proxy }
 
 func newProxy(local *rest.Config, log *slog.Logger) (*proxy, error) {
@@ -42,12 +41,10 @@ func as(consumer peer.ID) apiproxy.As {
 	return apiproxy.As{User: User(consumer), Group: Group, Silent: "the provider's API server does not answer; try again"}
 }
 
-// open are the parts of the API server that consumers may reach at all; what
-// they may do there is RBAC's.
+// open are the paths of the API server that consumers may reach; RBAC decides what they may do there.
 var open = []string{"/api", "/apis", "/version", "/openapi/v2", "/openapi/v3"}
 
-// apiPath returns the path on the API server. Only plain paths pass: nothing
-// escaped, nothing to clean.
+// apiPath returns the path on the API server. Only plain paths pass: without escapes, and in clean form.
 func apiPath(u *url.URL) (string, bool) {
 	target, ok := strings.CutPrefix(u.Path, prefix)
 	if !ok || u.RawPath != "" || path.Clean(target) != strings.TrimSuffix(target, "/") {
@@ -61,7 +58,7 @@ func apiPath(u *url.URL) (string, bool) {
 	return "", false
 }
 
-// status answers as the API server would.
+// status answers in the form of the API server.
 func status(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
 	apiproxy.Refuse(w, code, reason, message)
 }

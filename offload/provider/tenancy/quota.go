@@ -20,7 +20,7 @@ import (
 // quotaName is the name of the ResourceQuota, and of the LimitRange, of a twin.
 const quotaName = "rivulet"
 
-// most bounds the objects of each kind that all twins of one consumer hold.
+// most bounds the objects of each kind in all twins of one consumer.
 var most = map[corev1.ResourceName]int64{
 	"count/configmaps":                        2000,
 	"count/secrets":                           2000,
@@ -36,7 +36,7 @@ var most = map[corev1.ResourceName]int64{
 	"services.loadbalancers":                  0,
 }
 
-// limitedAs is the name that a quota has for what an offer calls otherwise.
+// limitedAs is the name in a quota of a resource of an offer.
 func limitedAs(name corev1.ResourceName) corev1.ResourceName {
 	if name == corev1.ResourcePods {
 		return name
@@ -44,7 +44,7 @@ func limitedAs(name corev1.ResourceName) corev1.ResourceName {
 	return "requests." + name
 }
 
-// fromQuota reads amounts of an offer's resources out of a quota's list.
+// fromQuota converts a quota's list to amounts of an offer's resources.
 func fromQuota(list corev1.ResourceList, resources corev1.ResourceList) amounts {
 	out := amounts{}
 	for name := range resources {
@@ -55,10 +55,9 @@ func fromQuota(list corev1.ResourceList, resources corev1.ResourceList) amounts 
 	return out
 }
 
-// counts are the bounds on objects in one twin: what it has, and its part of what
-// the consumer's twins together have left. They are left as they are while that is
-// nearly so, more nearly the less there is left: an object in one twin changes what is left
-// to all.
+// counts are the bounds on objects in one twin: its objects, and its part of what the consumer's twins together have
+// left. Small differences are ignored, the smaller the less is left, since an object in one twin changes what is left
+// for all.
 func counts(q *corev1.ResourceQuota, all []*corev1.ResourceQuota, most map[corev1.ResourceName]int64) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for name, limit := range most {
@@ -77,9 +76,8 @@ func counts(q *corev1.ResourceQuota, all []*corev1.ResourceQuota, most map[corev
 	return out
 }
 
-// bounds are most, and what all claims of the consumer may ask for: half of this device's
-// disk, which its own pods need, too, or its own limit. (A folder has no size of its own; what
-// is written into it is bounded by the disk.)
+// bounds are most, and the storage of all claims of the consumer: half of this device's disk, which its own pods need
+// as well, or the consumer's own limit. (A folder has no size limit; the disk bounds what is written into it.)
 func (t *Tenancy) bounds(consumer peer.ID) map[corev1.ResourceName]int64 {
 	out, storage := maps.Clone(most), limitedAs(corev1.ResourceStorage)
 	if t.Volumes != nil {
@@ -100,8 +98,8 @@ func (t *Tenancy) bounds(consumer peer.ID) map[corev1.ResourceName]int64 {
 	return out
 }
 
-// Host says which consumers are virtual clusters of this device, and what bounds single ones: CPU, memory, pods, and
-// the storage of their claims. It replaces what was said before, and is not to be changed.
+// Host sets which consumers are virtual clusters of this device, with the bounds of single ones: CPU, memory, pods, and
+// the storage of claims. It replaces the previous map; the caller must not change members afterwards.
 func (t *Tenancy) Host(members map[peer.ID]offer.Member) {
 	t.hosted.Store(&members)
 	t.room.Host(members)
@@ -109,7 +107,7 @@ func (t *Tenancy) Host(members map[peer.ID]offer.Member) {
 	t.poke()
 }
 
-// newQuota lets no pod in: what a twin may use is for the rationing to say.
+// newQuota admits no pod: keepRations sets what a twin may use.
 func newQuota(twin string, consumer peer.ID, most map[corev1.ResourceName]int64) *corev1.ResourceQuota {
 	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: quotaName, Namespace: twin,
 		Labels: map[string]string{policy.OriginLabel: string(consumer), "app.kubernetes.io/managed-by": "rivulet"}}}
@@ -120,8 +118,8 @@ func newQuota(twin string, consumer peer.ID, most map[corev1.ResourceName]int64)
 	return q
 }
 
-// noRequests spares pods without requests the quota's demand to have some: they
-// ask for nothing, and are the first to go when the node runs short.
+// noRequests exempts pods without requests from the quota's demand for them: they request nothing, and are evicted
+// first when the node runs short.
 func noRequests(twin string, consumer peer.ID) *corev1.LimitRange {
 	zero := corev1.ResourceList{}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
@@ -134,7 +132,7 @@ func noRequests(twin string, consumer peer.ID) *corev1.LimitRange {
 	}
 }
 
-// defaults gives the twin what its containers have where they say nothing.
+// defaults creates the LimitRange of the twin.
 func (t *Tenancy) defaults(ctx context.Context, twin string, consumer peer.ID) error {
 	ranges := t.client.CoreV1().LimitRanges(twin)
 	want := noRequests(twin, consumer)
@@ -154,9 +152,8 @@ func (t *Tenancy) defaults(ctx context.Context, twin string, consumer peer.ID) e
 	return nil
 }
 
-// bounded returns when the twin has a quota that is in force, which the rationing makes:
-// before it is, the API server would let everything in. It waits for room for a pod, too,
-// if there is some to be had.
+// bounded returns when the twin has a quota in force, which keepRations makes: before that the API server would admit
+// everything. It also waits for capacity for a pod, if there is any left.
 func (t *Tenancy) bounded(ctx context.Context, twin string) error {
 	quotas := t.client.CoreV1().ResourceQuotas(twin)
 	changed, stop := t.granted.Changed()
@@ -167,10 +164,10 @@ func (t *Tenancy) bounded(ctx context.Context, twin string) error {
 	defer deadline.Stop()
 	for impatient := false; ; {
 		room, known := t.room.Room(t.Shares())
-		// The consumer's first pod should not find the quota still at nothing.
+		// The consumer's first pod should not find a quota of nothing.
 		if q, err := t.quotas.Lister().ResourceQuotas(twin).Get(quotaName); err == nil && len(q.Status.Hard) > 0 &&
 			(hasRoom(q, room.Lent()) || impatient || !known || !room.Offer.Ready || t.isSettled(twin)) {
-			// Not that of a former twin of the name, which the cache may still show.
+			// The cache may still have that of a former twin of the name.
 			live, err := quotas.Get(ctx, quotaName, metav1.GetOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {
 				return fmt.Errorf("tenancy: quota of twin %s: %w", twin, err)
@@ -191,8 +188,7 @@ func (t *Tenancy) bounded(ctx context.Context, twin string) error {
 	}
 }
 
-// hasRoom reports whether the quota in force lets something in of each resource that is lent
-// to all.
+// hasRoom reports whether the quota in force leaves some of each resource that is lent.
 func hasRoom(q *corev1.ResourceQuota, lent corev1.ResourceList) bool {
 	hard := fromQuota(q.Status.Hard, lent)
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
@@ -203,8 +199,8 @@ func hasRoom(q *corev1.ResourceQuota, lent corev1.ResourceList) bool {
 	return true
 }
 
-// settle takes the twins of a pass that changed no quota while all were in force: they get no
-// more until something changes. nil is a pass that did.
+// settle records the twins of a pass that changed no quota while all were in force: they get no more until something
+// changes. nil: the pass changed one.
 func (t *Tenancy) settle(twins map[string]account) {
 	t.settledMu.Lock()
 	defer t.settledMu.Unlock()
@@ -219,7 +215,7 @@ func (t *Tenancy) isSettled(twin string) bool {
 }
 
 const (
-	// quotaPatience is how long the first pod's room is waited for, quotaDeadline the quota itself.
+	// quotaPatience is how long to wait for the first pod's capacity, quotaDeadline for the quota itself.
 	quotaPatience = 2 * time.Second
 	quotaDeadline = 8 * time.Second
 )

@@ -11,39 +11,37 @@ import (
 	"rivulet/offload/offer"
 )
 
-// account is what the API server knows of one twin's quota, and what the twin
-// could use more of. Amounts are those of offer.Amount, by resource of an offer.
+// account is one twin's quota in the API server, and its additional demand. Amounts are those of offer.Amount, by
+// resource of an offer.
 type account struct {
 	consumer peer.ID
-	// pool is whose part its room is of: the consumer's own, or offer.Pool for all virtual clusters of this device.
+	// pool is the part that it draws from: the consumer's own, or offer.Pool for all virtual clusters of this device.
 	pool peer.ID
-	// spec is what was asked of the API server, hard what it enforces by now, used
-	// what it has counted: no pod is let in past hard.
+	// spec is the requested quota, hard the one that the API server enforces, used what it has counted: no pod is
+	// admitted past hard.
 	spec, hard, used amounts
-	// waits is what pods ask for that controllers have not been able to make, step the
-	// least that one of them asks for, excess what pods use that are to be handed back.
+	// waits are the requests of pods that controllers could not make, step the smallest of these requests, excess those
+	// of pods that are to be handed back.
 	waits, step, excess amounts
 }
 
 type amounts map[corev1.ResourceName]int64
 
-// member bounds one consumer of a pool: it gets no more than most, and the others leave it least.
+// member bounds one consumer of a pool: it gets at most most, and the others leave it at least least.
 type member struct{ most, least amounts }
 
-// committed is what may come to be used before another quota is in force.
+// committed is what may be in use before another quota is in force.
 func (a account) committed(name corev1.ResourceName) int64 {
 	return max(a.spec[name], a.hard[name], a.used[name])
 }
 
-// ration is the second step of the split that offer.Divide begins and keepRations puts into
-// force. It says what each twin's quota should be next, so that the twins of a
-// consumer together may use its part, and all consumers together no more than is
-// lent: no sum of quotas is ever more than that, whichever of them the API server
-// has put into force already. A quota is therefore lowered at once, and raised only
-// by what the others have verifiably given up; call it again when they have.
+// ration is the second step of the allocation, after offer.Divide and before keepRations. It computes the next quota of
+// each twin, so that the twins of a consumer together may use its part, and all consumers together no more than is
+// lent. The sum of quotas never exceeds that, whichever of them the API server already enforces. So a quota is lowered
+// at once, and raised only by what the others have verifiably given up; it has to be called again then.
 //
-// Within a part, pods that are waiting come first; see share for the rest. Quotas are left
-// as they are while they may be: each change is a write.
+// Within a part, waiting pods come first; see share for the rest. Quotas stay unchanged where possible, since each
+// change is a write.
 func ration(lent amounts, parts map[peer.ID]amounts, twins map[string]account, members map[peer.ID]member) map[string]amounts {
 	next := map[string]amounts{}
 	for name := range twins {
@@ -79,7 +77,7 @@ func ration(lent amounts, parts map[peer.ID]amounts, twins map[string]account, m
 			for i, name := range mine {
 				t := twins[name]
 				if raise := want[i] - t.spec[resource]; raise > 0 {
-					// What is committed already may be asked for without any risk.
+					// What is committed already can be requested without risk.
 					free := t.committed(resource) - t.spec[resource]
 					more := min(max(raise-free, 0), max(own, 0), max(left, 0))
 					if pool != offer.Pool {
@@ -97,10 +95,10 @@ func ration(lent amounts, parts map[peer.ID]amounts, twins map[string]account, m
 	return next
 }
 
-// share divides a part of one resource among the twins that draw from it: what each uses, what
-// its waiting pods need, and room for more. Room stays where it is as long as nobody has
-// less than a quarter of an equal share; who has gets one, of what is free, else from those
-// with the most. So a twin that is new takes room from one or two others, not from all.
+// share divides a part of one resource among its twins: what each uses, what its waiting pods need, and spare room.
+// Room stays where it is as long as every twin has at least a quarter of an equal share. A twin below that gets a
+// quarter, first from what is free, then from the twins with the most. So a new twin takes room from one or two others,
+// not from all.
 func share(part int64, resource corev1.ResourceName, twins []string, all map[string]account, members map[peer.ID]member) []int64 {
 	out, waits, steps := make([]int64, len(twins)), make([]int64, len(twins)), make([]int64, len(twins))
 	left := part
@@ -153,7 +151,7 @@ func share(part int64, resource corev1.ResourceName, twins []string, all map[str
 	return out
 }
 
-// cut lowers rooms by so much, the largest first: those at the indices, or all.
+// cut lowers rooms by the amount, the largest first: those at the indices, or all.
 func cut(room []int64, at []int, over int64) {
 	for over > 0 {
 		most := -1
@@ -171,14 +169,14 @@ func cut(room []int64, at []int, over int64) {
 	}
 }
 
-// bounded are what a member of a pool may use in all, and its twins, by their indices.
+// bounded is the bound of a pool's member, and its twins, by their indices.
 type bounded struct {
 	most  int64
 	twins []int
 }
 
-// bound lowers what waits to what members may use, and says what is kept for each twin of what is left: for pods that wait,
-// else where there is most room already.
+// bound lowers waits to the bounds of members, and computes what is reserved for each twin of the rest: for waiting
+// pods, otherwise where there is most room already.
 func bound(resource corev1.ResourceName, left int64, twins []string, all map[string]account, members map[peer.ID]member, out, waits, steps []int64) (limits []bounded, kept []int64) {
 	kept = make([]int64, len(twins))
 	of := map[peer.ID][]int{}
@@ -218,8 +216,8 @@ func bound(resource corev1.ResourceName, left int64, twins []string, all map[str
 	return limits, kept
 }
 
-// grant shares what is spare among those who wait, in steps: half of a pod's room
-// for each of two is no use to either. Of what is spare so much is kept for each, whether it waits or not.
+// grant divides spare among the waiting, in steps, since half of a pod's room is of no use. Of spare, kept is reserved
+// for each, whether it waits or not.
 func grant(spare int64, waits, steps, kept []int64) []int64 {
 	got, more := make([]int64, len(waits)), make([]int64, len(waits))
 	pot := spare

@@ -27,12 +27,11 @@ import (
 )
 
 const (
-	// settle is the least time between two passes; changes gather meanwhile. A pass looks at every pod of
-	// every guest, so that where there are thousands, of which each changes quotas, passes
-	// keep to a tenth of a core, but for settleMost.
+	// settle is the least time between two passes, in which changes are collected. A pass reads every tenant pod, so
+	// with thousands of changing pods passes are limited to a tenth of a core; settleMost bounds that pause.
 	settle, settleMost = 50 * time.Millisecond, time.Second
-	// DefaultGrace is how long a consumer that uses more than its part may take to
-	// hand back the rest by itself. Then its newest pods are deleted here.
+	// DefaultGrace is how long a consumer that uses more than its part may take to hand back the rest itself. Then its
+	// newest pods are deleted here.
 	DefaultGrace = 10 * time.Minute
 	// nudgeEvery is the least time between two nudges of one object.
 	nudgeEvery = 2 * time.Second
@@ -40,17 +39,16 @@ const (
 
 var now = time.Now
 
-// poke has quotas looked at again.
+// poke triggers a pass.
 func (t *Tenancy) poke() {
 	changes.Poke(t.kick)
 }
 
-// keepRations is the last step of the split that offer.Divide begins: it holds quotas to the
-// parts of consumers, and takes back what stays
-// beyond them, until ctx ends.
+// keepRations is the last step of the allocation that offer.Divide begins: it applies the parts of consumers to quotas,
+// and deletes pods that stay above them, until ctx ends.
 func (t *Tenancy) keepRations(ctx context.Context) {
 	for _, informer := range []cache.SharedIndexInformer{t.quotas.Informer(), t.sets.Informer(), t.jobs.Informer(), t.namespaces.Informer()} {
-		// It fails only on an informer that has ended.
+		// It fails only on a stopped informer.
 		_, _ = informer.AddEventHandler(watch.Changes(t.poke))
 	}
 	_, _ = t.quotas.Informer().AddEventHandler(watch.Each(func(any) { t.granted.Notify() }))
@@ -67,9 +65,9 @@ func (t *Tenancy) keepRations(ctx context.Context) {
 	wrote := map[string]lastQuota{}
 	for {
 		wait, looked := t.rations(ctx, over, nudged, wrote)
-		t.granted.Notify() // settled may be another now
+		t.granted.Notify() // settled may have changed
 		pause := min(max(settle, 9*looked), settleMost)
-		// Changes gather after a pass: the first one in a quiet time is seen at once.
+		// The pause is after a pass, so the first change in a quiet time is handled at once.
 		if !changes.Wait(ctx, pause) {
 			return
 		}
@@ -83,7 +81,7 @@ func (t *Tenancy) keepRations(ctx context.Context) {
 	}
 }
 
-// lastQuota is a quota that this process wrote and that the cache may not show yet.
+// lastQuota is a quota that this process wrote and that the cache may not have yet.
 type lastQuota struct {
 	seen string // the version it was made from, "" if there was none
 	made *corev1.ResourceQuota
@@ -93,16 +91,14 @@ type lastQuota struct {
 // cacheLag is how long the cache may take to show a write.
 const cacheLag = 5 * time.Second
 
-// rations makes one pass and says when the next is due at the latest, and how long it took
-// but for what it wrote. wrote is what the
-// passes before have written, by twin.
+// rations makes one pass. It returns when the next is due at the latest, and its duration without the writes. wrote are
+// the quotas that earlier passes have written, by twin.
 func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudged map[types.UID]time.Time, wrote map[string]lastQuota) (due, looked time.Duration) {
 	begun := time.Now()
 	const idle, retry = time.Hour, 2 * time.Second
 	room, known := t.room.Room(t.Shares())
 	if !known || !room.Offer.Ready {
-		// What was granted stands: a provider that stumbles asks for nothing back. Twins that
-		// come meanwhile are granted nothing.
+		// While the provider is not ready nothing is taken back, and new twins get nothing.
 		if err := t.makeQuotas(ctx, wrote); err != nil && ctx.Err() == nil {
 			t.Log.Warn("a consumer's quota is not as it should be yet", "err", err, "retry", retry)
 			return retry, 0
@@ -153,7 +149,7 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 			return all
 		})
 		for id := range members {
-			if over[offer.Pool].IsZero() { // else its pods are among those already
+			if over[offer.Pool].IsZero() { // otherwise its pods are already among them
 				tooMuch(id, func() []*corev1.Pod { return t.room.PodsOf(id) })
 			}
 		}
@@ -208,8 +204,8 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 	return due, looked
 }
 
-// members bounds the virtual clusters that have a twin here. What is kept for one that its owner gave no guarantee
-// is small: a quarter of the pool for all of them together, and a pod each as far as there are some.
+// members bounds the virtual clusters with a twin here. Without a guarantee of the owner the reserve is small: a
+// quarter of the pool for all of them together, and a pod each if there are enough.
 func (t *Tenancy) members(room offer.Room, pool amounts) map[peer.ID]member {
 	out := map[peer.ID]member{}
 	for _, id := range t.consumers() {
@@ -230,8 +226,7 @@ func (t *Tenancy) members(room offer.Room, pool amounts) map[peer.ID]member {
 	return out
 }
 
-// writeQuota makes the quota, or updates it by the version that was seen: whoever was
-// faster has it looked at again.
+// writeQuota creates the quota, or updates the version that was read; a conflict causes another pass.
 func (t *Tenancy) writeQuota(ctx context.Context, q *corev1.ResourceQuota, wrote map[string]lastQuota) error {
 	var made *corev1.ResourceQuota
 	var err error
@@ -249,7 +244,7 @@ func (t *Tenancy) writeQuota(ctx context.Context, q *corev1.ResourceQuota, wrote
 	return nil
 }
 
-// makeQuotas makes those of twins that have none.
+// makeQuotas creates missing quotas of twins.
 func (t *Tenancy) makeQuotas(ctx context.Context, wrote map[string]lastQuota) error {
 	var errs []error
 	for _, q := range t.quotasOf(wrote) {
@@ -260,8 +255,8 @@ func (t *Tenancy) makeQuotas(ctx context.Context, wrote map[string]lastQuota) er
 	return errors.Join(errs...)
 }
 
-// quotasOf gives the quota of each twin that is not going away: the one that was written
-// last, or, without a version, one that is to be made.
+// quotasOf returns the quota of each twin that is not being deleted: the one that was written last, or, without a
+// version, one to be created.
 func (t *Tenancy) quotasOf(wrote map[string]lastQuota) map[string]*corev1.ResourceQuota {
 	out := map[string]*corev1.ResourceQuota{}
 	twins, _ := t.twins.List(labels.Everything()) // a cache cannot fail
@@ -287,14 +282,14 @@ func (t *Tenancy) quotasOf(wrote map[string]lastQuota) map[string]*corev1.Resour
 	return out
 }
 
-// accounts reads what rationing goes by. Twins that are going away are left out. A quota
-// that is not in force yet counts as what it asks for: nobody has rights in its twin.
+// accounts reads the input of ration, without twins that are being deleted. A quota that is not in force yet counts as
+// requested: there are no rights in its twin so far.
 func (t *Tenancy) accounts(room offer.Room, excess map[string]amounts, wrote map[string]lastQuota) (map[string]account, map[string]*corev1.ResourceQuota) {
 	twins, quotas, lent := map[string]account{}, t.quotasOf(wrote), room.Lent()
 	for name, q := range quotas {
 		ns, err := t.twins.Get(name)
 		if err != nil {
-			delete(quotas, name) // it has just gone
+			delete(quotas, name) // just deleted
 			continue
 		}
 		consumer := peer.ID(ns.Labels[policy.OriginLabel])
@@ -329,7 +324,7 @@ func waits(twins map[string]account, twin string, pods int64, spec *corev1.PodSp
 	}
 }
 
-// missing is how many pods the set wants and the API server has refused.
+// missing is how many pods of the set the API server has refused.
 func missing(s *appsv1.ReplicaSet) int64 {
 	if s.DeletionTimestamp != nil || !slices.ContainsFunc(s.Status.Conditions, func(c appsv1.ReplicaSetCondition) bool {
 		return c.Type == appsv1.ReplicaSetReplicaFailure && c.Status == corev1.ConditionTrue
@@ -343,7 +338,7 @@ func missing(s *appsv1.ReplicaSet) int64 {
 	return want - int64(s.Status.Replicas)
 }
 
-// unmade is how many pods the job wants and has not got. A Job does not say why.
+// unmade is how many pods the job lacks. A Job does not have the reason.
 func unmade(j *batchv1.Job) int64 {
 	if j.DeletionTimestamp != nil || j.Spec.Suspend != nil && *j.Spec.Suspend || j.Status.Active+j.Status.Succeeded+j.Status.Failed > 0 ||
 		slices.ContainsFunc(j.Status.Conditions, func(c batchv1.JobCondition) bool {
@@ -357,9 +352,8 @@ func unmade(j *batchv1.Job) int64 {
 	return 1
 }
 
-// nudge has controllers try again whose pods the API server refused and would let
-// in now. By themselves they wait longer after each refusal, up to a quarter of an
-// hour; any change of the object has them try at once.
+// nudge makes controllers retry whose pods the API server has refused and would admit now. By themselves they wait
+// longer after each refusal, up to 15 minutes; any change of the object makes them retry at once.
 func (t *Tenancy) nudge(ctx context.Context, twins map[string]account, nudged map[types.UID]time.Time) (again bool) {
 	patch := []byte(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, triedAnnotation, now().UTC().Format(time.RFC3339)))
 	seen := map[types.UID]bool{}
@@ -392,7 +386,7 @@ func (t *Tenancy) nudge(ctx context.Context, twins map[string]account, nudged ma
 	}
 	jobs, _ := t.jobs.Lister().List(labels.Everything())
 	for _, j := range jobs {
-		// A Job that is new is tried for the first time.
+		// A new Job is in its first attempt.
 		if now().Sub(j.CreationTimestamp.Time) < nudgeEvery {
 			continue
 		}
@@ -409,11 +403,10 @@ func (t *Tenancy) nudge(ctx context.Context, twins map[string]account, nudged ma
 	return again
 }
 
-// triedAnnotation on a wrapper is when its controller was told last that there is room.
+// triedAnnotation on a wrapper is the time of its last nudge.
 const triedAnnotation = "rivulet.dev/tried-at"
 
-// takeBack deletes pods that were to be handed back. Their quota is lowered
-// already, so that nothing takes their place.
+// takeBack deletes pods that were to be handed back. Their quota is lowered already, so that they are not replaced.
 func (t *Tenancy) takeBack(ctx context.Context, consumer peer.ID, pods []*corev1.Pod) {
 	for _, p := range pods {
 		if p.DeletionTimestamp != nil {
@@ -441,8 +434,8 @@ func (t *Tenancy) consumers() []peer.ID {
 	return out
 }
 
-// Twins gives the consumer of each twin, those that are going away included: their
-// pods may still run. It is to be called after WaitTwins.
+// Twins returns the consumer of each twin, including those being deleted, whose pods may still run. Call WaitTwins
+// before.
 func (t *Tenancy) Twins() map[string]peer.ID {
 	out := map[string]peer.ID{}
 	twins, _ := t.twins.List(labels.Everything())
@@ -452,7 +445,7 @@ func (t *Tenancy) Twins() map[string]peer.ID {
 	return out
 }
 
-// KnownTwins is Twins, and false while they are not known yet.
+// KnownTwins is Twins, and false before these are loaded.
 func (t *Tenancy) KnownTwins() (map[string]peer.ID, bool) {
 	if !t.namespaces.Informer().HasSynced() {
 		return nil, false
@@ -460,29 +453,29 @@ func (t *Tenancy) KnownTwins() (map[string]peer.ID, bool) {
 	return t.Twins(), true
 }
 
-// WaitTwins returns when Twins are known, and false if ctx ended before.
+// WaitTwins returns when Twins are loaded, and false if ctx ended before.
 func (t *Tenancy) WaitTwins(ctx context.Context) bool {
 	return cache.WaitForCacheSync(ctx.Done(), t.namespaces.Informer().HasSynced)
 }
 
-// TwinsChanged returns a channel that gets a value after Twins changed, and the
-// function that ends the subscription.
+// TwinsChanged returns a channel that gets a value after Twins have changed, and the function that ends the
+// subscription.
 func (t *Tenancy) TwinsChanged() (<-chan struct{}, func()) {
 	c := make(chan struct{}, 1)
 	handle, err := t.namespaces.Informer().AddEventHandler(watch.Changes(func() { changes.Poke(c) }))
-	if err != nil { // the informer has ended, as everything does then
+	if err != nil { // the informer has stopped, with everything else
 		return c, func() {}
 	}
 	return c, func() { _ = t.namespaces.Informer().RemoveEventHandler(handle) }
 }
 
-// twinsOf lists the consumer's twins as the cache knows them.
+// twinsOf lists the consumer's twins in the cache.
 func (t *Tenancy) twinsOf(consumer peer.ID) []*corev1.Namespace {
 	twins, _ := t.twins.List(labels.SelectorFromSet(labels.Set{policy.OriginLabel: string(consumer)}))
 	return twins
 }
 
-// slim keeps of wrappers what rationing reads.
+// slim keeps the parts of wrappers that are used here.
 func slim(o any) (any, error) {
 	if m, err := meta.Accessor(o); err == nil {
 		m.SetManagedFields(nil)

@@ -30,9 +30,9 @@ var podAdmission []byte
 //go:embed images.yaml
 var imageAdmission []byte
 
-// imagesWithout is imageAdmission without the images of registries that are withheld.
+// imagesWithout is imageAdmission without the images of withheld registries.
 func imagesWithout(withheld []string) []byte {
-	list := "['-'" // of CEL, never empty: then it would have no type
+	list := "['-'" // a CEL list, never empty: an empty one has no type
 	for _, host := range withheld {
 		list += ", '" + strings.Map(func(r rune) rune {
 			if r == '\'' || r == '"' || r == '\\' || r < ' ' {
@@ -61,9 +61,8 @@ var (
 	write = append([]string{"create", "update", "patch", "delete", "deletecollection"}, read...)
 )
 
-// rules of Role. Pods are made by the consumer, or by controllers out of what it writes:
-// what they may be is for admission to say, whoever makes them.
-// There is no right on service accounts, roles or quotas.
+// rules of Role. Pods are made by the consumer, or by controllers from its objects; admission restricts them, whoever
+// makes them. There is no right on service accounts, roles or quotas.
 func rules() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := func(group string, verbs []string, resources ...string) *rbacv1ac.PolicyRuleApplyConfiguration {
 		return rbacv1ac.PolicyRule().WithAPIGroups(group).WithResources(resources...).WithVerbs(verbs...)
@@ -71,14 +70,14 @@ func rules() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
 		rule("", append([]string{"create", "patch", "delete"}, read...), "pods"),
 		rule("", []string{"get"}, "pods/log", "pods/status"),
-		// exec and its like are GET by WebSocket and POST by SPDY.
+		// exec and the like are GET by WebSocket and POST by SPDY.
 		rule("", []string{"get", "create"}, "pods/exec", "pods/attach", "pods/portforward"),
 		rule("", []string{"get", "update", "patch"}, "pods/ephemeralcontainers"),
 		rule("", write, "services", "configmaps", "secrets", "persistentvolumeclaims"),
 		rule("discovery.k8s.io", write, "endpointslices"),
-		// They only narrow what the isolation of guests allows.
+		// They can only narrow the isolation of tenants.
 		rule("networking.k8s.io", write, "networkpolicies"),
-		// Of a class that this cluster lends, see admission.yaml.
+		// Only with a class that this cluster lends, see admission.yaml.
 		rule("networking.k8s.io", write, "ingresses"),
 		rule("apps", write, "replicasets"),
 		rule("batch", write, "jobs"),
@@ -96,7 +95,7 @@ func applyRole(ctx context.Context, client kubernetes.Interface) error {
 	return nil
 }
 
-// inForce returns when what bounds consumers is in force: nothing is granted before.
+// inForce returns when the bounds are in force: nothing is granted before.
 func (t *Tenancy) inForce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, boundsDeadline)
 	defer cancel()
@@ -106,11 +105,11 @@ func (t *Tenancy) inForce(ctx context.Context) error {
 	return refuse(503, "bounds-pending", statusCure, "what bounds other clusters here is not in force")
 }
 
-// statusCure is the cure of what the provider's owner has to look at.
+// statusCure is the cure for problems that the provider's owner has to solve.
 const statusCure = "try again; `rivulet status` on the provider says what is wrong"
 
-// furnish gives the consumer its rights in the twin, once its quota is in force,
-// and the twin's pods no token of this cluster.
+// furnish grants the consumer's rights in the twin once its quota is in force, and denies the twin's pods a token of
+// this cluster.
 func (t *Tenancy) furnish(ctx context.Context, twin string, consumer peer.ID) error {
 	var beside errgroup.Group // the quota takes longest
 	beside.Go(func() error {
@@ -132,27 +131,27 @@ func (t *Tenancy) furnish(ctx context.Context, twin string, consumer peer.ID) er
 	return t.entitled(ctx, twin, consumer)
 }
 
-// refused tells how to refuse a request to a namespace, empty for those to none: the consumer has rights where it is
-// bounded only. 0 is not at all.
+// refused returns the code and text with which a request to a namespace is refused (empty: to none), 0 if it is not:
+// the consumer has rights only where it is bounded.
 func (t *Tenancy) refused(namespace string, consumer peer.ID) (code int, why string) {
 	ns, known := t.twinOf(namespace, consumer)
 	switch {
 	case !t.policies.InForce(), !t.namespaces.Informer().HasSynced(), known && !isBounded(ns):
 		return http.StatusServiceUnavailable, "what bounds other clusters here is not in force; " + statusCure
-	case namespace != "" && !known: // worded as by the API server, which goes by bindings: a namespace that lost its label may have one
+	case namespace != "" && !known: // worded like the API server, which evaluates bindings
 		return http.StatusForbidden, fmt.Sprintf("User %q cannot reach namespace %q: it is no twin of this cluster's", User(consumer), namespace)
 	}
 	return 0, ""
 }
 
-// isMine reports whether the cache has the consumer's twin, as it should be.
+// isMine reports whether the cache has the consumer's twin with the right labels.
 func (t *Tenancy) isMine(twin string, consumer peer.ID) bool {
 	ns, known := t.twinOf(twin, consumer)
 	return known && isBounded(ns)
 }
 
-// entitled returns when the API server acts on the consumer's rights in the twin: it learns
-// of a new binding by a watch of its own, and refuses what comes before; so do we.
+// entitled returns when the API server acts on the consumer's rights in the twin: it receives a new binding by its own
+// watch, and refuses requests before.
 func (t *Tenancy) entitled(ctx context.Context, twin string, consumer peer.ID) error {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: User(consumer), Groups: []string{Group},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: twin, Verb: "create", Resource: "pods"}}}
@@ -174,12 +173,12 @@ func (t *Tenancy) entitled(ctx context.Context, twin string, consumer peer.ID) e
 	}
 }
 
-// rightsDeadline is how long the API server may take to act on a new binding, or on policies, rightsLook the
-// pause between two looks.
+// rightsDeadline is how long the API server may take to act on a new binding, or on policies, rightsLook the pause
+// between two checks.
 const rightsDeadline, rightsLook = 5 * time.Second, 10 * time.Millisecond
 
-// boundsDeadline is how long a consumer that asks for a twin waits for what bounds it, which takes a slow board
-// seconds after its start. The consumer itself waits for 10 s.
+// boundsDeadline is how long a request for a twin waits for the bounds, which on a slow board take seconds after a
+// start. The consumer itself waits for 10 s.
 const boundsDeadline = 8 * time.Second
 
 func options() metav1.ApplyOptions {

@@ -13,21 +13,19 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// What the objects of consumers may take. The engine keeps each of them in memory
-// several times over (measured: seven times), so that it goes by the memory that there is.
+// The storage of consumers' objects. The engine keeps each object in memory several times (measured: seven times), so
+// the bound depends on the memory.
 const (
-	// storePart of the memory is what one consumer's objects may take, as JSON;
-	// storeAll times that what those of all may.
+	// One consumer's objects may take 1/storePart of the memory, as JSON; those of all consumers storeAll times that.
 	storePart, storeAll = 64, 2
 	minStore, maxStore  = 8 << 20, 256 << 20
-	// countGap is the least time between two counts of one consumer's objects, in which
-	// they may take no more than a twentieth of it; countEvery is when what was written
-	// is counted although there is room.
+	// countGap is the least time between two counts of one consumer's objects; counts may take at most 1/countShare of
+	// the time. countEvery is when written objects are counted although there is room.
 	countGap, countShare = 2 * time.Second, 20
 	countEvery           = time.Minute
 )
 
-// storeBound is what one consumer may store on a device with so many bytes of memory.
+// storeBound is what one consumer may store, in bytes, on a device with that memory.
 func storeBound(memory uint64) int64 {
 	if memory == 0 {
 		return minStore
@@ -35,10 +33,9 @@ func storeBound(memory uint64) int64 {
 	return int64(min(max(memory/storePart, minStore), maxStore))
 }
 
-// store bounds what the objects in the twins of each consumer take. They are counted by
-// listing them; what is written is added until they are counted again, whether it
-// replaces something or not. So whatever is deleted, by whomever, is found at the next
-// count, and requests at once never get more than there is room for.
+// store bounds the size of the objects in each consumer's twins. They are counted by listing them; each write is added
+// until the next count, even if it replaces something. So deletions by anybody are found at the next count, and
+// concurrent requests never get more than there is room for.
 type store struct {
 	bound, all int64
 	count      func(context.Context, peer.ID) (int64, error)
@@ -49,8 +46,8 @@ type store struct {
 
 type holding struct {
 	counted int64 // as of the last count
-	since   int64 // written since that began
-	flying  int64 // admitted and not answered yet
+	since   int64 // written since that count began
+	flying  int64 // admitted, without an answer yet
 	known   bool  // it was counted once
 	begun   time.Time
 	took    time.Duration
@@ -63,7 +60,7 @@ func newStore(memory uint64, count func(context.Context, peer.ID) (int64, error)
 	return &store{bound: bound, all: storeAll * bound, count: count, by: map[peer.ID]*holding{}}
 }
 
-// fullError says that there is no room for an object.
+// fullError means that there is no room for an object.
 type fullError struct{ held, bound int64 }
 
 func (e *fullError) Error() string {
@@ -74,8 +71,8 @@ func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<2
 
 func (h *holding) held() int64 { return h.counted + h.since + h.flying }
 
-// mine is what a consumer may store: its bound, or what others leave it if that is
-// less, but always an equal part of the whole. It is called with mu held.
+// mine is what a consumer may store: its bound, or what others leave if that is less, but always an equal part of the
+// total. mu is held.
 func (s *store) mine(id peer.ID) int64 {
 	left := s.all
 	for other, h := range s.by {
@@ -95,8 +92,8 @@ func (s *store) of(id peer.ID) *holding {
 	return h
 }
 
-// admit reserves room for n bytes. When the write is over, settle is told what it came
-// to. Without room it is a *fullError.
+// admit reserves n bytes. settle has to be called with the actual size when the write is over. Without room the error
+// is a *fullError.
 func (s *store) admit(ctx context.Context, id peer.ID, n int64) (settle func(wrote int64), err error) {
 	for {
 		s.mu.Lock()
@@ -136,7 +133,7 @@ func (s *store) admit(ctx context.Context, id peer.ID, n int64) (settle func(wro
 	}
 }
 
-// recount begins a count, if none is under way. It is called with mu held.
+// recount begins a count, unless one is under way. mu is held.
 func (s *store) recount(id peer.ID, h *holding) (over <-chan struct{}) {
 	if h.busy != nil {
 		return h.busy
@@ -145,7 +142,7 @@ func (s *store) recount(id peer.ID, h *holding) (over <-chan struct{}) {
 	h.busy, h.begun = busy, now()
 	before := h.since
 	go func() {
-		// It is for all who wait, so that it does not end with the request of one.
+		// It serves all waiting requests, so it does not end with the context of one.
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		counted, err := s.count(ctx, id)
@@ -161,8 +158,8 @@ func (s *store) recount(id peer.ID, h *holding) (over <-chan struct{}) {
 	return busy
 }
 
-// run counts now and then what has been written, until ctx ends: controllers make
-// objects, too, out of that. Those who are not here any more have nothing.
+// run counts what has been written from time to time, until ctx ends: controllers make further objects from it.
+// Consumers that are gone have nothing.
 func (s *store) run(ctx context.Context, here func(peer.ID) bool, changed func()) {
 	tick := time.NewTicker(countEvery)
 	defer tick.Stop()
@@ -176,7 +173,7 @@ func (s *store) run(ctx context.Context, here func(peer.ID) bool, changed func()
 		s.mu.Lock()
 		for id, h := range s.by {
 			switch {
-			case h.flying > 0 || h.busy != nil: // it is looked at anyhow, or the next time
+			case h.flying > 0 || h.busy != nil: // counted anyway, or the next time
 			case !here(id):
 				delete(s.by, id)
 			case h.since > 0 && now().Sub(h.begun) >= countShare*h.took:
@@ -193,7 +190,7 @@ func (s *store) run(ctx context.Context, here func(peer.ID) bool, changed func()
 	}
 }
 
-// over reports whether the consumer has more than it may.
+// over reports whether the consumer is above its bound.
 func (s *store) over(id peer.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +198,7 @@ func (s *store) over(id peer.ID) bool {
 	return h != nil && h.known && h.counted > s.mine(id)
 }
 
-// sizes counts the bytes of all that the consumer has in its twins, as JSON.
+// sizes is the size in bytes of all of the consumer's objects in its twins, as JSON.
 func (t *Tenancy) sizes(ctx context.Context, consumer peer.ID) (sum int64, err error) {
 	twins, err := t.of(ctx, consumer)
 	if err != nil {
@@ -223,7 +220,7 @@ func (t *Tenancy) sizes(ctx context.Context, consumer peer.ID) (sum int64, err e
 	return sum, nil
 }
 
-// written are the paths of lists of what Role lets a consumer make.
+// written are the paths of lists of the kinds that Role lets a consumer create.
 func written() (paths []string) {
 	for _, r := range rules() {
 		if !slices.Contains(r.Verbs, "create") {

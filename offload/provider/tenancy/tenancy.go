@@ -1,10 +1,10 @@
-// Package tenancy is what a provider grants a consumer, and no more: twins, the Kubernetes API inside them, and its
-// offers (docs/design/tenancy.md). It reads namespaces, nodes, pods, and what consumers keep here. It alone writes twin
+// Package tenancy grants a consumer twins, the Kubernetes API inside them, and offers, and nothing more
+// (docs/design/tenancy.md). It reads namespaces, nodes, pods, and the consumers' objects. It alone writes twin
 // namespaces with account, role binding, quota and limit range, the ClusterRole rivulet-consumer and, by package
-// bounds, admission policies and rivulet-peers; it deletes pods that were not handed back in time or hold memory that
-// is not lent. Who sends a request is known from the pinned certificate only; no credential is minted, so unpinning a
-// peer ends its rights at once. Restart: only the objects remain. While the API server is away, or the bounds are not
-// in force, consumers get 503 and their pods go on running.
+// bounds, admission policies and rivulet-peers. It deletes pods that were not handed back in time or use memory that is
+// not lent. Requesters are identified by the pinned certificate only; no credential is issued, so unpinning a peer ends
+// its rights at once. Restart: all state is in the objects. While the API server is away, or the bounds are not in
+// force, consumers get 503 and their pods continue to run.
 package tenancy
 
 import (
@@ -40,40 +40,39 @@ import (
 	"rivulet/offload/watch"
 )
 
-// Config is what a Tenancy needs. Local and PeerID must be set.
+// Config are the dependencies of a Tenancy. Local and PeerID must be set.
 type Config struct {
-	// Local reaches this cluster's API server with all rights.
+	// Local is a configuration with all rights on this cluster's API server.
 	Local *rest.Config
-	// ClusterName gives this cluster's name, for messages.
+	// ClusterName returns this cluster's name, for messages.
 	ClusterName func() string
 	Log         *slog.Logger
-	// PeerID tells who sent a request, from its pinned certificate.
+	// PeerID identifies the sender of a request by its pinned certificate.
 	PeerID func(*http.Request) (peer.ID, bool)
-	// PeerName gives the name of a peer; empty if it is not known.
+	// PeerName returns the name of a peer; empty if unknown.
 	PeerName func(peer.ID) string
 	// Lends reports whether anything is lent to a peer; nil lends to all.
 	Lends func(peer.ID) bool
-	// Neighbours gives the prefixes under which this cluster reaches others' pods, in a
-	// map that may be changed.
+	// Neighbours returns the prefixes under which this cluster reaches others' pods, in a map that the caller may
+	// change.
 	Neighbours func() map[peer.ID]netip.Prefix
-	// Tenants gives the addresses of a consumer's pods here; nil gives none. After a change
-	// ShareChanged has to be called.
+	// Tenants returns the addresses of a consumer's pods here; nil returns none. Call ShareChanged after a change.
 	Tenants func(peer.ID) []netip.Addr
-	// HomeAddresses is what offers say of it.
+	// HomeAddresses and HomePods are values for offers.
 	HomeAddresses, HomePods bool
-	// Shares gives the bounds of what is lent to all consumers of a kind together.
+	// Shares returns the bounds of what is lent to all consumers of a kind together.
 	Shares func() offer.Shares
 	// Grace is how long a consumer may use more than its part before its newest pods
 	// are deleted; 0 is DefaultGrace.
 	Grace time.Duration
-	// Withheld gives the hosts of registries from which nothing is fetched for consumers, "*" for
-	// all; nil withholds none. After a change WithheldChanged has to be called.
+	// Withheld returns the hosts of registries from which nothing is pulled for consumers, "*" for all; nil withholds
+	// none. Call WithheldChanged after a change.
 	Withheld func() []string
-	// Memory is what this device has, bytes; 0 is not known, and taken for little.
+	// Memory is this device's memory in bytes; 0 is unknown, and treated as little.
 	Memory uint64
-	// PodMemory reads what pods hold of it; nil bounds each pod, and not all of them together.
+	// PodMemory reads what pods use of it; nil bounds each pod, and not all of them together.
 	PodMemory PodMemory
-	// Volumes are this device's folders; nil lends claims, but carries no files of them.
+	// Volumes are this device's folders; with nil claims are lent, but their files are not transferred.
 	Volumes Volumes
 	// LAN is what virtual clusters may open; nil is nothing.
 	LAN *LAN
@@ -85,7 +84,7 @@ type Tenancy struct {
 	client  kubernetes.Interface
 	room    *offer.Watcher
 	proxy   *proxy
-	lists   rest.Interface // lists that are only measured
+	lists   rest.Interface // lists of which only the size is read
 	stored  *store
 	factory informers.SharedInformerFactory
 	twins   corelisters.NamespaceLister
@@ -97,15 +96,15 @@ type Tenancy struct {
 	hosted     atomic.Pointer[map[peer.ID]offer.Member] // see Host
 	visitors   *visitors
 	policies   *bounds.Bounds
-	mayPass    func(namespace string, consumer peer.ID) (code int, why string) // refused, but in tests without an API server
+	mayPass    func(namespace string, consumer peer.ID) (code int, why string) // refused, except in tests
 	kick       chan struct{}
-	ports      changes.Signal         // what ports of the LAN follow from may be another
-	granted    changes.Signal         // a quota, or settled, may be another
+	ports      changes.Signal         // ports of the LAN may have to change
+	granted    changes.Signal         // a quota, or settled, may have changed
 	refusing   atomic.Pointer[string] // see Refuses
 
 	settledMu sync.Mutex
 	settled   map[string]account // see settle
-	hosts     chan struct{}      // held by the one request that may take hosts of Ingresses
+	hosts     chan struct{}      // held by the one request that may claim hosts of Ingresses
 }
 
 // New returns a Tenancy; its routes may be served at once.
@@ -129,7 +128,7 @@ func New(c Config) (*Tenancy, error) {
 		c.Shares = func() offer.Shares { return offer.Shares{} }
 	}
 	local := rest.CopyConfig(c.Local)
-	local.QPS = -1 // in process with its API server: the server's own fairness is enough
+	local.QPS = -1 // the API server's own fairness is enough in one process
 	client, err := kubernetes.NewForConfig(local)
 	if err != nil {
 		return nil, fmt.Errorf("tenancy: %w", err)
@@ -182,8 +181,7 @@ func (t *Tenancy) Routes() map[string]http.Handler {
 	}
 }
 
-// Run keeps the admission policies that twins rely on in force, and the role, and
-// follows the cluster's room until ctx ends.
+// Run keeps the admission policies and the role in force, and follows the cluster's capacity, until ctx ends.
 func (t *Tenancy) Run(ctx context.Context) error {
 	defer t.factory.Shutdown()
 	var wg sync.WaitGroup
@@ -202,7 +200,7 @@ func (t *Tenancy) Run(ctx context.Context) error {
 		wg.Go(func() { t.keepMemory(ctx) })
 	}
 	wg.Go(func() {
-		_ = replacement.New(replacement.Config{Client: t.client, Pods: t.room.Pods(), Log: t.Log}).Run(ctx) // ends with ctx, or an informer that has
+		_ = replacement.New(replacement.Config{Client: t.client, Pods: t.room.Pods(), Log: t.Log}).Run(ctx) // ends with ctx
 	})
 	return t.room.Run(ctx)
 }
@@ -216,20 +214,20 @@ func (t *Tenancy) manifests() [][]byte {
 	return [][]byte{podAdmission, imagesWithout(withheld), admission, fairness}
 }
 
-// WithheldChanged has other registries withheld at once.
+// WithheldChanged applies changed Withheld at once.
 func (t *Tenancy) WithheldChanged() { t.policies.Poke() }
 
 // Problem is why consumers have no rights; nil while they have.
 func (t *Tenancy) Problem() error { return t.policies.Problem() }
 
-// ShareChanged tells consumers of other Shares at once.
+// ShareChanged sends offers with changed Shares at once.
 func (t *Tenancy) ShareChanged() {
 	t.room.Poke()
 	t.ports.Notify()
 }
 
-// Only ends at once all that is under way for clusters that are no peers any more, or
-// borrow nothing: open watches, logs and sessions included. The streams of offers of those that are peers tell it.
+// Only ends at once all requests of clusters that are no longer peers or may not borrow, open watches, logs and
+// sessions included. Peers among them keep their streams of offers, by which they receive that.
 func (t *Tenancy) Only(peers map[peer.ID]bool) {
 	t.room.Poke()
 	if ended := t.visitors.only(peers); ended > 0 {
@@ -237,13 +235,13 @@ func (t *Tenancy) Only(peers map[peer.ID]bool) {
 	}
 }
 
-// Consumer is one consumer as status shows it.
+// Consumer is one consumer in the status.
 type Consumer struct {
 	ID   peer.ID `json:"id"`
 	Name string  `json:"name,omitempty"`
 	// Twins maps home namespaces to twins.
 	Twins map[string]string `json:"twins"`
-	// Pods counts pods that have not finished.
+	// Pods is the number of unfinished pods.
 	Pods int `json:"pods"`
 }
 
@@ -266,8 +264,7 @@ func (t *Tenancy) Status() map[peer.ID]Consumer {
 	return consumers
 }
 
-// Use is what the consumer's pods that have not finished ask for, their number included, and
-// its claims (storage).
+// Use is what the consumer's unfinished pods request, their number included, and its claims (storage).
 func (t *Tenancy) Use(id peer.ID) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	add := func(name corev1.ResourceName, q resource.Quantity) {
@@ -290,8 +287,8 @@ func (t *Tenancy) Use(id peer.ID) corev1.ResourceList {
 	return out
 }
 
-// Follow has f called, which must not block, after a consumer's pod came, went, or is in another phase. It is to be called
-// before Run, or soon after.
+// Follow calls f, which must not block, after a consumer's pod was added, removed or changed its phase. Call it before
+// Run, or soon after.
 func (t *Tenancy) Follow(f func(id peer.ID)) {
 	told := func(obj any) {
 		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
@@ -301,7 +298,7 @@ func (t *Tenancy) Follow(f func(id peer.ID)) {
 			f(peer.ID(p.Labels[policy.OriginLabel]))
 		}
 	}
-	// It fails only on an informer that has ended.
+	// It fails only on a stopped informer.
 	_, _ = t.room.Pods().AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, first bool) {
 			if !first {

@@ -19,9 +19,9 @@ import (
 
 const maxName = 63 // of a DNS label
 
-// twinNames returns the names that the twin may have, best first. Both end with the
-// consumer's ID, so that nobody has another namespace of that name by accident or wish;
-// the second is for who has one all the same. Both are pure functions of the arguments.
+// twinNames returns the possible names of the twin, best first. Both end with the consumer's ID, so that no other
+// namespace has such a name by accident or intent; the second is for the case that one has nevertheless. It is a pure
+// function.
 func twinNames(home, consumerName string, consumer peer.ID) [2]string {
 	name := home + "-"
 	if label := dnsLabel(consumerName); label != "" {
@@ -31,8 +31,7 @@ func twinNames(home, consumerName string, consumer peer.ID) [2]string {
 	return [2]string{shorten(name, consumer.Short()), shorten(name, hex.EncodeToString(sum[:])[:8]+"-"+consumer.Short())}
 }
 
-// shorten joins both to a DNS label, of which the end is always whole; the hash of the
-// whole keeps two long names apart.
+// shorten joins both to a DNS label; the end stays complete, and a hash of the full text distinguishes long names.
 func shorten(name, end string) string {
 	if len(name)+len(end) <= maxName {
 		return name + end
@@ -42,7 +41,7 @@ func shorten(name, end string) string {
 	return strings.TrimRight(name[:maxName-len(end)], "-") + end
 }
 
-// dnsLabel makes of a name given by people one that Kubernetes takes.
+// dnsLabel converts a user's name to one that Kubernetes accepts.
 func dnsLabel(name string) string {
 	label := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
@@ -53,7 +52,7 @@ func dnsLabel(name string) string {
 	return strings.Trim(label, "-")
 }
 
-// twinNamespace is the namespace as it should be.
+// twinNamespace is the intended namespace.
 func twinNamespace(name, home string, consumer peer.ID) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: name,
@@ -73,7 +72,7 @@ func isTwin(ns *corev1.Namespace, home string, consumer peer.ID) bool {
 	return ns.Labels[policy.OriginLabel] == string(consumer) && ns.Annotations[policy.HomeNamespaceAnnotation] == home
 }
 
-// isBounded reports whether a twin has the labels that policies and Pod Security go by.
+// isBounded reports whether a twin has the labels that policies and Pod Security select by.
 func isBounded(twin *corev1.Namespace) bool {
 	for label, value := range twinNamespace(twin.Name, "", peer.ID(twin.Labels[policy.OriginLabel])).Labels {
 		if twin.Labels[label] != value {
@@ -83,14 +82,14 @@ func isBounded(twin *corev1.Namespace) bool {
 	return true
 }
 
-// twinOf is the consumer's twin of that name, as the cache has it.
+// twinOf is the consumer's twin of that name, from the cache.
 func (t *Tenancy) twinOf(name string, consumer peer.ID) (*corev1.Namespace, bool) {
 	ns, err := t.twins.Get(name)
 	return ns, err == nil && ns.Labels[policy.OriginLabel] == string(consumer)
 }
 
-// keepLabels puts labels back that somebody takes off twins, until ctx ends. Until they are there
-// the twin's consumer is refused, see limited.
+// keepLabels restores labels that were removed from twins, until ctx ends. Until then the twin's consumer is refused,
+// see limited.
 func (t *Tenancy) keepLabels(ctx context.Context) {
 	kick := make(chan struct{}, 1)
 	look := func(obj any) {
@@ -98,7 +97,7 @@ func (t *Tenancy) keepLabels(ctx context.Context) {
 			changes.Poke(kick)
 		}
 	}
-	// It fails only on an informer that has ended.
+	// It fails only on a stopped informer.
 	_, _ = t.namespaces.Informer().AddEventHandler(watch.Each(look))
 	for {
 		var again <-chan time.Time
@@ -108,7 +107,7 @@ func (t *Tenancy) keepLabels(ctx context.Context) {
 				continue
 			}
 			live, err := t.client.CoreV1().Namespaces().Get(ctx, ns.Name, metav1.GetOptions{})
-			if err == nil && live.Labels[policy.OriginLabel] == ns.Labels[policy.OriginLabel] { // else it is another's by now
+			if err == nil && live.Labels[policy.OriginLabel] == ns.Labels[policy.OriginLabel] { // otherwise it is another's now
 				_, err = t.repair(ctx, live, live.Annotations[policy.HomeNamespaceAnnotation], peer.ID(live.Labels[policy.OriginLabel]))
 			}
 			if err != nil && ctx.Err() == nil {

@@ -27,30 +27,30 @@ type Volumes interface {
 	Node() string
 	// Capacity is the size of the disk, in bytes.
 	Capacity() (int64, error)
-	// Hold keeps a volume from every pod until release; an error if its files are not
-	// here. dir is where they are meanwhile. held ends with ctx, and when the volume is held
-	// anew or removed. A volume that a pod has is filetree.ErrInUse.
+	// Hold keeps a volume from every pod until release; an error if its files are not here. dir is where they are in
+	// that time. held ends with ctx, and when the volume is held again or removed. A volume in use by a pod is
+	// filetree.ErrInUse.
 	Hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, dir string, release func(), err error)
 }
 
 const (
-	// VolumeSizeHeader is a header of a PUT and says how many bytes will come.
+	// VolumeSizeHeader is a header of a PUT with the number of bytes that follow.
 	VolumeSizeHeader = "Rivulet-Volume-Size"
 	// maxCarried is how many volumes of one consumer are read or written at once.
 	maxCarried = 4
-	// bindPatience is how long a claim that no pod has used may take to get its volume.
+	// bindPatience is how long a claim without a pod may take to get its volume.
 	bindPatience = 30 * time.Second
-	// stall is how long a transfer may stand still.
+	// stall is how long a transfer may make no progress.
 	stall = 2 * time.Minute
 )
 
-// transfer is one request for the files of a claim, whose volume is held meanwhile.
+// transfer is one request for the files of a claim, whose volume is held in that time.
 type transfer struct {
-	ctx    context.Context // of the request, the consumer's being a peer, and the hold
+	ctx    context.Context // of the request, the peering and the hold
 	w      http.ResponseWriter
 	r      *http.Request
 	dir    string
-	size   int64 // that the claim asks for
+	size   int64 // that the claim requests
 	bounds filetree.Bounds
 }
 
@@ -87,8 +87,7 @@ func (t *Tenancy) serveTransfer(serve func(*transfer) (answer any, err error)) f
 	}
 }
 
-// transfer holds the volume, so that no pod gets it, and serves. The volume is given back
-// before the answer.
+// transfer holds the volume, so that no pod gets it, and serves the request. The volume is released before the answer.
 func (t *Tenancy) transfer(ctx context.Context, w http.ResponseWriter, r *http.Request, consumer peer.ID, serve func(*transfer) (any, error)) (any, error) {
 	claim, v, err := t.claimVolume(ctx, r, consumer)
 	if err != nil {
@@ -102,7 +101,7 @@ func (t *Tenancy) transfer(ctx context.Context, w http.ResponseWriter, r *http.R
 		return nil, refuse(http.StatusConflict, "not-a-folder", "move the data in a pod", "%v", err)
 	}
 	defer release()
-	// From here on none gets it. One that was there before is found.
+	// From here on no pod gets it; pods that have it already are found.
 	if err := t.unused(held, claim); err != nil {
 		return nil, err
 	}
@@ -115,7 +114,7 @@ func (t *Tenancy) transfer(ctx context.Context, w http.ResponseWriter, r *http.R
 	return serve(&transfer{held, w, r, dir, size, bounds})
 }
 
-// cutShort ends what waits for the consumer, in either direction, with ctx, until stop.
+// cutShort ends blocked reads and writes of the connection with ctx, until stop.
 func cutShort(ctx context.Context, w http.ResponseWriter) (stop func()) {
 	conn := http.NewResponseController(w)
 	all := func(at time.Time) { // a transport without deadlines ends with its context
@@ -130,8 +129,7 @@ func cutShort(ctx context.Context, w http.ResponseWriter) (stop func()) {
 	}
 }
 
-// claimVolume finds the volume of a claim of the consumer's own twin. A claim that has
-// none yet gets one on this device.
+// claimVolume finds the volume of a claim in the consumer's own twin. A claim without one gets one on this device.
 func (t *Tenancy) claimVolume(ctx context.Context, r *http.Request, consumer peer.ID) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
 	home, err := homeName(r)
 	if err != nil {
@@ -171,7 +169,7 @@ func (t *Tenancy) claimVolume(ctx context.Context, r *http.Request, consumer pee
 	return claim, v, nil
 }
 
-// unused refuses a claim that a pod has: its files would change while they are carried.
+// unused refuses a claim that a pod uses: its files would change during the transfer.
 func (t *Tenancy) unused(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	pods, err := t.client.CoreV1().Pods(claim.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -191,8 +189,8 @@ func (t *Tenancy) unused(ctx context.Context, claim *corev1.PersistentVolumeClai
 	return nil
 }
 
-// bound returns the claim once it has a volume. One that waits for a pod is told, as the
-// scheduler would, that it is to be on this device.
+// bound returns the claim once it has a volume. One that waits for a pod gets this device as its node, as by the
+// scheduler.
 func (t *Tenancy) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
 	ctx, cancel := context.WithTimeout(ctx, bindPatience)
 	defer cancel()
@@ -223,8 +221,7 @@ func volumeTotal(t *transfer) (any, error) { return filetree.Measure(t.ctx, t.di
 
 func volumeSum(t *transfer) (any, error) { return filetree.SumUp(t.ctx, t.dir, t.bounds) }
 
-// readVolume sends the files. What fails in the middle ends the connection, so that
-// nobody takes the part for the whole.
+// readVolume sends the files. A failure in the middle ends the connection, so that the part is not taken for the whole.
 func readVolume(t *transfer) (any, error) {
 	t.w.Header().Set("Content-Type", "application/x-tar")
 	if err := filetree.Pack(t.ctx, t.dir, t.bounds, t); err != nil {
@@ -233,7 +230,7 @@ func readVolume(t *transfer) (any, error) {
 	return nil, nil
 }
 
-// writeVolume makes the files those that come.
+// writeVolume replaces the files by the received ones.
 func writeVolume(t *transfer) (any, error) {
 	size, err := strconv.ParseInt(t.r.Header.Get(VolumeSizeHeader), 10, 64)
 	if err != nil || size < 0 {
@@ -245,7 +242,7 @@ func writeVolume(t *transfer) (any, error) {
 	if err := filetree.Fits(t.dir, size); err != nil {
 		return nil, err
 	}
-	// What its quota counts is what a consumer may fill in this way.
+	// The consumer may fill what its quota counts.
 	if t.bounds.Data = t.size; size > t.size {
 		return nil, fmt.Errorf("%w: its files are %d MiB, and the claim asks for %d MiB; raise requests.storage of the claim", filetree.ErrTooLarge, size>>20, t.size>>20)
 	}
@@ -257,7 +254,7 @@ func writeVolume(t *transfer) (any, error) {
 
 // Write sends to the consumer, Read receives.
 func (t *transfer) Write(p []byte) (int, error) {
-	// Before the look at ctx: what cutShort sets comes after its end.
+	// Before ctx is checked, since cutShort sets its deadline after the end of ctx.
 	_ = http.NewResponseController(t.w).SetWriteDeadline(time.Now().Add(stall))
 	if err := t.ctx.Err(); err != nil {
 		return 0, err

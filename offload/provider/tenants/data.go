@@ -11,8 +11,8 @@ import (
 	"rivulet/offload/replacement"
 )
 
-// keepsData ends what runs in a twin that has claims, and reports whether it has: data are
-// thrown away by nobody's silence. The owner of this cluster does it by rivulet tenants remove.
+// keepsData ends the pods in a twin that has claims, and reports whether it has any: silence alone never deletes data.
+// The owner of this cluster deletes them by rivulet tenants remove.
 func (g *Guests) keepsData(ctx context.Context, twin string) (bool, error) {
 	claims, err := g.cfg.Client.CoreV1().PersistentVolumeClaims(twin).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package tenants looks after what consumers leave behind: twins of clusters that are no peers any more, that were
-// switched off for good, or that were rebuilt and have another identity. It reads the twin namespaces and who sends
-// requests. It alone writes SilentAnnotation, and deletes twins whose consumer has been silent for longer than it may.
-// Silence is counted while this process runs, not by the clock: a provider that was off for a month, or starts with a
-// wrong clock, ends nobody's pods. Restart: the count is in the annotation, at most an hour behind. Failure: a twin
-// that cannot be deleted is tried again at the next look, and stays in `rivulet tenants`.
+// Package tenants removes what consumers leave behind: twins of clusters that are no longer peers, that were switched
+// off for good, or that were rebuilt with another identity. It reads the twin namespaces and the senders of requests.
+// It alone writes SilentAnnotation, and deletes twins whose consumer was silent for longer than its limit. Silence is
+// counted while this process runs, not by the clock: a provider that was off for a month, or starts with a wrong clock,
+// ends no pods. Restart: the count is in the annotation, at most an hour behind. Failure: the deletion of a twin is
+// retried at the next check, and it stays in `rivulet tenants`.
 package tenants
 
 import (
@@ -28,43 +28,43 @@ import (
 	"rivulet/offload/policy"
 )
 
-// SilentAnnotation on a twin says for how long its consumer has been silent.
+// SilentAnnotation on a twin is how long its consumer has been silent.
 const SilentAnnotation = "rivulet.dev/silent-for"
 
 const (
-	// PeerLimit is how long a peer may be silent before its twins go: a home that is
-	// away for a holiday finds its pods again.
+	// PeerLimit is how long a peer may be silent before its twins are deleted: a home that is off during a holiday
+	// finds its pods again.
 	PeerLimit = 30 * 24 * time.Hour
-	// StrangerLimit is the same for a cluster that is not among the peers, though
-	// nobody has ended the peering (what is ended goes at once): a provider that lost
-	// its records and waits for its owner's approval is no reason to throw guests out.
+	// StrangerLimit is the limit of a cluster that is not a peer although the peering was not ended (after an end twins
+	// are deleted at once). A provider that lost its records and waits for its owner's approval must not delete its
+	// tenants.
 	StrangerLimit = 24 * time.Hour
-	// checkEvery is how often the guests are looked at; save how far the annotation may be behind.
+	// checkEvery is the interval of checks; save how far the annotation may be behind.
 	checkEvery = 10 * time.Minute
 	save       = time.Hour
 )
 
-// Config is what Guests need. Client, IsPeer and Log are required.
+// Config are the dependencies of Guests. Client, IsPeer and Log are required.
 type Config struct {
 	Client kubernetes.Interface
 	// IsPeer reports whether the cluster is a peer, reachable or not.
 	IsPeer func(peer.ID) bool
 	// Stays reports whether the twins of a consumer stay however long it is silent; nil are none.
 	Stays func(peer.ID) bool
-	// PeerID tells who sent a request; nil is rpc.PeerID.
+	// PeerID identifies the sender of a request; nil is rpc.PeerID.
 	PeerID func(*http.Request) (peer.ID, bool)
 	Log    *slog.Logger
-	// Every is how often the guests are looked at; zero is ten minutes.
+	// Every is the interval of checks; zero is ten minutes.
 	Every time.Duration
 }
 
-// Guests are the consumers that have twins here.
+// Guests are the consumers with twins here: tenants.
 type Guests struct {
 	cfg Config
 
 	mu     sync.Mutex
-	open   map[peer.ID]int  // requests that are being answered
-	seen   map[peer.ID]bool // since the last look
+	open   map[peer.ID]int  // requests under way
+	seen   map[peer.ID]bool // since the last check
 	silent map[peer.ID]time.Duration
 	poke   chan struct{}
 }
@@ -83,8 +83,7 @@ func New(cfg Config) *Guests {
 	return &Guests{cfg: cfg, open: map[peer.ID]int{}, seen: map[peer.ID]bool{}, silent: map[peer.ID]time.Duration{}, poke: make(chan struct{}, 1)}
 }
 
-// Observe notes who asks for what h serves. A request that lasts, as a watch does, is
-// heard all the time.
+// Observe records the senders of requests to h. A request that lasts, such as a watch, counts all the time.
 func (g *Guests) Observe(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if id, ok := g.cfg.PeerID(r); ok && g.cfg.IsPeer(id) {
@@ -102,8 +101,7 @@ func (g *Guests) enter(id peer.ID) {
 	g.observe(id)
 }
 
-// observe has a silence that was written down taken back at once: a restart would
-// count on from it.
+// observe resets a recorded silence at once: after a restart the count would continue from it.
 func (g *Guests) observe(id peer.ID) {
 	g.seen[id] = true
 	if g.silent[id] > 0 {
@@ -121,14 +119,13 @@ func (g *Guests) leave(id peer.ID) {
 	g.observe(id)
 }
 
-// Silence is for how long a consumer has been silent, and after how much more
-// silence its twins go.
+// Silence is how long a consumer has been silent, and after how much more silence its twins are deleted.
 type Silence struct {
 	For  time.Duration
 	Left time.Duration
 }
 
-// Silence returns that of a consumer as of the last look; zero while it is heard.
+// Silence returns that of a consumer as of the last check; zero while it sends requests.
 func (g *Guests) Silence(id peer.ID) Silence {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -146,7 +143,7 @@ func (g *Guests) limit(id peer.ID) time.Duration {
 	return StrangerLimit
 }
 
-// Run looks at the guests until ctx ends.
+// Run checks the tenants until ctx ends.
 func (g *Guests) Run(ctx context.Context) error {
 	tick := time.NewTicker(g.cfg.Every)
 	defer tick.Stop()
@@ -155,7 +152,7 @@ func (g *Guests) Run(ctx context.Context) error {
 		if err := g.round(ctx, now.Sub(last)); err != nil && ctx.Err() == nil {
 			g.cfg.Log.Warn("guests were not looked at; again in a while", "err", err)
 		} else {
-			last = now // a look that failed counts with the next
+			last = now // a failed check is included in the next
 		}
 		select {
 		case <-ctx.Done():
@@ -166,7 +163,7 @@ func (g *Guests) Run(ctx context.Context) error {
 	}
 }
 
-// round takes note of another while, and ends what has been left for too long.
+// round adds the passed time, and deletes twins above the limit.
 func (g *Guests) round(ctx context.Context, passed time.Duration) error {
 	list, err := g.cfg.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel, ResourceVersion: "0"})
 	if err != nil {
@@ -181,7 +178,7 @@ func (g *Guests) round(ctx context.Context, passed time.Duration) error {
 		}
 		id := peer.ID(ns.Labels[policy.OriginLabel])
 		d, silent := counted[id]
-		// Never at the first look: everybody gets time to come back after a start.
+		// Never in the first check, so that consumers have time to return after a start.
 		if silent && passed > 0 && d >= g.limit(id) {
 			errs = append(errs, g.end(ctx, ns, id, d))
 			continue
@@ -191,15 +188,14 @@ func (g *Guests) round(ctx context.Context, passed time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// count returns for how long each consumer has been silent; one that was heard is
-// left out.
+// count returns how long each silent consumer has been silent.
 func (g *Guests) count(twins []corev1.Namespace, passed time.Duration) map[peer.ID]time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	saved := map[peer.ID]time.Duration{}
 	for i := range twins {
 		id := peer.ID(twins[i].Labels[policy.OriginLabel])
-		d, _ := time.ParseDuration(twins[i].Annotations[SilentAnnotation]) // what is not understood counts as nothing
+		d, _ := time.ParseDuration(twins[i].Annotations[SilentAnnotation]) // unreadable counts as zero
 		saved[id] = max(saved[id], d)
 	}
 	next := map[peer.ID]time.Duration{}
@@ -217,8 +213,8 @@ func (g *Guests) count(twins []corev1.Namespace, passed time.Duration) map[peer.
 	return maps.Clone(next)
 }
 
-// note writes the count down if it is far enough from what is written, and takes
-// it away from the twin of a consumer that is heard.
+// note writes the count if it differs enough from the written one, and removes it from the twin of a consumer that
+// sends requests.
 func (g *Guests) note(ctx context.Context, ns *corev1.Namespace, d time.Duration, silent bool) error {
 	was, written := ns.Annotations[SilentAnnotation]
 	value := "null"
