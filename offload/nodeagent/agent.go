@@ -1,8 +1,7 @@
-// Package nodeagent holds the pods of other clusters that run on this node to what is theirs, and keeps what packets of
-// other clusters reach of it. It wires what does that. It reads which namespaces are whose (Twins), the links of the
-// fabric, CNI results, where pods of this cluster run (At), and what the owner opens. It alone writes the tables of
-// isolation, reach and homeaddr, which stay until it is known after a restart what they should be. Failure: in
-// Problems.
+// Package nodeagent isolates the pods of other clusters that run on this node, and restricts what packets of other
+// clusters reach of it. It wires the parts. It reads the owners of namespaces (Twins), the links of the fabric, CNI
+// results, where pods of this cluster run (At), and what the owner opens. It alone writes the tables of isolation,
+// reach and homeaddr. Restart: the tables stay until their new content is known. Failure: in Problems.
 package nodeagent
 
 import (
@@ -25,39 +24,39 @@ import (
 	"rivulet/offload/parts"
 )
 
-// Peers is what an Agent needs of the fabric.
+// Peers is the part of the fabric that an Agent uses.
 type Peers interface {
 	peer.Following
-	// Gateways are the prefixes of what is behind gateways of external targets.
+	// Gateways are the prefixes behind gateways of external targets.
 	Gateways() []netip.Prefix
 }
 
-// Twins knows which namespaces are whose.
+// Twins returns the owners of namespaces.
 type Twins interface {
-	// WaitTwins returns when they are known, false if ctx ended before.
+	// WaitTwins returns when they are loaded, false if ctx ended before.
 	WaitTwins(ctx context.Context) bool
-	// Twins gives the consumer of each twin namespace.
+	// Twins returns the consumer of each twin namespace.
 	Twins() map[string]peer.ID
 	TwinsChanged() (<-chan struct{}, func())
 }
 
-// Hosted are consumers whose API servers are on this host.
+// Hosted are consumers with API servers on this host.
 type Hosted interface {
-	// API is where a consumer's pods find its API server; not valid for others.
+	// API is the address of a consumer's API server for its pods; not valid for others.
 	API(id peer.ID) netip.AddrPort
 	Changed() (<-chan struct{}, func())
 }
 
-// Node is what is this node's alone.
+// Node are the settings of this node.
 type Node struct {
 	// Results is the folder of CNI results, DNS the cluster IP of cluster DNS.
 	Results string
 	DNS     netip.Addr
-	// Held are the guests whose network is being made; the container network tells of them.
+	// Held are the tenants whose network is being made, as reported by the container network.
 	Held *isolation.Held
-	// HomeAddrs are the guests that reach Services by the cluster IPs of their homes; nil are none.
+	// HomeAddrs are the tenants that reach Services by the cluster IPs of their homes; nil are none.
 	HomeAddrs *homeaddr.Pods
-	// Rules sees what other programs do to nftables.
+	// Rules detects changes of nftables by other programs.
 	Rules *nft.Guard
 	// Interface is the tunnel's.
 	Interface string
@@ -65,10 +64,10 @@ type Node struct {
 	Networks func() []netip.Prefix
 }
 
-// Config is what an Agent needs. All fields but Hosted are required.
+// Config are the dependencies of an Agent. All fields but Hosted are required.
 type Config struct {
 	Node
-	// Home reaches this cluster's API server.
+	// Home is a configuration for this cluster's API server.
 	Home    *rest.Config
 	PodCIDR netip.Prefix
 	// Control is the address of the control port inside the tunnel.
@@ -76,24 +75,24 @@ type Config struct {
 	Peers   Peers
 	Twins   Twins
 	Hosted  Hosted
-	// Elsewhere is told where pods of this cluster are, and tells where those of others are.
+	// Elsewhere exchanges with peers where pods of this cluster and of others are.
 	Elsewhere *elsewhere.Elsewhere
-	// At is what is known of this cluster's pods at a peer, Moved when that is another.
+	// At returns this cluster's pods at a peer; Moved reports a change of it.
 	At    func(peer.ID) (peerrules.Peer, bool)
 	Moved *changes.Signal
-	// TenantsChanged is called after Tenants answers differently.
+	// TenantsChanged is called after the result of Tenants has changed.
 	TenantsChanged func()
 	Log            *slog.Logger
 }
 
-// Agent is what offloading needs on every node.
+// Agent are the parts of offloading that every node needs.
 type Agent struct {
 	*parts.Parts
 	cfg      Config
 	home     kubernetes.Interface
 	services tenantServices
 	opened   atomic.Pointer[map[string][]string]      // see Open
-	tenants  atomic.Pointer[map[peer.ID][]netip.Addr] // of each consumer, that run here
+	tenants  atomic.Pointer[map[peer.ID][]netip.Addr] // running here, by consumer
 }
 
 // New makes an Agent; Run starts it.
@@ -105,7 +104,7 @@ func New(cfg Config) (*Agent, error) {
 	return &Agent{Parts: parts.New(cfg.Log), cfg: cfg, home: client}, nil
 }
 
-// Run keeps the tables until ctx ends; it may be called once.
+// Run maintains the tables until ctx ends; it may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { a.Keep(ctx, "isolation", a.isolate) })
@@ -117,8 +116,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Open is what other clusters reach, a namespace or namespace/service: by the ID of a peer,
-// policy.OpenToAll or policy.OpenToGroup.
+// Open are the namespaces or namespace/services open to other clusters: by the ID of a peer, policy.OpenToAll or
+// policy.OpenToGroup.
 func (a *Agent) Open() map[string][]string {
 	if open := a.opened.Load(); open != nil {
 		return *open
@@ -126,7 +125,7 @@ func (a *Agent) Open() map[string][]string {
 	return nil
 }
 
-// Tenants are the addresses of the consumer's pods here, in order.
+// Tenants are the addresses of the consumer's pods here, sorted.
 func (a *Agent) Tenants(id peer.ID) []netip.Addr {
 	if all := a.tenants.Load(); all != nil {
 		return (*all)[id]

@@ -20,14 +20,13 @@ import (
 	"rivulet/offload/watch"
 )
 
-// keepHomeAddresses has pods of other clusters find the Services of their homes at the
-// addresses that these have there.
+// keepHomeAddresses makes the Services of other clusters usable for their pods here at their addresses at home.
 func (a *Agent) keepHomeAddresses(ctx context.Context) error {
 	var signal changes.Signal
 	changed, stop := signal.Changed()
 	defer stop()
 	var mu sync.Mutex
-	var known map[peer.ID]homeaddr.Services // nil: to be made anew
+	var known map[peer.ID]homeaddr.Services // nil: to be computed again
 	forget := func() {
 		mu.Lock()
 		known = nil
@@ -85,7 +84,7 @@ func (a *Agent) keepHomeAddresses(ctx context.Context) error {
 	})
 }
 
-// tenantServices are the Services of consumers, once they are known.
+// tenantServices are the Services of consumers, once loaded.
 type tenantServices struct {
 	changed changes.Signal
 	mu      sync.Mutex
@@ -99,7 +98,7 @@ func (s *tenantServices) set(of func(peer.ID) homeaddr.Services) {
 	s.changed.Notify()
 }
 
-// here gives a consumer's by the cluster IPs that they have here.
+// here are a consumer's cluster IPs here.
 func (s *tenantServices) here(id peer.ID) iter.Seq[netip.Addr] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +132,7 @@ func homeAddressOf(obj any) (r homeaddr.Reflected) {
 	return r
 }
 
-// slimService keeps what homeAddressOf reads.
+// slimService keeps the parts that homeAddressOf uses.
 func slimService(obj any) (any, error) {
 	s, ok := obj.(*corev1.Service)
 	if !ok {

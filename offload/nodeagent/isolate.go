@@ -19,18 +19,18 @@ import (
 	"rivulet/offload/watch"
 )
 
-// isolate holds the pods of other clusters that run here to what is theirs.
+// isolate maintains the isolation of the pods of other clusters that run here.
 func (a *Agent) isolate(ctx context.Context) error {
 	var signal changes.Signal
 	changed, stop := signal.Changed()
 	defer stop()
-	// Ingress classes that are lent: their controllers reach guests.
+	// Controllers of lent ingress classes reach tenants.
 	lent := informers.NewSharedInformerFactoryWithOptions(a.home, 0, watch.Labelled(policy.LentLabel))
 	classes := lent.Networking().V1().IngressClasses()
 	if _, err := classes.Informer().AddEventHandler(watch.Changes(signal.Notify)); err != nil {
 		return err
 	}
-	// Services of the LAN: what comes by their node ports reaches guests.
+	// Services of the LAN: packets to their node ports reach tenants.
 	lan := informers.NewSharedInformerFactoryWithOptions(a.home, 0, watch.Labelled(policy.LANLabel))
 	ports := lan.Core().V1().Services()
 	if _, err := ports.Informer().AddEventHandler(watch.Changes(signal.Notify)); err != nil {
@@ -40,7 +40,7 @@ func (a *Agent) isolate(ctx context.Context) error {
 	lent.Start(ctx.Done())
 	lan.Start(ctx.Done())
 	defer func() { cancel(); lent.Shutdown(); lan.Shutdown() }()
-	// The tables of an earlier run stay until it is known what they should be.
+	// The tables of an earlier run stay until their new content is known.
 	if !a.cfg.Twins.WaitTwins(ctx) || !cache.WaitForCacheSync(ctx.Done(), classes.Informer().HasSynced, ports.Informer().HasSynced) {
 		return ctx.Err()
 	}
@@ -51,7 +51,7 @@ func (a *Agent) isolate(ctx context.Context) error {
 		api = a.cfg.Hosted.API
 	}
 	const part = "isolation of guests"
-	fewer := map[string]bool{} // parts with a problem
+	fewer := map[string]bool{} // consumers with a problem
 	return isolation.Run(ctx, isolation.Config{
 		Held:    a.cfg.Held,
 		Results: a.cfg.Results, Pods: a.cfg.PodCIDR.Masked(), DNS: a.cfg.DNS, Networks: a.cfg.Networks,
@@ -99,7 +99,7 @@ func (a *Agent) peerName(id peer.ID) string {
 	return id.Short()
 }
 
-// lanPorts are the node ports that lead to a consumer's guests, in order. No consumer writes them, see tenancy.LAN.
+// lanPorts are the node ports that lead to a consumer's tenants, sorted. Consumers cannot write them, see tenancy.LAN.
 func lanPorts(all []*corev1.Service, twins map[string]peer.ID, consumer peer.ID) (out []isolation.Port) {
 	for _, s := range all {
 		if twins[s.Namespace] != consumer || s.Spec.Type != corev1.ServiceTypeNodePort {

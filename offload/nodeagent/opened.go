@@ -23,9 +23,8 @@ import (
 	"rivulet/offload/watch"
 )
 
-// opened follows what the owner opens to other clusters: namespaces and Services with
-// policy.OpenLabel. It reads pods and EndpointSlices only of namespaces where something is
-// opened. Twins open nothing: their labels are their consumers'.
+// opened watches what the owner opens to other clusters: namespaces and Services with policy.OpenLabel. It reads pods
+// and EndpointSlices only of namespaces with an opening. Twins open nothing: their labels come from their consumers.
 type opened struct {
 	a          *Agent
 	namespaces cache.SharedIndexInformer // with the label
@@ -34,7 +33,7 @@ type opened struct {
 	ctx        context.Context
 }
 
-// inside is what is followed of one namespace.
+// inside are the watches of one namespace.
 type inside struct {
 	pods, slices cache.SharedIndexInformer
 	stop         context.CancelFunc
@@ -47,7 +46,7 @@ func newOpened(a *Agent) *opened {
 		namespaces: labelled.Core().V1().Namespaces().Informer(), services: labelled.Core().V1().Services().Informer()}
 }
 
-// openable keeps what grants reads.
+// openable keeps the parts that grants uses.
 func openable(obj any) (any, error) {
 	switch obj := obj.(type) {
 	case *corev1.Pod:
@@ -59,7 +58,7 @@ func openable(obj any) (any, error) {
 	return obj, nil
 }
 
-// run begins to follow, and returns when all is known: false if ctx ended before.
+// run starts the watches, and returns when all are loaded: false if ctx ended before.
 func (n *opened) run(ctx context.Context) bool {
 	n.ctx = ctx
 	var synced []cache.InformerSynced
@@ -70,7 +69,7 @@ func (n *opened) run(ctx context.Context) bool {
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return false
 	}
-	wishes, _ := n.wishes() // what is open stays so over a restart
+	wishes, _ := n.wishes() // what is open stays open over a restart
 	n.check(wishes)
 	synced = nil
 	for _, in := range n.inside {
@@ -80,14 +79,14 @@ func (n *opened) run(ctx context.Context) bool {
 }
 
 func (n *opened) follow(ctx context.Context, inf cache.SharedIndexInformer) {
-	_, _ = inf.AddEventHandler(watch.Changes(n.a.cfg.Moved.Notify)) // it fails only on an informer that has ended
+	_, _ = inf.AddEventHandler(watch.Changes(n.a.cfg.Moved.Notify)) // fails only on a stopped informer
 	go inf.RunWithContext(ctx)
 }
 
-// request is one opening: whole namespaces have no service. to is what OpenLabel may say.
+// request is one opening, without a service for a whole namespace. to is a value of OpenLabel.
 type request struct{ namespace, service, to string }
 
-// wishes are all openings, and what is wrong with some.
+// wishes are all openings, and the problems of invalid ones.
 func (n *opened) wishes() (map[request]bool, []string) {
 	out, faults, twins := map[request]bool{}, []string(nil), n.a.cfg.Twins.Twins()
 	add := func(o metav1.Object, namespace, service string) {
@@ -113,7 +112,7 @@ func (n *opened) wishes() (map[request]bool, []string) {
 	return out, faults
 }
 
-// grants are what is opened now, in order. Only addresses of this cluster's pods count.
+// grants are the current openings, sorted. Only addresses of this cluster's pods count.
 func (n *opened) grants() []table.Grant {
 	wishes, faults := n.wishes()
 	var err error
@@ -164,7 +163,7 @@ func (n *opened) grants() []table.Grant {
 	return out
 }
 
-// check follows the namespaces that grants needs, and no others.
+// check watches the namespaces that grants needs, and no others.
 func (n *opened) check(wishes map[request]bool) {
 	wanted := map[string]bool{}
 	for w := range wishes {

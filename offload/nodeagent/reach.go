@@ -10,11 +10,11 @@ import (
 	"rivulet/offload/nodeagent/peerrules"
 )
 
-// keepReach keeps what other clusters' packets reach of this one.
+// keepReach maintains the table of what other clusters' packets reach here.
 func (a *Agent) keepReach(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The table of an earlier run, or the closed one, stays until it is known what it should be.
+	// The table of an earlier run, or the closed one, stays until its new content is known.
 	if !a.cfg.Twins.WaitTwins(ctx) {
 		return ctx.Err()
 	}
@@ -40,12 +40,12 @@ func (a *Agent) keepReach(ctx context.Context) error {
 	})
 }
 
-// peersOfReach are the peers with what is known of this cluster's pods there, by ID.
+// peersOfReach are the peers with this cluster's pods there, by ID.
 func (a *Agent) peersOfReach() (out []peerrules.Peer) {
 	for _, l := range a.cfg.Peers.Links() {
 		p, _ := a.cfg.At(l.ID)
 		p.ID, p.Prefix, p.Control = l.ID, l.PeerMappedCIDR.Masked(), l.Addr.Addr()
-		p.Known = p.Known || l.NoBorrow // nothing of ours is to be there; what is left is on its way out
+		p.Known = p.Known || l.NoBorrow // no pods of this cluster may be there; the rest is being deleted
 		out = append(out, p)
 	}
 	slices.SortFunc(out, func(a, b peerrules.Peer) int { return strings.Compare(string(a.ID), string(b.ID)) })

@@ -1,8 +1,6 @@
-// Package admission decides which pods get a network on this node: this cluster's own at
-// once, those of other clusters when they are isolated and find the Services of their home.
-//
-// It reads namespaces and pods from the API server and writes nothing. After a restart
-// it is asked anew. While it cannot decide, no pod of another cluster starts.
+// Package admission decides which pods get a network on this node: this cluster's own at once, those of other clusters
+// when they are isolated and can use the Services of their home. It reads namespaces and pods from the API server and
+// writes nothing. Restart: it has no state. Failure: no pod of another cluster starts.
 package admission
 
 import (
@@ -23,21 +21,21 @@ import (
 	"rivulet/offload/policy"
 )
 
-// isolated bounds how long a pod of another cluster waits for its isolation, seen how
-// long a namespace is asked for anew while the API server does not answer.
+// isolated bounds how long a pod of another cluster waits for its isolation, seen how long the read of a namespace is
+// retried while the API server does not answer.
 const isolated, seen = 10 * time.Second, 15 * time.Second
 
-// Admission is what decides. All fields must be set.
+// Admission decides. All fields must be set.
 type Admission struct {
-	Client    func() kubernetes.Interface // nil before the API server answered
+	Client    func() kubernetes.Interface // nil before the API server is up
 	Held      *isolation.Held
 	HomeAddrs *homeaddr.Pods
 	Kubelet   string // the kubelet's folder
 }
 
-// Admit lets this cluster's own pods pass at once, and pods of other clusters when they are
-// isolated and find the Services of their home. The namespace is read from the API server
-// each time: no cache can be behind, and nothing of offloading has to run for a pod of this cluster.
+// Admit admits this cluster's own pods at once, and pods of other clusters when they are isolated and can use the
+// Services of their home. It reads the namespace from the API server each time: a cache could lag, and a pod of this
+// cluster must not depend on any part of offloading.
 func (a Admission) Admit(ctx context.Context, pod podnet.Pod) error {
 	ns, err := liveRead(ctx, a.Client, func(c kubernetes.Interface) (*corev1.Namespace, error) {
 		return c.CoreV1().Namespaces().Get(ctx, pod.Namespace, metav1.GetOptions{})
@@ -57,7 +55,7 @@ func (a Admission) Admit(ctx context.Context, pod podnet.Pod) error {
 	return a.findsHome(ctx, pod, peer.ID(consumer))
 }
 
-// findsHome lets a pod that was made for home's addresses pass when they lead there.
+// findsHome admits a pod that was made for home's addresses when they are usable there.
 func (a Admission) findsHome(ctx context.Context, pod podnet.Pod, consumer peer.ID) error {
 	object, err := liveRead(ctx, a.Client, func(c kubernetes.Interface) (*corev1.Pod, error) {
 		return c.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
@@ -67,7 +65,7 @@ func (a Admission) findsHome(ctx context.Context, pod podnet.Pod, consumer peer.
 	}
 	made, translated := object.Annotations[policy.HomeAddressesAnnotation]
 	if !translated {
-		return nil // its home or this cluster was of an older version when it was made
+		return nil // made by an older version, of its home or of this cluster
 	}
 	own, err := a.HomeAddrs.Hold(ctx, pod, consumer, made == policy.HomeAddressesOfPods)
 	if err != nil || made != policy.HomeAddressesOfPods {

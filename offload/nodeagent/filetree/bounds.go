@@ -9,25 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoRoom says that the disk would be too full, ErrTooLarge that a tree is beyond its Bounds.
+// ErrNoRoom: the disk would become too full. ErrTooLarge: a tree is beyond its Bounds.
 var (
 	ErrNoRoom   = errors.New("there is no room on the disk")
 	ErrTooLarge = errors.New("the volume is too large")
 )
 
-// Bounds are what a tree may have. The zero value bounds it to nothing.
+// Bounds limit a tree. The zero value allows nothing.
 type Bounds struct {
 	// Entries counts files, folders and links.
 	Entries int64
-	// Logical is the size of all files together, holes included: none of them could ever
-	// be filled beyond it.
+	// Logical is the size of all files together, holes included, in bytes: none of them could be filled beyond it.
 	Logical int64
-	// Data is what may be written of it, holes left out.
+	// Data is the number of bytes that may be written, without holes.
 	Data int64
 }
 
-// BoundsOf are those of a volume of that size in a folder: as many entries as small files
-// fill it, and the size of the disk.
+// BoundsOf are those of a volume of that size in a folder: as many entries as small files fill it, and the size of the
+// disk.
 func BoundsOf(dir string, size int64) (Bounds, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -37,7 +36,7 @@ func BoundsOf(dir string, size int64) (Bounds, error) {
 	return Bounds{Entries: 100_000 + size>>10, Logical: max(size, disk), Data: disk}, nil
 }
 
-// count takes one entry off the bounds.
+// count subtracts one entry from the bounds.
 func (b *Bounds) count(size, data int64) error {
 	b.Entries--
 	b.Logical -= min(size, b.Logical+1)
@@ -53,12 +52,10 @@ func (b *Bounds) count(size, data int64) error {
 	return nil
 }
 
-// spare is the part of the disk, one in spare, that stays free: a kubelet throws pods
-// out of a node whose disk is fuller.
+// One part in spare of the disk stays free: a kubelet evicts pods from a node with a fuller disk.
 const spare = 20
 
-// Fits returns ErrNoRoom if more bytes on the disk of dir would leave it too full, or if
-// it has too few inodes left.
+// Fits returns ErrNoRoom if more bytes on the disk of dir would make it too full, or if it has too few inodes left.
 func Fits(dir string, more int64) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -69,7 +66,7 @@ func Fits(dir string, more int64) error {
 	if free-more < keep {
 		return fmt.Errorf("%w: %d MiB are free, %d MiB have to stay so, and %d MiB are needed; free space on that device", ErrNoRoom, free>>20, keep>>20, more>>20)
 	}
-	if s.Files > 0 && s.Ffree < s.Files/spare { // some file systems do not count them
+	if s.Files > 0 && s.Ffree < s.Files/spare { // some file systems do not count inodes
 		return fmt.Errorf("%w: %d of %d inodes are free; remove small files on that device", ErrNoRoom, s.Ffree, s.Files)
 	}
 	return nil

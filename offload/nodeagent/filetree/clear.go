@@ -11,12 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flat is how deep folders are emptied in their place. What is deeper is brought up to the
-// volume's own folder first: a tree may be a million folders deep, and a descriptor is
-// held for each.
+// flat is the depth to which folders are emptied in place. A deeper one is first moved to the volume's own folder: a
+// tree may be a million folders deep, and a descriptor is open for each level.
 const flat = 64
 
-// Clear removes everything in the folder and leaves the folder itself. It follows no link.
+// Clear removes everything in the folder and keeps the folder itself. It follows no link.
 func Clear(ctx context.Context, dir string) error {
 	root, err := holdFolder(dir)
 	if err != nil {
@@ -39,7 +38,7 @@ type clearing struct {
 	serial int
 }
 
-// empty removes what is in a folder. One error does not keep the rest.
+// empty removes the content of a folder. It continues after errors.
 func (c *clearing) empty(dir *Entry, depth int) error {
 	d, err := dir.Open()
 	if err != nil {
@@ -51,7 +50,7 @@ func (c *clearing) empty(dir *Entry, depth int) error {
 		if err != nil || !removed {
 			return err
 		}
-		if _, err := d.Seek(0, io.SeekStart); err != nil { // what was skipped because names went
+		if _, err := d.Seek(0, io.SeekStart); err != nil { // some were skipped because others were removed
 			return err
 		}
 	}
@@ -117,7 +116,7 @@ func (c *clearing) remove(dir *Entry, name string, depth int) error {
 	return gone(unix.Unlinkat(dir.fd, name, unix.AT_REMOVEDIR))
 }
 
-// raise brings a folder up to the volume's own.
+// raise moves a folder to the volume's own.
 func (c *clearing) raise(dir *Entry, name string) error {
 	for {
 		c.serial++

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// maxExtents keeps a header far below what readers of tar take (1 MiB). Of a file in
-	// more pieces the smallest holes between them are sent,
+	// maxExtents keeps a header far below the bound of tar readers (1 MiB). For a file in more pieces the smallest
+	// holes between them are sent as data,
 	maxExtents = 10_000
-	// but not more than the data and maxFill.
+	// up to the size of the file's data and maxFill, in bytes.
 	maxFill = 1 << 30
 )
 
@@ -22,8 +22,8 @@ type extent struct{ at, length int64 }
 
 func (e extent) end() int64 { return e.at + e.length }
 
-// eachExtent calls f for every piece of a file that holds data, in order; for all of it
-// where the file system has no holes. It takes no time for what is a hole.
+// eachExtent calls f for every piece of a file that holds data, in order; for the whole file if the file system has no
+// holes. Holes cost no time.
 func eachExtent(ctx context.Context, f *os.File, size int64, do func(extent) error) error {
 	for at := int64(0); at < size; {
 		if err := ctx.Err(); err != nil {
@@ -39,7 +39,7 @@ func eachExtent(ctx context.Context, f *os.File, size int64, do func(extent) err
 		if err != nil {
 			return err
 		}
-		if begin >= size { // it grows
+		if begin >= size { // the file grows
 			return nil
 		}
 		end, err := unix.Seek(int(f.Fd()), begin, unix.SEEK_HOLE)
@@ -81,7 +81,7 @@ func extents(ctx context.Context, f *os.File, size int64) (out []extent, err err
 	return out, err
 }
 
-// joined appends a piece, or lengthens the last one over a hole that is not larger than gap.
+// joined appends a piece, or extends the last one over a hole of at most gap.
 func joined(all []extent, e extent, gap int64) []extent {
 	if n := len(all); n > 0 && e.at-all[n-1].end() <= gap {
 		all[n-1].length = e.end() - all[n-1].at

@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Records of our own in a file's header: a file with holes is sent without them. Its
-// size in the archive is that of its data.
+// Rivulet's records in a file's header: a file with holes is sent without them. Its size in the archive is that of its
+// data.
 const (
 	recordSize  = "RIVULET.size"
 	recordData  = "RIVULET.data" // offset:length,…
 	recordXattr = "SCHILY.xattr."
 )
 
-// Pack writes the folder's tree to w: each folder directly before what is in it.
+// Pack writes the folder's tree to w: each folder directly before its content.
 func Pack(ctx context.Context, dir string, b Bounds, w io.Writer) error {
 	out := tar.NewWriter(w)
 	err := carrying(ctx, dir, b, func(e *Entry, first string) error { return packOne(ctx, out, e, first) })
@@ -97,13 +97,13 @@ func header(e *Entry) (*tar.Header, error) {
 	}
 	h.Name, h.Format, h.PAXRecords = e.Path, tar.FormatPAX, map[string]string{}
 	h.AccessTime, h.ChangeTime = time.Time{}, time.Time{}
-	if e.Type() == unix.S_IFREG { // as it was when its extents are looked for
+	if e.Type() == unix.S_IFREG { // the state at the time when its extents are read
 		h.Size = e.Stat.Size
 	}
 	return h, nil
 }
 
-// nameless keeps package tar from looking owners up; it would remember each one for ever.
+// nameless prevents package tar from resolving owners, which it would cache for ever.
 type nameless struct{ fs.FileInfo }
 
 func (nameless) Uname() (string, error) { return "", nil }

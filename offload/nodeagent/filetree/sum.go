@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sum is a Total with a digest over all that is carried.
+// Sum is a Total with a digest of everything that is transferred.
 type Sum struct {
 	Total
 	Digest string `json:"digest"`
@@ -23,8 +23,8 @@ type Sum struct {
 
 const block = 4096
 
-// line is what counts of one entry. Where two trees have the same lines they are the
-// same; how a file system lays out their data is no part of it.
+// line is the relevant part of one entry. Trees with the same lines are equal, whatever the layout of their data on
+// disk.
 type line struct {
 	Path   string            `json:"p"`
 	Mode   fs.FileMode       `json:"m"`
@@ -37,7 +37,7 @@ type line struct {
 	Data   []byte            `json:"d,omitempty"` // SHA-256
 }
 
-// SumUp reads all that is in the folder.
+// SumUp reads everything in the folder.
 func SumUp(ctx context.Context, dir string, b Bounds) (s Sum, err error) {
 	all := sha256.New()
 	lines := json.NewEncoder(all) // map keys are sorted
@@ -88,12 +88,12 @@ func describe(ctx context.Context, e *Entry, first string) (l line, err error) {
 	return l, err
 }
 
-// hashData hashes each block of a file that is not all zeros, after its number. What a
-// block of zeros is on the disk, a hole or data, makes no difference.
+// hashData hashes each block of a file that is not all zeros, after its number. So zeros on the disk and a hole are
+// equal.
 func hashData(ctx context.Context, to hash.Hash, f *os.File, size int64) error {
 	buf, zeros, done := make([]byte, 64*block), make([]byte, block), int64(0)
 	return eachExtent(ctx, f, size, func(e extent) error {
-		// Whole blocks; those of the extent before are not read again.
+		// Whole blocks; those of the previous extent are not read again.
 		at, end := max(e.at/block*block, done), min((e.end()+block-1)/block*block, size)
 		for at < end {
 			if err := ctx.Err(); err != nil {
@@ -110,7 +110,7 @@ func hashData(ctx context.Context, to hash.Hash, f *os.File, size int64) error {
 				}
 				var number [8]byte
 				binary.BigEndian.PutUint64(number[:], uint64(at+int64(off))/block)
-				to.Write(number[:]) // a hash takes everything
+				to.Write(number[:]) // never fails
 				to.Write(part)
 			}
 			at += int64(n)

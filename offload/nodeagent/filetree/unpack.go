@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// maxHeader bounds what of a stream lies before a file's data: names, attributes, pieces.
+	// maxHeader bounds the bytes before a file's data in a stream: names, attributes, pieces.
 	maxHeader = 768 << 10
-	// maxOpen bounds the attributes of folders that are not complete yet.
+	// maxOpen bounds the attributes of incomplete folders, in bytes.
 	maxOpen = 4 << 20
-	// checkEvery is how often the disk's room is looked at.
+	// checkEvery is after how many written bytes the free space is checked.
 	checkEvery = 64 << 20
 )
 
-// Unpack makes in the folder, which is empty, what Pack has written. It returns when
-// it would survive a power cut.
+// Unpack writes the output of Pack into the folder, which is empty. When it returns, the result would survive a power
+// cut.
 func Unpack(ctx context.Context, dir string, b Bounds, r io.Reader) error {
 	root, err := holdFolder(dir)
 	if err != nil {
@@ -51,7 +51,7 @@ func Unpack(ctx context.Context, dir string, b Bounds, r io.Reader) error {
 			return fmt.Errorf("%s: %w", h.Name, err)
 		}
 	}
-	// To its end, where who sends it is done.
+	// Read to the end, so that the sender can finish.
 	heads.allow(1)
 	if n, err := io.Copy(io.Discard, heads); n > 0 {
 		return errors.New("there is something behind the files")
@@ -69,7 +69,7 @@ func Unpack(ctx context.Context, dir string, b Bounds, r io.Reader) error {
 	return unix.Syncfs(int(d.Fd()))
 }
 
-// metered bounds what is read before it is allowed more.
+// metered bounds what is read until allow adds more.
 type metered struct {
 	r    io.Reader
 	left int64
@@ -86,8 +86,8 @@ func (m *metered) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unpacker fills a folder. A stream has each folder directly before what is in it, so
-// that only those from the volume's own to the one that is filled are open.
+// unpacker fills a folder. In a stream each folder is directly before its content, so that only those from the volume's
+// own to the present one are open.
 type unpacker struct {
 	ctx     context.Context
 	dir     string
@@ -95,11 +95,10 @@ type unpacker struct {
 	left    Bounds
 	folders []folder
 	held    int   // bytes of attributes of folders
-	unseen  int64 // bytes written since the disk's room was looked at
+	unseen  int64 // bytes written since the last check of free space
 }
 
-// folder is one that is not complete: what is made in it changes its time, and its
-// default ACL is not for what is carried.
+// folder is an incomplete one: entries made in it change its time, and its default ACL must not apply to them.
 type folder struct {
 	path  string
 	entry *Entry
@@ -107,7 +106,7 @@ type folder struct {
 	held  int
 }
 
-// one makes what a header describes.
+// one creates the entry of a header.
 func (u *unpacker) one(in io.Reader, h *tar.Header) error {
 	if err := u.ctx.Err(); err != nil {
 		return err
@@ -194,7 +193,7 @@ func (u *unpacker) close() {
 	}
 }
 
-// enter keeps a folder open; it takes the entry over, with an error too.
+// enter keeps a folder open; it takes over the entry, also with an error.
 func (u *unpacker) enter(path string, e *Entry, h *tar.Header) error {
 	like, held := &tar.Header{Typeflag: h.Typeflag, Name: h.Name, Mode: h.Mode, Uid: h.Uid, Gid: h.Gid, ModTime: h.ModTime, PAXRecords: map[string]string{}}, 0
 	for key, value := range h.PAXRecords {
@@ -262,7 +261,7 @@ func (u *unpacker) piece(f *os.File, in io.Reader, p extent) error {
 	return nil
 }
 
-// room looks at the disk before a large piece, and once in a while for small ones.
+// room checks the free space before a large piece, and regularly for small ones.
 func (u *unpacker) room(n int64) error {
 	if u.unseen += n; u.unseen < 1<<20 {
 		return nil
@@ -271,7 +270,7 @@ func (u *unpacker) room(n int64) error {
 	return Fits(u.dir, n)
 }
 
-// link makes a hard link to a file of the stream, found from the folder down.
+// link makes a hard link to a file of the stream, resolved from the volume's folder.
 func (u *unpacker) link(in *Entry, name string, h *tar.Header) error {
 	to := path.Clean(h.Linkname)
 	if !fs.ValidPath(to) || len(to) > maxPath {
@@ -313,10 +312,10 @@ func (u *unpacker) fifo(in *Entry, name string, h *tar.Header) error {
 	return os.Chmod(e.byDescriptor(), mode(h))
 }
 
-// pieces returns how large a file is and where its data belong.
+// pieces returns the size of a file and the location of its data.
 func pieces(h *tar.Header) (size int64, out []extent, err error) {
 	for key := range h.PAXRecords {
-		if strings.HasPrefix(key, "GNU.sparse.") { // its holes would be read as zeros, and be written
+		if strings.HasPrefix(key, "GNU.sparse.") { // its holes would be read and written as zeros
 			return 0, nil, errors.New("sparse files of other programs are not carried")
 		}
 	}
@@ -343,7 +342,7 @@ func pieces(h *tar.Header) (size int64, out []extent, err error) {
 	return size, out, nil
 }
 
-// read parses what written wrote; pieces follow one another inside the file.
+// read parses the output of written; pieces are in order and inside the file.
 func read(text string, size int64) ([]extent, error) {
 	var out []extent
 	end := int64(0)
@@ -363,12 +362,12 @@ func read(text string, size int64) ([]extent, error) {
 	return out, nil
 }
 
-// finish gives an open file or folder its owner, mode, attributes and time.
+// finish sets owner, mode, attributes and time of an open file or folder.
 func finish(f *os.File, h *tar.Header) error {
 	if err := f.Chown(h.Uid, h.Gid); err != nil {
 		return err
 	}
-	if err := f.Chmod(mode(h)); err != nil { // after the owner: that takes setuid away
+	if err := f.Chmod(mode(h)); err != nil { // after the owner, which clears setuid
 		return err
 	}
 	for key, value := range h.PAXRecords {

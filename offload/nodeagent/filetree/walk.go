@@ -18,17 +18,17 @@ import (
 const (
 	// maxDepth bounds the folders that are open at once, maxPath the names in headers.
 	maxDepth, maxPath = 256, 4096
-	// maxNames bounds the memory for names and links of one walk: about 300,000 names of
-	// 60 bytes in one folder.
+	// maxNames bounds the memory for names and links of one walk, in bytes: about 300,000 names of 60 bytes in one
+	// folder.
 	maxNames = 32 << 20
-	// perName is what a name takes beside its bytes.
+	// perName is the memory of a name in addition to its bytes.
 	perName = 48
-	// maxXattrs bounds the attributes of one file.
+	// maxXattrs bounds the attributes of one file, in bytes.
 	maxXattrs = 128 << 10
 )
 
-// Entry is one file, folder or link, held by a descriptor: whatever becomes of its name,
-// it stays this one. It is valid while it is visited.
+// Entry is one file, folder or link, held by a descriptor, which is independent of its name. It is valid during its
+// visit.
 type Entry struct {
 	Path string // below the folder; "." is the folder itself
 	Stat unix.Stat_t
@@ -38,8 +38,8 @@ type Entry struct {
 // Type is the entry's S_IFMT.
 func (e *Entry) Type() uint32 { return e.Stat.Mode & unix.S_IFMT }
 
-// Open opens a regular file or folder for reading. Anything else is refused before the
-// kernel acts on it: opening a device or a FIFO may have effects, or wait.
+// Open opens a regular file or folder for reading. Other types are refused before the kernel acts on them: opening a
+// device or a FIFO may have effects, or block.
 func (e *Entry) Open() (*os.File, error) {
 	fd, err := -1, error(unix.EINVAL)
 	switch e.Type() {
@@ -54,10 +54,9 @@ func (e *Entry) Open() (*os.File, error) {
 	return os.NewFile(uintptr(fd), e.Path), nil
 }
 
-// byDescriptor is a path that leads to the held file and nowhere else.
+// byDescriptor is a path to the held file and nothing else.
 func (e *Entry) byDescriptor() string { return "/proc/self/fd/" + strconv.Itoa(e.fd) }
 
-// Readlink returns where a symbolic link leads.
 func (e *Entry) Readlink() (string, error) {
 	buf := make([]byte, maxPath+1)
 	n, err := unix.Readlinkat(e.fd, "", buf)
@@ -67,7 +66,7 @@ func (e *Entry) Readlink() (string, error) {
 	return string(buf[:n]), nil
 }
 
-// Info is the entry as package os describes files.
+// Info is the entry as an fs.FileInfo.
 func (e *Entry) Info() (fs.FileInfo, error) {
 	f := os.NewFile(uintptr(dup(e.fd)), path.Base(e.Path))
 	if f == nil {
@@ -85,7 +84,7 @@ func dup(fd int) int {
 	return n
 }
 
-// hold opens one name in a folder without following it and without acting on it.
+// hold opens one name in a folder without following it and without effect.
 func hold(dir int, name, path string) (*Entry, error) {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -101,7 +100,7 @@ func hold(dir int, name, path string) (*Entry, error) {
 
 func (e *Entry) close() { _ = unix.Close(e.fd) }
 
-// holdFolder opens the folder of a volume. Its own place is not a tenant's to change.
+// holdFolder opens the folder of a volume. A tenant cannot change its location.
 func holdFolder(dir string) (*Entry, error) {
 	e, err := hold(unix.AT_FDCWD, dir, ".")
 	if err == nil && e.Type() != unix.S_IFDIR {
@@ -111,8 +110,8 @@ func holdFolder(dir string) (*Entry, error) {
 	return e, err
 }
 
-// Visit calls f for everything below a folder in a fixed order, the folder itself first,
-// whatever its kind. It ends with ctx. What vanishes before it is opened is left out.
+// Visit calls f for everything below a folder in a fixed order, the folder itself first, of any type. It ends with ctx.
+// What vanishes before it is opened is left out.
 func Visit(ctx context.Context, dir string, f func(*Entry) error) error {
 	root, err := holdFolder(dir)
 	if err != nil {
@@ -126,7 +125,7 @@ func Visit(ctx context.Context, dir string, f func(*Entry) error) error {
 type walker struct {
 	ctx   context.Context
 	f     func(*Entry) error
-	names int64 // bytes that are held
+	names int64 // bytes in memory
 }
 
 func (w *walker) walk(e *Entry, depth int) error {
@@ -195,9 +194,8 @@ func (w *walker) list(e *Entry) (names []string, err error) {
 	}
 }
 
-// carrying walks what is carried to another device, within bounds: files, folders,
-// symbolic links and FIFOs. Sockets are left out, device files refused. links gets the
-// path under which a file came by first, "" if it is this one.
+// carrying visits what is transferred, within bounds: files, folders, symbolic links and FIFOs. Sockets are left out,
+// device files refused. first is the path at which a file was visited before, "" if it is new.
 func carrying(ctx context.Context, dir string, b Bounds, f func(e *Entry, first string) error) error {
 	seen, held := map[[2]uint64]string{}, int64(0)
 	return Visit(ctx, dir, func(e *Entry) error {
@@ -232,14 +230,13 @@ func carrying(ctx context.Context, dir string, b Bounds, f func(e *Entry, first 
 	})
 }
 
-// transferred reports whether an extended attribute belongs to the files' owner. Others
-// (security.*, trusted.*) are the device's own.
+// transferred reports whether an extended attribute belongs to the files' owner. Others (security.*, trusted.*) are the
+// device's own.
 func transferred(name string) bool {
 	return strings.HasPrefix(name, "user.") || name == "system.posix_acl_access" || name == "system.posix_acl_default"
 }
 
-// xattrs returns those of a file or folder that are carried; none where the file
-// system has none.
+// xattrs returns the transferred ones of a file or folder; none if the file system has none.
 func xattrs(f *os.File) (map[string]string, error) {
 	buf := make([]byte, 64<<10) // the kernel's bound on the list and on a value
 	n, err := unix.Flistxattr(int(f.Fd()), buf)

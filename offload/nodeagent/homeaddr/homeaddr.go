@@ -1,10 +1,10 @@
 // Package homeaddr lets pods that run here for another cluster use the addresses of their home: a stateless table
 // inside the network namespace of each such pod translates them (docs/design/addresses.md). Nothing outside the
 // namespace changes. It reads the reflected Services of each consumer, how its home sees pods, and CNI results. It
-// alone writes the tables "rivulet-home", addresses and routes in the namespaces of these pods, and the files of Tell.
-// Restart: the tables stay, and are found again by the pods' interfaces. It fails closed: such a pod gets no network
-// before Hold has returned without an error; a table that cannot be written stays as it is, with the problem "addresses
-// of home".
+// alone writes the tables "rivulet-home", addresses and routes in the namespaces of these pods, and the files of Write.
+// Restart: the tables stay, and are found by the pods' interfaces. Failure: closed, since such a pod gets no network
+// before Hold has returned without an error; a table that cannot be written stays unchanged, with the problem
+// "addresses of home".
 package homeaddr
 
 import (
@@ -30,73 +30,71 @@ import (
 // Table is the name of the table in a pod's network namespace.
 const Table = "rivulet-home"
 
-// Most is how many Services of one consumer count.
+// Most bounds the Services of one consumer.
 const Most = 2000
 
-// checkEvery is how often pods that have gone are forgotten, and what has failed is tried again.
+// checkEvery is the interval in which pods that are gone are dropped, and failures retried.
 const checkEvery = 15 * time.Second
 
-// Services maps Services at home to the cluster IPs of their twins here. No two that
-// differ in address have the same twin.
+// Services maps Services at home to the cluster IPs of their twins here. Different addresses have different twins.
 type Services map[At]netip.Addr
 
-// At is where a Service is at home: at a cluster IP with all its ports, or at a node port.
+// At is the location of a Service at home: a cluster IP with all its ports, or a node port.
 type At struct {
 	Addr     netip.Addr
-	Protocol byte   // of a node port, as in IPv4's header; else 0
+	Protocol byte   // of a node port, as in IPv4's header; otherwise 0
 	Port     uint16 // the node port, or 0
 }
 
-// Cluster is a Service at a cluster IP.
+// Cluster is the location of a Service at a cluster IP.
 func Cluster(ip netip.Addr) At { return At{Addr: ip} }
 
-// Config is what Run goes by. All fields are required.
+// Config are the inputs of Run. All fields are required.
 type Config struct {
 	// Results is the folder of CNI results.
 	Results string
-	// Twins gives the consumer of each twin namespace.
+	// Twins returns the consumer of each twin namespace.
 	Twins func() map[string]peer.ID
-	// Services are those of a consumer. At most Most count.
+	// Services are those of a consumer; at most Most are used.
 	Services func(peer.ID) Services
 	// View is how a consumer sees pods; nil without a link to it.
 	View func(peer.ID) View
 	// Changed gets a value when one of these may have changed.
 	Changed <-chan struct{}
-	// Report is told after each pass; nil is well.
+	// Report is called after each pass; nil is success.
 	Report func(error)
 	Log    *slog.Logger
 }
 
-// Pods are the pods whose network namespaces have the table. It outlives single runs.
+// Pods are the pods whose network namespaces have the table. They outlive a single Run.
 type Pods struct {
 	dns      netip.Addr
 	services netip.Prefix
-	open     func(veth string) (*os.File, error) // the namespace at the other end
+	open     func(veth string) (*os.File, error) // opens the namespace at the other end
 
-	known chan struct{} // closed once it is known which Services there are
+	known chan struct{} // closed once the Services are loaded
 
 	mu     sync.Mutex
 	cfg    *Config // of the run
 	byVeth map[string]*pod
-	found  bool // those of an earlier run were looked for
+	found  bool // tables of an earlier run were searched for
 }
 
 type pod struct {
 	consumer peer.ID
 	here     netip.Addr
-	lives    bool // in home's addresses: not only Services are translated
+	lives    bool // with home's addresses: not only Services are translated
 	tables   nft.Tables
-	now      *state // what stands; nil: not known
+	now      *state // the written content; nil: unknown
 }
 
-// New makes one without pods. dns is the cluster IP of cluster DNS, services the Service
-// range of this cluster.
+// New makes Pods without any. dns is the cluster IP of cluster DNS, services the Service range of this cluster.
 func New(dns netip.Addr, services netip.Prefix) *Pods {
 	return &Pods{dns: dns, services: services.Masked(), open: podnet.Namespace, known: make(chan struct{}), byVeth: map[string]*pod{}}
 }
 
-// Hold returns when the pod has the table, or with an error: then it must have no network.
-// lives says that the pod has the address by which home knows it; own is that address.
+// Hold returns when the pod has the table, or with an error: then it must have no network. lives: the pod has its
+// address at home itself; own is that address.
 func (p *Pods) Hold(ctx context.Context, made podnet.Pod, consumer peer.ID, lives bool) (own netip.Addr, err error) {
 	select {
 	case <-p.known:
@@ -121,7 +119,7 @@ func newPod(consumer peer.ID, here netip.Addr, lives bool) *pod {
 	return &pod{consumer: consumer, here: here, lives: lives, tables: nft.Tables{Name: Table, Families: families}}
 }
 
-// Lives reports whether pods can live in home's addresses on this kernel.
+// Lives reports whether this kernel supports pods with home's addresses.
 func Lives() bool {
 	c, err := nft.Open(0)
 	if err != nil {
@@ -135,7 +133,7 @@ func Lives() bool {
 	return c.Flush() == nil
 }
 
-// Run keeps the tables until ctx ends, and leaves them.
+// Run maintains the tables until ctx ends; the tables stay.
 func (p *Pods) Run(ctx context.Context, cfg Config) error {
 	p.mu.Lock()
 	p.cfg = &cfg
@@ -177,7 +175,7 @@ func (p *Pods) pass() error {
 	return failed
 }
 
-// find takes up the pods that an earlier supervisor has given the table; mu is held.
+// find adopts the pods to which an earlier supervisor has given the table; mu is held.
 func (p *Pods) find() error {
 	all, err := podnet.Read(p.cfg.Results, func(string) bool { return true })
 	if err != nil {
@@ -208,13 +206,13 @@ func (p *Pods) find() error {
 	return nil
 }
 
-// write makes the pod's table hold what is so now; mu is held.
+// write writes the pod's table with the current content; mu is held.
 func (p *Pods) write(veth string, one *pod) error {
 	now := state{services: p.cfg.Services(one.consumer)}
 	if now.services == nil {
 		now.services = Services{}
 	}
-	ns, err := p.open(veth) // which also says whether there is still a pod
+	ns, err := p.open(veth) // fails if the pod is gone
 	if err != nil {
 		return err
 	}
@@ -236,7 +234,7 @@ func (p *Pods) write(veth string, one *pod) error {
 		}
 	}
 	if one.now == nil || !reflect.DeepEqual(one.now.view, now.view) {
-		one.tables.Forget() // the rules differ, not only what is in maps
+		one.tables.Forget() // the rules differ, not only the content of maps
 	}
 	one.tables.NetNS = int(ns.Fd())
 	if _, err := one.tables.Apply(p.programs(now)); err != nil {

@@ -18,8 +18,8 @@ import (
 // inside is the pod's interface in its namespace.
 const inside = "eth0"
 
-// live makes own the only address of the pod's interface, and the node its way to all
-// others: no address here has a meaning in the pod but as the next hop.
+// live makes own the only address of the pod's interface, and the node its gateway to all others: no local address has
+// a meaning in the pod except as the next hop.
 func live(ns *os.File, own netip.Addr, log *slog.Logger) error {
 	if err := tryLive(ns, own, log); err != nil {
 		return fmt.Errorf("homeaddr: the address %s of the pod at home: %w; see rivulet doctor kernel", own, err)
@@ -80,7 +80,7 @@ func tryLive(ns *os.File, own netip.Addr, log *slog.Logger) error {
 		if err := h.AddrDel(eth, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			return err
 		}
-		// Connections that were opened from it lead nowhere: who waits for an answer gets an error.
+		// Connections from the old address are dead: their programs get an error.
 		was, _ := netip.AddrFromSlice(a.IP.To4())
 		if _, err := resets.Sockets(netns.NsHandle(ns.Fd()), func(local, _ netip.AddrPort) bool { return local.Addr() == was }); err != nil {
 			log.Warn("connections of a pod's former address go on to wait", "address", was, "err", err)

@@ -21,30 +21,30 @@ import (
 )
 
 const (
-	toHere, toHome  = "here", "home"  // the maps, by what they lead to
+	toHere, toHome  = "here", "home"  // the maps, by direction
 	portToHere      = "ports"         // that of node ports
 	sent, got       = "sent", "got"   // the chains of ICMP errors
-	requested, mine = "asked", "mine" // those of the Service range, and of what leaves
+	requested, mine = "asked", "mine" // the chains for the Service range, and for outgoing packets
 	outPriority     = -150
 	inPriority      = -300
 )
 
-// state is what a table says: the Services, and for a pod that lives in home's addresses how
-// its home sees pods, with the pod's own address.
+// state is the content of a table: the Services, and for a pod with home's addresses how its home sees pods, with the
+// pod's own address.
 type state struct {
 	services Services
 	view     View
 	own      Pair // of one address each; the zero value is none
 }
 
-// programs are the tables in one pod's namespace. They keep no state of connections: each
-// address has one other, both ways.
+// programs are the tables in one pod's namespace. They have no connection state: each address has one counterpart, in
+// both directions.
 //
-//	out (output)      own address ─▶ the one here; cluster DNS: as it is; a Service at home, or a
-//	                  node port ─▶ its twin, else of the Service range: refuse; a pod of home's view ─▶
-//	                  where it is here
-//	in  (prerouting)  the same the other way, and in packets that ICMP errors quote
-//	arp in, out       who has the address here? the pod; the pod is the address here
+//	out (output)      own address ─▶ the one here; cluster DNS: unchanged; a Service at home, or a
+//	                  node port ─▶ its twin, otherwise of the Service range: refuse; a pod in home's
+//	                  view ─▶ its address here
+//	in  (prerouting)  the reverse, and in packets that ICMP errors quote
+//	arp in, out       a request for the address here is answered by the pod; the pod requests from it
 func (p *Pods) programs(s state) []nft.Program {
 	all := []nft.Program{p.translates(s)}
 	if s.own.Home.IsValid() {
@@ -86,7 +86,7 @@ func (p *Pods) translates(s state) nft.Program {
 			for _, pair := range s.view {
 				nft.Rule(c, tells, quotedSource.move(pair.Home, pair.Here), leave)
 			}
-			// Who is refused is told at the address that it has, so its packet is still as it was.
+			// A refusal is sent to the sender's address, so its packet must still be unchanged.
 			services := c.AddChain(&nftables.Chain{Name: requested, Table: t})
 			leaves := c.AddChain(&nftables.Chain{Name: mine, Table: t})
 			if own {
@@ -99,9 +99,9 @@ func (p *Pods) translates(s state) nft.Program {
 			out := nft.Base(c, t, "out", nftables.ChainHookOutput, outPriority)
 			in := nft.Base(c, t, "in", nftables.ChainHookPrerouting, inPriority)
 			nft.Rule(c, out, nft.ToInterface("lo"), nft.Accept)
-			nft.Rule(c, in, nft.FromInterface("lo"), nft.Accept) // refusals among them
+			nft.Rule(c, in, nft.FromInterface("lo"), nft.Accept) // including refusals
 			if own {
-				// The shorter way that the node names is one by an address that has another meaning here.
+				// A redirect names a next hop by an address with another meaning here.
 				nft.Rule(c, in, icmp(redirect), nft.Drop)
 				for _, failure := range failures {
 					nft.Rule(c, out, icmp(failure), nft.Jump(sent))
@@ -133,8 +133,7 @@ func (p *Pods) translates(s state) nft.Program {
 	}
 }
 
-// answers lets the pod answer at, and ask from, its address here, which is not on its
-// interface.
+// answers makes the pod use its address here in ARP, although its interface does not have it.
 func answers(own Pair) nft.Program {
 	return nft.Program{
 		Family: nftables.TableFamilyARP,
@@ -171,7 +170,7 @@ type field struct {
 var (
 	source      = field{expr.PayloadBaseNetworkHeader, nft.Source, expr.CsumTypeInet, 10, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR}
 	destination = field{expr.PayloadBaseNetworkHeader, nft.Destination, expr.CsumTypeInet, 10, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR}
-	// Those of the packet that an ICMP error is about. Nobody looks at the quoted checksums.
+	// Those of the packet that an ICMP error quotes. Receivers do not verify the quoted checksums.
 	quotedSource      = field{expr.PayloadBaseTransportHeader, 8 + nft.Source, expr.CsumTypeInet, 2, 0}
 	quotedDestination = field{expr.PayloadBaseTransportHeader, 8 + nft.Destination, expr.CsumTypeInet, 2, 0}
 	arpSender         = field{expr.PayloadBaseNetworkHeader, 14, expr.CsumTypeNone, 0, 0}
@@ -193,13 +192,12 @@ func (f field) within(p netip.Prefix) []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Addr().AsSlice()}}
 }
 
-// find puts what the map has in the place of an address that is in it.
+// find replaces an address that is in the map.
 func (f field) find(set string) []expr.Any {
 	return []expr.Any{f.load(), &expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set}, f.store()}
 }
 
-// findPort does the same with the address, protocol and port of the destination. Registers
-// after the first are those of 4 bytes.
+// findPort does the same with address, protocol and port of the destination. Registers after the first have 4 bytes.
 func (f field) findPort(set string) []expr.Any {
 	const second, third = 9, 10
 	return []expr.Any{f.load(),
@@ -220,7 +218,7 @@ func (a At) compare(b At) int {
 	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 }
 
-// move puts an address of one prefix into the other, host bits kept.
+// move replaces one prefix of an address by the other and keeps the host bits.
 func (f field) move(from, to netip.Prefix) []expr.Any {
 	host := mask(from)
 	for i := range host {
@@ -235,16 +233,15 @@ func mask(p netip.Prefix) []byte { return net.CIDRMask(p.Bits(), 32) }
 // Reflected is one Service in a twin.
 type Reflected struct {
 	Namespace, Name string
-	// Home is its cluster IP at home, or with Ports the address of home's node. It is what
-	// the consumer has said.
+	// Home is its cluster IP at home, or with Ports the address of home's node. It comes from the consumer and is not
+	// trusted.
 	Home netip.Addr
-	// Ports are node ports, "TCP/30080,UDP/30080": all that it has there.
+	// Ports are its node ports: "TCP/30080,UDP/30080".
 	Ports string
 	Here  netip.Addr // its cluster IP
 }
 
-// ReflectedOf reads a Service in a twin; addresses that it has not, or that are none, are
-// not valid.
+// ReflectedOf reads a Service in a twin; missing or malformed addresses are not valid.
 func ReflectedOf(s *corev1.Service) Reflected {
 	r := Reflected{Namespace: s.Namespace, Name: s.Name}
 	home, cluster := s.Annotations[policy.HomeAddressAnnotation]
@@ -262,7 +259,7 @@ func ReflectedOf(s *corev1.Service) Reflected {
 	return r
 }
 
-// at are the places where it is at home.
+// at are its locations at home.
 func (r Reflected) at() (all []At) {
 	if r.Ports == "" {
 		return []At{Cluster(r.Home)}
@@ -279,8 +276,7 @@ func (r Reflected) at() (all []At) {
 
 var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
 
-// Map gives each Service of one consumer its address at home. Where two claim the same one
-// the first by name has it, and the other none.
+// Map returns the addresses at home of one consumer's Services. If two claim the same one, the first by name has it.
 func Map(all []Reflected) Services {
 	slices.SortFunc(all, func(a, b Reflected) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)

@@ -7,16 +7,16 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Pair is a prefix as a home has it, and as it is here. Both are of one size.
+// Pair is a prefix at home, and the same here. Both have one size.
 type Pair struct{ Home, Here netip.Prefix }
 
-// View is how a home sees the addresses of pods: the first pair are those of this cluster,
-// the second those at home, others those at further peers that home and this cluster see under two
-// prefixes. Addresses in no pair are the same at home and here.
+// View is how a home sees the addresses of pods: the first pair are those of this cluster, the second those at home,
+// others those at further peers that home and this cluster see under different prefixes. Addresses in no pair are the
+// same at home and here.
 type View []Pair
 
-// ViewOf is the view of a home; nil without a link to it, and where the two do not see each
-// other under prefixes of one size. pods is this cluster's pod CIDR, under what home knows other peers' pods by.
+// ViewOf is the view of a home; nil without a link to it, or if the two see each other under prefixes of different
+// sizes. pods is this cluster's pod CIDR, under has home's prefixes for other peers' pods.
 func ViewOf(links []peer.Link, home peer.ID, pods netip.Prefix, under map[peer.ID]netip.Prefix) View {
 	at := slices.IndexFunc(links, func(l peer.Link) bool { return l.ID == home })
 	if at < 0 {
@@ -52,12 +52,12 @@ func (p Pair) usable() bool {
 
 func (p Pair) overlaps(q Pair) bool { return p.Home.Overlaps(q.Home) || p.Here.Overlaps(q.Here) }
 
-// ToHome is how home calls an address here; false: home does not know it.
+// ToHome translates an address here to home's; false: home has none for it.
 func (v View) ToHome(here netip.Addr) (netip.Addr, bool) {
 	return v.to(here, func(p Pair) (from, to netip.Prefix) { return p.Here, p.Home })
 }
 
-// ToHere is where an address of home is here; false: nowhere.
+// ToHere translates an address of home to the one here; false: there is none.
 func (v View) ToHere(home netip.Addr) (netip.Addr, bool) {
 	return v.to(home, func(p Pair) (from, to netip.Prefix) { return p.Home, p.Here })
 }
@@ -69,7 +69,7 @@ func (v View) to(a netip.Addr, way func(Pair) (from, to netip.Prefix)) (netip.Ad
 			return out, true
 		}
 	}
-	for _, p := range v { // what has another meaning at the other end leads nowhere
+	for _, p := range v { // an address with another meaning at the other end has none
 		if _, to := way(p); to.Contains(a) {
 			return netip.Addr{}, false
 		}

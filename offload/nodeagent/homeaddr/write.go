@@ -15,15 +15,13 @@ import (
 	"rivulet/offload/policy"
 )
 
-// ClusterDomain is that of every cluster.
 const ClusterDomain = "cluster.local"
 
-// Write writes what a pod that lives in home's addresses is told of its own, into the volume
-// policy.HomeVolume that it was made with: its variables (policy.HomeAddressFile, for the
-// kubelet) and its /etc/hosts (policy.HomeHostsFile). It is called before the pod's first
-// process, and again when the pod gets another network. kubelet is the kubelet's folder.
+// Write writes a pod's address at home into its volume policy.HomeVolume: its variables (policy.HomeAddressFile, for
+// the kubelet) and its /etc/hosts (policy.HomeHostsFile). It is called before the pod's first process, and again when
+// the pod gets another network. kubelet is the kubelet's folder.
 //
-// The pod may have written into the volume meanwhile: no link in it is followed.
+// The pod may have written into the volume: no link in it is followed.
 func Write(kubelet string, pod *corev1.Pod, own netip.Addr) error {
 	if err := write(kubelet, pod, own); err != nil {
 		return fmt.Errorf("homeaddr: what pod %s in %s is told of its address: %w; delete the pod at home if this lasts", pod.Name, pod.Namespace, err)
@@ -50,7 +48,7 @@ func write(kubelet string, pod *corev1.Pod, own netip.Addr) error {
 	return nil
 }
 
-// put replaces a file, whatever the pod has made of it.
+// put replaces a file, whatever the pod has put in its place.
 func put(root *os.Root, name, text string) error {
 	fresh := name + ".new"
 	if err := root.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -67,8 +65,7 @@ func put(root *os.Root, name, text string) error {
 	return root.Rename(fresh, name)
 }
 
-// hosts is the /etc/hosts that a kubelet at home would write
-// (k8s.io/kubernetes/pkg/kubelet, managedHostsFileContent).
+// hosts is the /etc/hosts that a kubelet at home would write (k8s.io/kubernetes/pkg/kubelet, managedHostsFileContent).
 func hosts(pod *corev1.Pod, own netip.Addr) string {
 	name := pod.Spec.Hostname
 	names, full := name, ""
@@ -76,7 +73,7 @@ func hosts(pod *corev1.Pod, own netip.Addr) string {
 		full = strings.Join([]string{name, pod.Spec.Subdomain, home, "svc", ClusterDomain}, ".")
 		names = full + "\t" + name
 	}
-	// Home writes the full name there where the pod is to have it as its host name.
+	// Home writes the full name there if the pod has it as its host name.
 	if over := pod.Spec.HostnameOverride; over != nil && *over != full {
 		names = *over
 	}

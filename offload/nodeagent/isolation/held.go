@@ -19,23 +19,22 @@ import (
 	"rivulet/offload/nodeagent/podnet"
 )
 
-// Held are the guests that are known by their interfaces: those whose network is being
-// made, and all that have been guests while their interface was there. It outlives
-// single runs of isolation.
+// Held are the tenants by interface: those whose network is being made, and those that were tenants at any time while
+// their interface existed. It outlives single runs of isolation.
 //
-// Interfaces of guests carry the consumer in their alias, by which a later supervisor
-// finds guests whose namespace has gone meanwhile.
+// Interfaces of tenants have the consumer in their alias, so that a later supervisor identifies tenants whose namespace
+// was deleted in the meantime.
 type Held struct {
 	exists    func(veth string) bool
 	link      func(veth string) (netlink.Link, error)
 	alias     func(l netlink.Link, text string) error
-	requested chan struct{} // gets a value when somebody waits
+	requested chan struct{} // gets a value when a Hold waits
 	moved     changes.Signal
 
 	mu     sync.Mutex
 	byVeth map[string]heldGuest
 	last   int
-	own    map[netip.Addr]bool // of pods that are no guests
+	own    map[netip.Addr]bool // of pods that are no tenants
 	waits  []wait
 	// recalled is set once the aliases were read.
 	recalled bool
@@ -43,7 +42,7 @@ type Held struct {
 
 type heldGuest struct {
 	guest
-	order  int    // of coming
+	order  int    // of arrival
 	marked string // its alias
 }
 
@@ -52,13 +51,12 @@ type wait struct {
 	done chan error
 }
 
-// NewHeld makes one without guests.
+// NewHeld makes one without tenants.
 func NewHeld() *Held {
 	return &Held{exists: podnet.Exists, link: netlink.LinkByName, alias: netlink.LinkSetAlias, requested: make(chan struct{}, 1), byVeth: map[string]heldGuest{}}
 }
 
-// Hold returns when the pod is isolated as a guest of the consumer, or with an error:
-// then it must have no network.
+// Hold returns when the pod is isolated as a tenant of the consumer, or with an error: then it must have no network.
 func (h *Held) Hold(ctx context.Context, pod podnet.Pod, consumer peer.ID) error {
 	done := make(chan error, 1)
 	h.mu.Lock()
@@ -74,7 +72,7 @@ func (h *Held) Hold(ctx context.Context, pod podnet.Pod, consumer peer.ID) error
 	}
 }
 
-// waiting takes those who wait; each is owed an answer.
+// waiting takes the waiting Holds; each has to be answered.
 func (h *Held) waiting() []wait {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,7 +81,7 @@ func (h *Held) waiting() []wait {
 	return out
 }
 
-// answer tells them how the pass went that began after they were taken.
+// answer sends them the result of a pass that began after they were taken.
 func (h *Held) answer(waits []wait, err error) {
 	for _, w := range waits {
 		h.mu.Lock()
@@ -97,9 +95,8 @@ func (h *Held) answer(waits []wait, err error) {
 	}
 }
 
-// guests are the pods in twins, and whoever was one or is about to be one, by interface.
-// An address is the newest one's that has it; an older one has none then, and sends
-// nothing.
+// guests are the pods in twins, and all that were or will be tenants, by interface. If two have the same address, the
+// newer one has it; the older has none then, and sends nothing.
 func (h *Held) guests(pods []podnet.Pod, twins map[string]peer.ID) []guest {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -134,8 +131,8 @@ func (h *Held) guests(pods []podnet.Pod, twins map[string]peer.ID) []guest {
 	return out
 }
 
-// Has reports whether the address is that of a pod of the consumer on this device, now. The container network alone
-// has made it so: of two pods with one address the newer has it, and one whose interface is gone has none.
+// Has reports whether the address is now that of a pod of the consumer on this device. Only the container network
+// decides that: of two pods with one address the newer has it, and one without an interface has none.
 func (h *Held) Has(consumer peer.ID, at netip.Addr) bool {
 	h.mu.Lock()
 	var veth string
@@ -150,10 +147,10 @@ func (h *Held) Has(consumer peer.ID, at netip.Addr) bool {
 	return newest.order > 0 && newest.Consumer == consumer && !own && h.exists(veth)
 }
 
-// Changed follows Has.
+// Changed reports changes of Has.
 func (h *Held) Changed() (<-chan struct{}, func()) { return h.moved.Changed() }
 
-// know is called with mu held.
+// know: mu is held.
 func (h *Held) know(p podnet.Pod, consumer peer.ID) {
 	g, known := h.byVeth[p.Veth]
 	if !known {
@@ -165,8 +162,8 @@ func (h *Held) know(p podnet.Pod, consumer peer.ID) {
 	h.byVeth[p.Veth] = g
 }
 
-// recall reads which consumer's guest has the interface, by the hand of an earlier
-// supervisor; since then those that start are asked for.
+// recall reads the consumer that an earlier supervisor wrote to the interface; pods that started later have called
+// Hold.
 func (h *Held) recall(veth string) (peer.ID, bool) {
 	if h.recalled {
 		return "", false
@@ -179,8 +176,7 @@ func (h *Held) recall(veth string) (peer.ID, bool) {
 	return peer.ID(id), was
 }
 
-// mark writes the consumer to the interfaces of guests that are held. One that has just
-// gone needs none.
+// mark writes the consumer to the interfaces of tenants; an interface that is just gone needs none.
 func (h *Held) mark(guests []guest) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

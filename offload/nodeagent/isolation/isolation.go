@@ -1,10 +1,10 @@
-// Package isolation keeps pods that run here for other clusters apart: from this cluster's own pods, from the host and
-// its networks, and from pods of other clusters (docs/design/tenancy.md). The engine's NetworkPolicy controller cannot
-// do that: a consumer may bring NetworkPolicies of its own, which can only add to what is allowed. It reads CNI
-// results, namespaces with their consumers, the links, and package elsewhere. It alone writes the nftables tables
-// "rivulet-twins", which decide by address, and on the bridge by sender. Restart: the tables stay, and are restored at
-// once when another program changes them (nft.Keeper). It fails closed: a tenant's network is not finished before Hold
-// has returned; problems are those of the part "isolation of guests".
+// Package isolation separates the pods that run here for each other cluster from this cluster's own pods, from the host
+// and its networks, and from the pods of further clusters (docs/design/tenancy.md). The engine's NetworkPolicy
+// controller cannot: a consumer may have NetworkPolicies of its own, and these only add to what is allowed. It reads
+// CNI results, namespaces with their consumers, the links, and package elsewhere. It alone writes the nftables tables
+// "rivulet-twins", which filter by address, and on the bridge by sender. Restart: the tables stay, and are restored at
+// once when another program changes them (nft.Keeper). Failure: closed, since a tenant's network is not completed
+// before Hold has returned; problems are those of the part "isolation of guests".
 package isolation
 
 import (
@@ -28,13 +28,12 @@ import (
 	"rivulet/offload/nodeagent/podnet"
 )
 
-// checkEvery is how often networks of the host that have come are seen, and what has failed is
-// tried again.
+// checkEvery is the interval in which new networks of the host are detected, and failures retried.
 const checkEvery = 15 * time.Second
 
-// Config is what isolation goes by. All fields but Doors, API and Services are required.
+// Config are the inputs of isolation. All fields but Doors, API and Services are required.
 type Config struct {
-	// Held are the guests that are known.
+	// Held are the tenants.
 	Held *Held
 	// Results is the folder of CNI results.
 	Results string
@@ -42,39 +41,37 @@ type Config struct {
 	Pods netip.Prefix
 	// DNS is the cluster IP of cluster DNS.
 	DNS netip.Addr
-	// Twins gives the consumer of each twin namespace.
+	// Twins returns the consumer of each twin namespace.
 	Twins func() map[string]peer.ID
-	// Endpoints gives the addresses of a consumer's pods on other peers, always in the
-	// same order.
+	// Endpoints returns the addresses of a consumer's pods on other peers, always in the same order.
 	Endpoints func(peer.ID) iter.Seq[netip.Addr]
-	// Services gives the cluster IPs here of a consumer's Services, of a bounded number: where
-	// such a one has no endpoint connections are refused, as they are at home. Nil is none.
+	// Services returns the cluster IPs here of a consumer's Services, of a bounded number: without an endpoint,
+	// connections to them are refused, as at home. Nil is none.
 	Services func(peer.ID) iter.Seq[netip.Addr]
-	// API gives where a consumer on this host has its API server; nil is nowhere. An address
-	// that is not valid is none.
+	// API returns the address of a consumer's API server on this host; not valid, or nil, is none.
 	API func(peer.ID) netip.AddrPort
-	// LAN gives the node ports by which the LAN reaches a consumer's guests, in order; nil is none.
+	// LAN returns the node ports by which the LAN reaches a consumer's tenants, sorted; nil is none.
 	LAN func(peer.ID) []Port
-	// Doors are namespaces of this cluster whose pods, controllers of ingress classes that
-	// are lent, may open connections to guests; nil is none.
+	// Doors are namespaces of this cluster with controllers of lent ingress classes. Their pods may connect to tenants.
+	// Nil is none.
 	Doors func() []string
 	// Links are the peers.
 	Links func() []peer.Link
-	// Networks are the host's own, beside the private ones that are closed anyway.
+	// Networks are the host's own, in addition to the private ones, which are always closed.
 	Networks func() []netip.Prefix
 	// Changed gets a value when any of these may have changed.
 	Changed <-chan struct{}
-	// Report is told after each pass: why guests are not isolated, nil is well, and which
-	// consumers' pods reach less than they should.
+	// Report is called after each pass: why tenants are not isolated (nil: they are), and which consumers' pods reach
+	// less than they should.
 	Report func(err error, less map[peer.ID]error)
 	Log    *slog.Logger
-	// Guard sees what others do to the tables.
+	// Guard detects changes of the tables by other programs.
 	Guard *nft.Guard
 
 	bridged func() bool // for tests
 }
 
-// Run keeps the tables until ctx ends, and leaves them.
+// Run maintains the tables until ctx ends; the tables stay.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.bridged == nil {
 		cfg.bridged = podnet.Bridged
@@ -94,7 +91,7 @@ func Run(ctx context.Context, cfg Config) error {
 		less, err := k.pass()
 		cfg.Held.answer(waiting, err)
 		cfg.Report(err, less)
-		// Changes gather after a pass that took long, but for pods that wait.
+		// Changes are collected after a pass that took long, except for pods that wait.
 		rest := time.After(min(4*time.Since(begun), 2*time.Second))
 		select {
 		case <-ctx.Done():
@@ -129,7 +126,7 @@ type guard struct {
 	lost   map[peer.ID]error
 }
 
-// pass makes the tables what they should be.
+// pass updates the tables.
 func (k *guard) pass() (less map[peer.ID]error, err error) {
 	now, less, err := k.gather()
 	if err != nil {
@@ -160,8 +157,8 @@ func (k *guard) pass() (less map[peer.ID]error, err error) {
 	return less, nil
 }
 
-// cut ends what guests have under way: where the tables were missing it was let through
-// by nobody. What is allowed goes on with its next packet.
+// cut ends the tenants' connections: while the tables were missing nothing filtered them. Allowed ones continue with
+// their next packet.
 func (k *guard) cut(w world) error {
 	flows := flowsOf{}
 	for _, g := range w.Guests {
@@ -170,7 +167,7 @@ func (k *guard) cut(w world) error {
 	return k.end(flows)
 }
 
-// cutPorts ends what came by node ports that are closed now.
+// cutPorts ends connections by node ports that are closed now.
 func (k *guard) cutPorts(before, now world) error {
 	closed := flowsBy{}
 	for _, c := range before.Consumers {
@@ -224,7 +221,7 @@ type Port struct {
 	Number   uint16
 }
 
-// flowsBy matches connections that somebody has led on from node ports.
+// flowsBy matches connections that were forwarded from node ports.
 type flowsBy map[Port]bool
 
 func (f flowsBy) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {

@@ -22,26 +22,25 @@ const Table = nft.Isolation
 
 const priority = -4 // before the filters of others
 
-// tables are what stands in the kernel.
+// tables are the kernel's tables.
 type tables struct {
 	*nft.Tables
-	written map[string]nft.Set // the sets of consumers that stand, by name
+	written map[string]nft.Set // the present sets of consumers, by name
 }
 
 func newTables(keeper *nft.Guard) *tables {
 	return &tables{Tables: keeper.Tables(Table, nftables.TableFamilyIPv4, nftables.TableFamilyBridge)}
 }
 
-// there reports whether both tables stand, whoever made them.
+// there reports whether both tables exist, whoever made them.
 func (k *tables) there() bool {
 	n, err := nft.Stand(k.NetNS, k.Name, k.Families...)
 	return err == nil && n == len(k.Families)
 }
 
-// build makes the tables hold w. All but endpoints is one transaction for each table,
-// with nothing in it that a consumer wrote; the endpoints of each consumer are one more, and
-// so are its Services. One that fails is in lost, and that set stays as it was: what the
-// consumer reaches is less, never more.
+// build writes w into the tables. Everything but endpoints is one transaction for each table, with no data from
+// consumers in it; the endpoints of each consumer are a further one, and so are its Services. A failed one is in lost,
+// and its set stays unchanged: the consumer reaches less, never more.
 func (k *tables) build(w world) (lost map[peer.ID]error, err error) {
 	if len(w.Guests) == 0 {
 		k.written = nil
@@ -60,7 +59,7 @@ func (k *tables) build(w world) (lost map[peer.ID]error, err error) {
 		}
 	}
 	if !k.Known() {
-		// All at once where that works, so that nothing is missing in between.
+		// All at once if possible, so that nothing is missing in between.
 		if _, err := k.Apply(write(w, all)); err == nil {
 			k.written = all
 			return nil, nil
@@ -129,17 +128,16 @@ var portType = nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeI
 // senderType is a port of the bridge, the MAC address and the IPv4 address of a sender.
 var senderType = nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEtherAddr, nftables.TypeIPAddr)
 
-// write puts the world into the two tables' words. The destination is that after
-// Services were resolved; what is under way goes on. Bridged packets come by as well
-// (br_netfilter).
+// write translates the world to the content of the two tables. The destination is that after Services were resolved;
+// established connections continue. Bridged packets pass as well (br_netfilter).
 //
 //	forward  (base)  established: accept; saddr vmap @from ─▶ from-C; daddr vmap @to ─▶ to-C
 //	input    (base)  established: accept; saddr @guests: to cluster DNS accept; saddr vmap @api ─▶ api-C; drop
-//	seen     (nat)   saddr vmap @seen ─▶ seen-C: what C's home calls a pod here becomes that pod
-//	self     (nat)   a guest that has reached itself so: masqueraded, else the answer would never leave it
+//	seen     (nat)   saddr vmap @seen ─▶ seen-C: C's home's address for a pod here becomes that pod's
+//	self     (nat)   a tenant that has reached itself this way: masqueraded, otherwise the answer would never leave it
 //	api-C            to the address and port of C's API server: accept
-//	from-C           to C's guests, endpoints, home, DNS: accept; C's Services: refuse; closed: drop
-//	to-C             from C's guests, endpoints, home, doors: accept; what came by node ports of C's: accept; drop
+//	from-C           to C's tenants, endpoints, home, DNS: accept; C's Services: refuse; closed: drop
+//	to-C             from C's tenants, endpoints, home, doors: accept; from node ports of C's: accept; drop
 func write(w world, told map[string]nft.Set) []nft.Program {
 	decide := nft.Program{Family: nftables.TableFamilyIPv4, Base: decides(w.DNS), Chains: map[string]nft.Chain{}, Sets: map[string]nft.Set{}}
 	all, from, to := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr)
@@ -149,7 +147,7 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 	decide.Sets[seenGuests], decide.Sets[selves], decide.Sets[apiGuests] = seen, self, api
 	decide.Sets[doorPods] = addresses(w.Doors)
 
-	// A chain never changes: its name is of what is in it.
+	// A chain is immutable: its name depends on its content.
 	closed := slices.Concat(ipam.Special4, w.Closed)
 	closedName := named("closed", closed)
 	decide.Chains[closedName] = eachWithin(nft.Destination, closed, nft.Drop)
@@ -172,7 +170,7 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 		decide.Chains[fromName] = func(rule func(...[]expr.Any)) {
 			own(nft.Destination, rule)
 			rule(nft.AddressedTo(w.DNS), nft.Accept)
-			// What is still addressed to a Service has no endpoint, or is not of its ports.
+			// A packet that is still addressed to a Service has no endpoint, or not one of its ports.
 			rule(nft.In(nft.Destination, services), nft.Refuse)
 			rule(nft.Jump(closedName))
 		}
@@ -211,7 +209,7 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 	honest.Sets[guestPorts], honest.Sets[ownAddress] = ports, own
 	for _, g := range w.Guests {
 		ports.Add(nft.InterfaceKey(g.Veth))
-		// One whose addresses are not known sends nothing.
+		// A tenant without known addresses sends nothing.
 		if mac, err := net.ParseMAC(g.MAC); err == nil && len(mac) == 6 && g.Addr.IsValid() {
 			own.Add(append(append(append(nft.InterfaceKey(g.Veth), mac...), 0, 0), g.Addr.AsSlice()...))
 		}
@@ -230,7 +228,7 @@ func decides(dns netip.Addr) func(*nftables.Conn, *nftables.Table) {
 		nft.Rule(c, input, nft.In(nft.Source, allGuests), nft.AddressedTo(dns), nft.Accept)
 		nft.Rule(c, input, verdict(nft.Source, apiGuests))
 		nft.Rule(c, input, nft.In(nft.Source, allGuests), nft.Drop)
-		// Before kube-proxy's, which knows nothing of these addresses.
+		// Before kube-proxy's, which does not have these addresses.
 		nat := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
 			return c.AddChain(&nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: nftables.ChainPriorityRef(priority)})
 		}
@@ -244,11 +242,11 @@ func decides(dns netip.Addr) func(*nftables.Conn, *nftables.Table) {
 	}
 }
 
-// keepsHonest writes the bridge's rules: who sends what from which port.
+// keepsHonest writes the bridge's rules: which sender addresses are allowed at which port.
 func keepsHonest(c *nftables.Conn, t *nftables.Table) {
 	chain := nft.Base(c, t, "own", nftables.ChainHookPrerouting, -300)
 	port := &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}
-	// A sender is put together in registers 1 (the name), 12 (MAC) and 14 (address).
+	// A sender is composed in registers 1 (the name), 12 (MAC) and 14 (address).
 	sender := func(address uint32) []expr.Any {
 		return []expr.Any{port, &expr.Payload{DestRegister: 12, Base: expr.PayloadBaseLLHeader, Offset: 6, Len: 6},
 			&expr.Payload{DestRegister: 14, Base: expr.PayloadBaseNetworkHeader, Offset: address, Len: 4}, &expr.Lookup{SourceRegister: 1, SetName: ownAddress}}
@@ -259,7 +257,7 @@ func keepsHonest(c *nftables.Conn, t *nftables.Table) {
 	nft.Rule(c, chain, nft.Drop)
 }
 
-// addressedToPort is what the sender addressed to a port of the set, wherever kube-proxy has sent it.
+// addressedToPort matches the sender's original destination port, before kube-proxy's translation.
 func addressedToPort(set string) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
@@ -292,7 +290,7 @@ func addresses(all []netip.Addr) nft.Set {
 	return s
 }
 
-// named is a name that nothing else has that differs in what.
+// named is a name that is unique for what.
 func named(prefix string, what ...any) string {
 	sum := sha256.Sum256(fmt.Append(nil, what...))
 	return fmt.Sprintf("%s-%x", prefix, sum[:8])

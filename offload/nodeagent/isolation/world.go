@@ -11,19 +11,19 @@ import (
 	"rivulet/offload/nodeagent/podnet"
 )
 
-// Bounds of a consumer: how many addresses on other peers its pods here reach by its
-// Services, and how many addresses of its EndpointSlices are looked at for them.
+// Bounds of a consumer: how many addresses on other peers its pods here reach by its Services, and how many addresses
+// of its EndpointSlices are read for them.
 const (
 	maxEndpoints = 1000
 	maxNamed     = 20 * maxEndpoints
 )
 
-// world is what the tables are made from.
+// world is the input of the tables.
 type world struct {
 	Guests []guest
-	// Consumers are those of the guests, in order.
+	// Consumers are those with tenants, sorted.
 	Consumers []consumer
-	// Doors are pods of this cluster that may open connections to guests.
+	// Doors are pods of this cluster that may connect to tenants.
 	Doors []netip.Addr
 	// Closed are networks of the host.
 	Closed []netip.Prefix
@@ -31,7 +31,7 @@ type world struct {
 	Pods   netip.Prefix // of this cluster
 }
 
-// guest is a pod that runs here for another cluster.
+// guest is a pod that runs here for another cluster: a tenant.
 type guest struct {
 	Addr      netip.Addr
 	Veth, MAC string
@@ -41,17 +41,16 @@ type guest struct {
 type consumer struct {
 	ID   peer.ID
 	Home netip.Prefix // invalid without a link
-	// Seen is how the home sees this cluster's pods; invalid where that means other pods here.
+	// Seen is how the home sees this cluster's pods; invalid if that prefix has other pods here.
 	Seen      netip.Prefix
 	Guests    []netip.Addr
 	Endpoints []netip.Addr
 	Services  []netip.Addr   // cluster IPs here
 	LAN       []Port         // node ports that lead to its guests
-	API       netip.AddrPort // on this host; invalid where its API server is elsewhere
+	API       netip.AddrPort // on this host; invalid if its API server is elsewhere
 }
 
-// gather reads the world. Nothing in it depends on an order of maps. less has the
-// consumers that name more than their bound.
+// gather collects the world. It does not depend on the order of maps. less are the consumers above their bound.
 func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 	pods, err := podnet.Read(cfg.Results, cfg.Held.exists)
 	if err != nil {
@@ -61,7 +60,7 @@ func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 	less = map[peer.ID]error{}
 	w = world{DNS: cfg.DNS, Pods: cfg.Pods, Guests: cfg.Held.guests(pods, twins)}
 	if len(w.Guests) == 0 {
-		return world{}, less, nil // nothing to hold, whatever else changes
+		return world{}, less, nil // without tenants other changes do not matter
 	}
 	home, seen := map[peer.ID]netip.Prefix{}, map[peer.ID]netip.Prefix{}
 	links := cfg.Links()
@@ -109,15 +108,14 @@ func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		w.Consumers = append(w.Consumers, *byID[id])
 	}
-	w.Closed = slices.DeleteFunc(cfg.Networks(), func(p netip.Prefix) bool { return !p.Addr().Is4() }) // guests have no other
+	w.Closed = slices.DeleteFunc(cfg.Networks(), func(p netip.Prefix) bool { return !p.Addr().Is4() }) // tenants have IPv4 only
 	slices.SortFunc(w.Closed, netip.Prefix.Compare)
 	w.Closed = slices.Compact(w.Closed)
 	return w, less, nil
 }
 
-// elsewhere are the endpoints that count: those on other peers. Whoever names an
-// address here, or of the host, gains nothing by it. whole is false when there are more
-// than the bounds.
+// elsewhere are the accepted endpoints: those on other peers. An address of this cluster or of the host is not
+// accepted, since a consumer could name any. whole is false if there are more than the bounds.
 func elsewhere(named iter.Seq[netip.Addr], consumer peer.ID, home map[peer.ID]netip.Prefix) (out []netip.Addr, whole bool) {
 	found := map[netip.Addr]bool{}
 	n := 0

@@ -1,8 +1,8 @@
-// Package peerrules keeps the rules by which other clusters' packets reach pods of this one (docs/design/reach.md;
-// fabric/reach has the table). It reads where pods of this cluster run, as far as their statuses and the peers' offers
-// tell, CNI results, twins, links and what is opened. It alone fills the table, and gives the offers which tenants each
-// consumer has here. Restart: what stands in the table for a peer stays until that peer's pods are known again.
-// Failure: the table stays as it is, with a problem of the part "reach".
+// Package peerrules computes the rules by which other clusters' packets reach pods of this one (docs/design/reach.md;
+// fabric/reach has the table). It reads where pods of this cluster run, by their statuses and the peers' offers, CNI
+// results, twins, links and what is opened. It alone fills the table, and supplies the offers with the tenants of each
+// consumer. Restart: a peer's part of the table stays until that peer's pods are loaded. Failure: the table stays
+// unchanged, with a problem of the part "reach".
 package peerrules
 
 import (
@@ -24,40 +24,40 @@ import (
 )
 
 const (
-	// checkEvery is how often the results of the container network are read in any case.
+	// checkEvery is the longest interval of reads of CNI results.
 	checkEvery = 15 * time.Second
-	// pause is the least time between two passes: pods come in crowds.
+	// pause is the least time between two passes: pods come in bursts.
 	pause = 20 * time.Millisecond
-	// perPod is how many addresses count for each pod of this cluster at a peer: one that is
-	// replaced has two for a while.
+	// perPod is how many addresses count for each pod of this cluster at a peer: one that is being replaced has two for
+	// a while.
 	perPod = 2
 )
 
-// Config is what Run goes by. All fields are required.
+// Config are the inputs of Run. All fields are required.
 type Config struct {
 	// Interface is the tunnel's, Own its address.
 	Interface string
 	Own       netip.Addr
 	// Results is the folder of CNI results.
 	Results string
-	// Twins gives the consumer of each twin namespace.
+	// Twins returns the consumer of each twin namespace.
 	Twins func() map[string]peer.ID
-	// Peers are those that there is a link to.
+	// Peers are those with a link.
 	Peers func() []Peer
-	// Whole are prefixes in which all is ours: gateways of external targets.
+	// Whole are prefixes in which every address is this cluster's: gateways of external targets.
 	Whole func() []netip.Prefix
 	// Open is what the owner has opened.
 	Open func() []table.Grant
-	// Tenants is told the addresses of each consumer's pods here whenever they change.
+	// Tenants is called with the addresses of each consumer's pods here whenever they change.
 	Tenants func(map[peer.ID][]netip.Addr)
-	// Ours is told where this cluster's pods are at peers, after each pass.
+	// Ours is called with the addresses of this cluster's pods at peers, after each pass.
 	Ours func(map[peer.ID][]netip.Addr)
 	// Changed gets a value when any of these may have changed.
 	Changed <-chan struct{}
-	// Report is told after each pass; nil is well.
+	// Report is called after each pass; nil is success.
 	Report func(error)
 	Log    *slog.Logger
-	// Guard sees what others do to the table.
+	// Guard detects changes of the table by other programs.
 	Guard *nft.Guard
 
 	exists func(veth string) bool // for tests
@@ -66,21 +66,19 @@ type Config struct {
 // Peer is one peer and the pods of this cluster there.
 type Peer struct {
 	ID peer.ID
-	// Prefix is that in which this cluster sees the peer's pods, Control the peer's own
-	// address in it.
+	// Prefix is that of the peer's pods in this cluster's view, Control the peer's own address in it.
 	Prefix  netip.Prefix
 	Control netip.Addr
-	// Pods counts pods of this cluster that were sent there and have not finished.
+	// Pods is the number of unfinished pods of this cluster that were sent there.
 	Pods int
-	// Seen are the addresses of these by their statuses, Advertised those by the peer's offers, which
-	// come sooner. Known is false until both were heard in this run.
+	// Seen are their addresses by their statuses, Advertised those by the peer's offers, which come sooner. Known is
+	// false until both were received in this run.
 	Seen, Advertised []netip.Addr
 	Known            bool
 }
 
-// ours are the addresses of pods of this cluster at the peer. before are those of the last
-// table. However many the peer tells of, no more count than pods may have there, and none
-// that is not the peer's to give.
+// ours are the addresses of pods of this cluster at the peer. before are those of the last table. Of the advertised
+// addresses no more count than pods may have there, and only those in the peer's prefix.
 func (p Peer) ours(before []netip.Addr) []netip.Addr {
 	lists := [][]netip.Addr{p.Seen, p.Advertised}
 	if !p.Known {
@@ -88,7 +86,7 @@ func (p Peer) ours(before []netip.Addr) []netip.Addr {
 	}
 	most := perPod * p.Pods
 	if !p.Known {
-		most = max(most, len(before)) // that many were counted by who set them
+		most = max(most, len(before)) // that many were counted when it was written
 	}
 	all := map[netip.Addr]bool{}
 	for _, list := range lists {
@@ -101,7 +99,7 @@ func (p Peer) ours(before []netip.Addr) []netip.Addr {
 	return slices.SortedFunc(maps.Keys(all), netip.Addr.Compare)
 }
 
-// Run keeps the table until ctx ends, and leaves it.
+// Run maintains the table until ctx ends; the table stays.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.exists == nil {
 		cfg.exists = podnet.Exists
@@ -120,7 +118,7 @@ func Run(ctx context.Context, cfg Config) error {
 	for {
 		files.Check()
 		cfg.Report(k.pass())
-		if !changes.Wait(ctx, pause) { // pods come in crowds
+		if !changes.Wait(ctx, pause) { // pods come in bursts
 			return ctx.Err()
 		}
 		select {
@@ -152,13 +150,13 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 }
 
-// guard is what is kept between passes.
+// guard is the state between passes.
 type guard struct {
 	Config
 	table   *nft.Tables
-	stale   bool // pods has to be read anew
+	stale   bool // pods have to be read again
 	pods    []podnet.Pod
-	tenants map[peer.ID][]netip.Addr // as told last
+	tenants map[peer.ID][]netip.Addr // as reported last
 	before  []netip.Addr             // Ours of the last table
 	last    table.Rules
 }
@@ -186,7 +184,7 @@ func (k *guard) pass() error {
 	return failed
 }
 
-// rules are those of now. Nothing in them depends on an order of maps.
+// rules are the current rules. They do not depend on the order of maps.
 func (k *guard) rules() table.Rules {
 	r := table.Rules{Interface: k.Interface, Own: k.Own, Whole: k.Whole(), Open: k.Open()}
 	of := map[peer.ID][]netip.Addr{}

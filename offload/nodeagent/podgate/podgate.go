@@ -1,8 +1,8 @@
-// Package podgate lets the supervisor decide on a pod's network before the pod has it: the CNI plugin sends
-// {"namespace", "addr", "veth", "mac"} when the network is made, before the pod's first process starts, and refuses the
-// pod if the answer {"refused": ""} has a reason or does not come. Both ends are root's, on a Unix socket in the
-// runtime folder, one question to a connection. Serve alone writes the socket. A client waits for a supervisor that is
-// starting, and tries again when that ends early.
+// Package podgate lets the supervisor decide on a pod's network before the pod has it. The CNI plugin sends
+// {"namespace", "addr", "veth", "mac"} after the network is made and before the pod's first process starts. It refuses
+// the pod if the answer {"refused": ""} has a reason or does not come. Both ends run as root, on a Unix socket in the
+// runtime folder, with one request per connection. Serve alone writes the socket. Restart: a client waits for a
+// supervisor that is starting, and retries if that ends early.
 package podgate
 
 import (
@@ -21,24 +21,24 @@ import (
 	"rivulet/offload/nodeagent/podnet"
 )
 
-// Env names the socket to the CNI plugin where it is not DefaultSocket.
+// Env has the socket for the CNI plugin if it is not DefaultSocket.
 const Env, DefaultSocket = "RIVULET_PODGATE", "/run/rivulet/pods.sock"
 
-// Nobody, in place of a socket, is for an engine that somebody runs without a
-// supervisor: no pods of other clusters run there. The supervisor sets Env for its own.
+// Nobody, in place of a socket, is for an engine without a supervisor: no pods of other clusters run there. The
+// supervisor sets Env for its own.
 const Nobody = "none"
 
 // Socket is the path under a runtime folder.
 func Socket(runDir string) string { return filepath.Join(runDir, "pods.sock") }
 
-// limit bounds a question and an answer, bytes.
+// limit bounds a request and an answer, in bytes.
 const limit = 64 << 10
 
 type answer struct {
 	Refused string `json:"refused"`
 }
 
-// refusal is an answer that is final.
+// refusal is a final answer.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
@@ -70,7 +70,7 @@ func request(ctx context.Context, socket string, pod podnet.Pod) error {
 	if err := json.NewEncoder(c).Encode(pod); err != nil {
 		return err
 	}
-	// An answer without the field is none.
+	// An answer without the field is invalid.
 	var a struct{ Refused *string }
 	if err := json.NewDecoder(io.LimitReader(c, limit)).Decode(&a); err != nil {
 		return err
@@ -84,8 +84,8 @@ func request(ctx context.Context, socket string, pod podnet.Pod) error {
 	return nil
 }
 
-// Serve answers with decide until ctx ends; the context of decide ends with the asker's
-// connection. ready is called once it listens.
+// Serve answers with decide until ctx ends; the context of decide ends with the client's connection. ready is called
+// once it listens.
 func Serve(ctx context.Context, socket string, decide func(context.Context, podnet.Pod) error, ready func()) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return fmt.Errorf("podgate: %w", err)
@@ -126,14 +126,14 @@ func serve(ctx context.Context, c net.Conn, decide func(context.Context, podnet.
 		return
 	}
 	_ = c.SetReadDeadline(time.Time{})
-	go func() { // the asker writes nothing more: this returns when it has gone
+	go func() { // the client writes nothing more: this returns when it has gone
 		_, _ = c.Read(make([]byte, 1))
 		stop()
 	}()
 	var a answer
 	if err := decide(ctx, pod); err != nil {
 		if ctx.Err() != nil {
-			return // an end in the middle is no refusal: the asker asks again
+			return // an early end is no refusal: the client retries
 		}
 		a.Refused = err.Error()
 	}

@@ -1,8 +1,6 @@
-// Package podmemory reads how much memory the pods of this node hold, out of their cgroups.
-//
-// It reads files of the kernel whenever it is called, of either version of cgroups and of
-// either driver of the kubelet. It writes nothing and keeps nothing. A pod that is not on
-// this node, or has ended, has no cgroup: that is fs.ErrNotExist.
+// Package podmemory reads the memory of this node's pods from their cgroups. It reads files of the kernel in every
+// call, of either version of cgroups and either cgroup driver of the kubelet. It writes nothing and has no state. A pod
+// that is not on this node, or has ended, has no cgroup: fs.ErrNotExist.
 package podmemory
 
 import (
@@ -19,11 +17,10 @@ import (
 // Reader reads the cgroups that are mounted at Root, and Meminfo, which is /proc/meminfo.
 type Reader struct{ Root, Meminfo string }
 
-// Here reads what is of this machine.
+// Here reads this machine.
 var Here = Reader{"/sys/fs/cgroup", "/proc/meminfo"}
 
-// Available is what the machine has left for anybody, cached files included, bytes; false if
-// the kernel does not say.
+// Available is the machine's available memory in bytes, cached files included; false if the kernel does not report it.
 func (r Reader) Available() (int64, bool) {
 	raw, err := os.ReadFile(r.Meminfo)
 	if err != nil {
@@ -37,15 +34,14 @@ func (r Reader) Available() (int64, bool) {
 	return 0, false
 }
 
-// Charged is what the kernel counts for a pod, bytes: what it holds and the files that are
-// cached for it.
+// Charged is what the kernel accounts to a pod, in bytes: its memory and the files that are cached for it.
 func (r Reader) Charged(pod types.UID) (int64, error) {
 	charged, _, err := r.charged(pod)
 	return charged, err
 }
 
-// Held is what the pod keeps from others, bytes: Charged without cached files, which the
-// kernel drops when somebody needs the memory. Files in memory (tmpfs) are held.
+// Held is the memory in bytes that others cannot get while the pod has it: Charged without cached files, which the
+// kernel drops under pressure. Files in memory (tmpfs) are included.
 func (r Reader) Held(pod types.UID) (int64, error) {
 	charged, dir, err := r.charged(pod)
 	if err != nil {
@@ -85,8 +81,8 @@ func (r Reader) charged(pod types.UID) (bytes int64, dir string, err error) {
 	return 0, "", fmt.Errorf("memory of pod %s: %w", pod, fs.ErrNotExist)
 }
 
-// folders are where the kubelet may have made the pod's cgroup: by its class, its driver
-// (plain folders, or slices of systemd) and the version.
+// folders are the possible locations of the pod's cgroup: by its class, the driver (plain folders, or slices of
+// systemd) and the version.
 func (r Reader) folders(pod types.UID) (out []string) {
 	slice := strings.ReplaceAll(string(pod), "-", "_")
 	for _, root := range []string{r.Root, filepath.Join(r.Root, "memory")} {

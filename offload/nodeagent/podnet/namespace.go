@@ -9,13 +9,13 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// ErrGone says that there is no such interface any more, or nothing at its other end.
+// ErrGone: the interface is gone, or its other end.
 var ErrGone = errors.New("podnet: the pod's network has gone")
 
-// namespaces is where containerd keeps the network namespaces of pods.
+// namespaces is where containerd stores the network namespaces of pods.
 const namespaces = "/var/run/netns"
 
-// Namespace opens the network namespace in which the other end of veth is.
+// Namespace opens the network namespace of the other end of veth.
 func Namespace(veth string) (*os.File, error) {
 	l, err := netlink.LinkByName(veth)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -31,7 +31,7 @@ func Namespace(veth string) (*os.File, error) {
 	for _, e := range entries {
 		f, err := os.Open(filepath.Join(namespaces, e.Name()))
 		if err != nil {
-			continue // it has just gone
+			continue // just gone
 		}
 		if id, err := netlink.GetNetNsIdByFd(int(f.Fd())); err == nil && id >= 0 && id == l.Attrs().NetNsID {
 			return f, nil

@@ -1,7 +1,7 @@
-// Package podnet lists what the container network has made for the pods of this device: address, interface and MAC of
-// each, with the pod's name, before the pod's first process starts. It reads the results that libcni keeps in a folder,
-// one file for each interface of each pod, and writes nothing. Nothing is kept: every call reads anew. A file that is
-// no result, or half written, is left out and read again when it has changed.
+// Package podnet lists the networks of this device's pods: address, interface and MAC of each, with the pod's name,
+// before the pod's first process starts. It reads libcni's results in a folder, one file for each interface of each
+// pod, in every call. It writes nothing and has no state. A file that is no result, or incomplete, is left out and read
+// again after it has changed.
 package podnet
 
 import (
@@ -21,30 +21,28 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Pod is what the container network has made for one pod.
+// Pod is the network of one pod.
 type Pod struct {
 	Namespace, Name, UID string
 	Addr                 netip.Addr // IPv4
 	Veth                 string     // the host's end
-	MAC                  string     // of the pod's end; "" if it is not known
+	MAC                  string     // of the pod's end; "" if unknown
 	made                 time.Time
 }
 
-// NoPod begins the names of interfaces on the bridge that are no pods'.
+// NoPod is the prefix of interfaces on the bridge that are not of pods.
 const NoPod = "vethriv"
 
-// Exists reports whether this device has the interface.
 func Exists(veth string) bool { _, err := netlink.LinkByName(veth); return err == nil }
 
-// Bridged reports whether the IPv4 rules see packets between two pods of this device.
+// Bridged reports whether packets between two pods of this device pass the IPv4 rules.
 func Bridged() bool {
 	text, err := os.ReadFile("/proc/sys/net/bridge/bridge-nf-call-iptables")
 	return err == nil && strings.TrimSpace(string(text)) == "1"
 }
 
-// Read returns the pods in a folder of results, by address. Files outlive pods when the
-// power goes: one whose interface is gone is none, and of two with one address the newer
-// is right. No folder is no pods.
+// Read returns the pods in a folder of results, by address. Files outlive pods after a power cut: one without its
+// interface is ignored, and of two with one address the newer is valid. Without a folder there are no pods.
 func Read(dir string, exists func(veth string) bool) ([]Pod, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -57,7 +55,7 @@ func Read(dir string, exists func(veth string) bool) ([]Pod, error) {
 	for _, e := range entries {
 		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if err != nil {
-			continue // it has just gone
+			continue // just gone
 		}
 		p, ok := parse(text)
 		if !ok {
@@ -93,8 +91,7 @@ func parse(text []byte) (Pod, bool) {
 	return Made(args, file.Result)
 }
 
-// Made is the pod of the arguments of a CNI plugin (K8S_POD_NAMESPACE and so on) and of
-// its result; false is none.
+// Made is the pod of the arguments of a CNI plugin (K8S_POD_NAMESPACE and so on) and of its result; false is none.
 func Made(args map[string]string, result []byte) (Pod, bool) {
 	var r struct {
 		Interfaces []struct{ Name, Mac, Sandbox string }
@@ -123,39 +120,37 @@ func Made(args map[string]string, result []byte) (Pod, bool) {
 	return p, p.Namespace != "" && p.Addr.IsValid() && p.Veth != "" && len(p.Veth) < 16
 }
 
-// Watch tells when Read may answer differently.
+// Watch reports when the result of Read may have changed.
 type Watch struct {
 	dir   string
 	files *fsnotify.Watcher
 	there bool
 }
 
-// NewWatch follows a folder, and makes it as libcni would: it comes with the first pod, and
-// that one would not be noticed.
+// NewWatch watches a folder, and makes it like libcni would: it would otherwise be made with the first pod, whose file
+// would be missed.
 func NewWatch(dir string) (*Watch, error) {
 	files, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, fmt.Errorf("podnet: watch %s: %w; raise fs.inotify.max_user_instances", dir, err)
 	}
-	_ = os.MkdirAll(dir, 0o700) // Look tries again
+	_ = os.MkdirAll(dir, 0o700) // Check retries
 	w := &Watch{dir: dir, files: files}
 	w.Check()
 	return w, nil
 }
 
-// Check has to be called from time to time: the folder comes with the first pod.
+// Check has to be called regularly: the folder may be made with the first pod.
 func (w *Watch) Check() {
 	if !w.there {
 		w.there = w.files.Add(w.dir) == nil
 	}
 }
 
-// Events gets a value for each change, some of which make no difference. It is closed
-// when the watch has ended.
+// Events gets a value for each change, also for irrelevant ones. It is closed when the watch has ended.
 func (w *Watch) Events() <-chan fsnotify.Event { return w.files.Events }
 
-// Errors gets what the watch has met; reading again is all that helps.
+// Errors gets the errors of the watch; the only remedy is to read again.
 func (w *Watch) Errors() <-chan error { return w.files.Errors }
 
-// Close ends the watch.
 func (w *Watch) Close() { _ = w.files.Close() }

@@ -1,8 +1,7 @@
-// Package resets ends TCP connections whose other end is not there any more under the address that they were opened to:
-// of a peer's prefix that was given up. It reads connection tracking, which has both ends of a connection through a
-// Service, and the sockets of the pods of this device and of the device itself, and ends sockets as `ss -K` does: their
-// programs get an error at once, what is at the other end a reset. Nothing is kept. Where the kernel lacks
-// INET_DIAG_DESTROY it returns an error, and such connections end by their own deadlines.
+// Package resets ends TCP connections with a lost peer address: in a prefix that a peer had and has given up. It reads
+// connection tracking, which has both ends of a connection through a Service, and the sockets of this device and its
+// pods. It ends sockets like `ss -K`: their programs get an error at once, the other end a reset. It has no state.
+// Failure: without INET_DIAG_DESTROY in the kernel it returns an error, and such connections end by their own timeouts.
 package resets
 
 import (
@@ -20,12 +19,11 @@ import (
 	"rivulet/offload/nodeagent/podnet"
 )
 
-// ports are the two of a connection, its own first, as the end has them: kube-proxy changes neither
-// of a client, and Sockets are found by them in one network namespace.
+// ports are the two of a connection, the local one first, from the view of its end: kube-proxy changes neither of a
+// client, so Sockets finds it by them in one network namespace.
 type ports [2]uint16
 
-// Prefixes ends all connections of this device and its pods that have an end in one of the prefixes, and
-// returns how many.
+// Prefixes ends all connections of this device and its pods with an end in one of the prefixes, and returns how many.
 func Prefixes(pods []podnet.Pod, gone []netip.Prefix) (int, error) {
 	return prefixes(pods, gone, podnet.Namespace)
 }
@@ -88,7 +86,7 @@ func Sockets(ns netns.NsHandle, match func(local, remote netip.AddrPort) bool) (
 	}
 	defer h.Close()
 	var failed error
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} { // a socket of the latter may have IPv4 addresses
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} { // IPv6 sockets may have IPv4 addresses
 		all, err := h.SocketDiagTCP(family)
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return ended, fault(err)
@@ -101,7 +99,7 @@ func Sockets(ns netns.NsHandle, match func(local, remote netip.AddrPort) bool) (
 			err := h.SocketDestroy(net.TCPAddrFromAddrPort(local), net.TCPAddrFromAddrPort(remote))
 			if err == nil {
 				ended++
-			} else if !errors.Is(err, unix.ENOENT) { // it has just ended
+			} else if !errors.Is(err, unix.ENOENT) { // just ended
 				failed = errors.Join(failed, err)
 			}
 		}

@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Tag stands for a consumer in the names of its images.
+// Tag identifies a consumer in the names of its images.
 func Tag(consumer string) string {
 	id := sha256.Sum256([]byte(consumer))
 	return hex.EncodeToString(id[:6])
 }
 
-// errNoHome says that home does not give the image.
+// errNoHome: home does not serve the image.
 var errNoHome = errors.New("its home does not give it")
 
-// object is something of an image that containerd asks for.
+// object is a part of an image in a request of containerd.
 type object struct {
 	consumer, host, repository string
 	kind, ref                  string // manifests or blobs, a tag or a digest
@@ -27,8 +27,8 @@ type object struct {
 func (o object) image() string { return o.consumer + "/" + o.host + "/" + o.repository }
 func (o object) tag() bool     { return o.kind == "manifests" && !strings.Contains(o.ref, ":") }
 
-// requestHome asks the consumer's home. With imported it gives only an image that no registry
-// has given to it: another of the same name in a registry is not what the pod means.
+// requestHome requests an object from the consumer's home. With imported it gets only an image without a registry at
+// home: an image of the same name in a registry is a different one.
 func (r *Relay) requestHome(in *http.Request, o object, imported bool) (*http.Response, error) {
 	if r.cfg.Home == nil {
 		return nil, errNoHome
@@ -65,8 +65,8 @@ func (r *Relay) requestHome(in *http.Request, o object, imported bool) (*http.Re
 	return resp, nil
 }
 
-// first asks home before any registry: for what it has begun to give, and by a tag for what
-// was imported there.
+// first tries home before any registry: for images that it has begun to serve, and by tag for images that were imported
+// there.
 func (r *Relay) first(in *http.Request, o object) (*http.Response, error) {
 	r.mu.Lock()
 	gave := r.gave[o.image()]

@@ -21,14 +21,13 @@ import (
 	"rivulet/fabric/ipam"
 )
 
-// connecting bounds the time until a proxy has connected.
+// connecting bounds the time to connect to a proxy.
 const connecting = 30 * time.Second
 
 var errNotPublic = errors.New("images are fetched for other clusters from public addresses only")
 
-// dialPublic connects to a public address of a host. Through a proxy it is looked up here, and the
-// proxy is given the address that was judged: under the name the proxy may find another, which
-// the name's owner chooses. TLS goes through to the host.
+// dialPublic connects to a public address of a host. With a proxy the name is resolved here, and the proxy gets the
+// checked address: by the name it might reach another, chosen by the name's owner. TLS is end to end.
 func (r *Relay) dialPublic(ctx context.Context, network, addr string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -59,18 +58,18 @@ func (r *Relay) dialPublic(ctx context.Context, network, addr string) (net.Conn,
 	if len(found) == 0 {
 		return nil, errNotPublic
 	}
-	slices.SortStableFunc(found, func(a, b netip.Addr) int { return a.Unmap().BitLen() - b.Unmap().BitLen() }) // proxies know IPv4
+	slices.SortStableFunc(found, func(a, b netip.Addr) int { return a.Unmap().BitLen() - b.Unmap().BitLen() }) // every proxy supports IPv4
 	ctx, cancel := context.WithTimeout(ctx, connecting)
 	defer cancel()
 	return through(ctx, via, net.JoinHostPort(found[0].Unmap().String(), port))
 }
 
-// isPublic reports whether an address is one of the Internet and of none of this device's networks.
+// isPublic reports whether an address is on the Internet and in none of this device's networks.
 func (r *Relay) isPublic(a netip.Addr) bool {
 	return ipam.Public(a, r.cfg.Networks()...)
 }
 
-// through connects to an address by a proxy. ctx bounds the connecting only.
+// through connects to an address by a proxy. ctx bounds only the connecting.
 func through(ctx context.Context, via *url.URL, addr string) (net.Conn, error) {
 	ports := map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
 	if ports[via.Scheme] == "" {

@@ -17,10 +17,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// endpoint is where the images of a registry are asked for.
+// endpoint is a location of a registry's images.
 type endpoint struct {
 	base         string // URL up to the repository
-	own          bool   // the owner has set it up
+	own          bool   // configured by the owner
 	tls          *tls.Config
 	rewrite      map[string]string
 	user, secret string
@@ -47,8 +47,8 @@ type registries struct {
 	}
 }
 
-// endpoints are those of a registry's host in order, as k3s tells them to containerd: its
-// mirrors, and the registry itself at last. text is in k3s's form.
+// endpoints are those of a registry's host in order, as k3s configures them in containerd: its mirrors, then the
+// registry itself. text is in k3s's form.
 func endpoints(text, host string) (out []endpoint, err error) {
 	var r registries
 	if err := yaml.Unmarshal([]byte(text), &r); err != nil {
@@ -84,7 +84,7 @@ func endpoints(text, host string) (out []endpoint, err error) {
 	return append(out, e), err
 }
 
-// endpoint applies what the owner has set up for one of the names.
+// endpoint applies the owner's settings for one of the names.
 func (r registries) endpoint(base string, own bool, names ...string) (endpoint, error) {
 	e := endpoint{base: base, own: own}
 	for _, n := range names {
@@ -126,7 +126,7 @@ func (r registries) endpoint(base string, own bool, names ...string) (endpoint, 
 	return e, nil
 }
 
-// transport is that of an endpoint of the owner's, which may have any address.
+// transport is that of an endpoint of the owner, which may have any address.
 func (e endpoint) transport() *http.Transport {
 	t := transport((&net.Dialer{}).DialContext)
 	t.TLSClientConfig = e.tls.Clone()

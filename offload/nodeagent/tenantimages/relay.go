@@ -21,30 +21,29 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 )
 
-// tokenUser is the user name that stands for an identity token in place of a password.
+// tokenUser is the user name of a login by an identity token in place of a password.
 const tokenUser = "<token>"
 
-// RelayConfig is what a Relay needs.
+// RelayConfig are the dependencies of a Relay.
 type RelayConfig struct {
-	// Registries is the owner's settings, in k3s's form; it is read for each request.
+	// Registries are the owner's settings, in k3s's form; read for each request.
 	Registries func() string
-	// Withheld gives the hosts of which nothing is fetched for tenants, "*" for all.
+	// Withheld are the hosts from which nothing is pulled for tenants, "*" for all.
 	Withheld func() []string
 	// Networks are this device's own, which count as private.
 	Networks func() []netip.Prefix
-	// Proxy gives the proxy for a request, nil for none; nil is what the environment names.
+	// Proxy returns the proxy for a request, nil for none; a nil Proxy uses the environment.
 	Proxy func(*http.Request) (*url.URL, error)
-	// Home is how to ask the home of a consumer, by its Tag; false while there is no way, or
-	// it is not wanted. Nil asks none.
+	// Home returns the client for the home of a consumer, by its Tag; false while there is no way, or it is disabled.
+	// Nil uses no home.
 	Home func(tag string) (client *http.Client, base string, ok bool)
-	// Folder is where containerd looks for what it is to know of a registry.
+	// Folder is where containerd reads its configuration of registries.
 	Folder string
 }
 
-// Relay fetches for containerd what tenants' pods ask of registries. It connects to public
-// addresses only, whatever a name resolves to or an answer leads to, and to the endpoints
-// that the owner has set up for a registry. A proxy that the environment names is told
-// addresses, not names: see dialPublic.
+// Relay pulls tenants' images for containerd. It connects to public addresses only, whatever a name or a redirect leads
+// to, and to the endpoints that the owner has configured for a registry. A proxy gets addresses, not names: see
+// dialPublic.
 type Relay struct {
 	cfg    RelayConfig
 	secret string
@@ -53,7 +52,7 @@ type Relay struct {
 
 	mu    sync.Mutex
 	known map[string]docker.Authorizer // by endpoint, repository and login
-	gave  map[string]bool              // images of which homes have given something
+	gave  map[string]bool              // images of which homes have served a part
 }
 
 // NewRelay returns a relay that does not listen yet.
@@ -63,11 +62,11 @@ func NewRelay(cfg RelayConfig) *Relay {
 	}
 	r := &Relay{cfg: cfg, secret: rand.Text(), lookup: net.DefaultResolver.LookupNetIP, known: map[string]docker.Authorizer{}}
 	r.public = transport(r.dialPublic)
-	r.public.Proxy = nil // dialPublic goes by it
+	r.public.Proxy = nil // dialPublic uses it
 	return r
 }
 
-// Serve answers on a loopback address until ctx ends, and tells containerd of it.
+// Serve answers on a loopback address until ctx ends, and configures containerd for it.
 func (r *Relay) Serve(ctx context.Context, ready func()) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -123,8 +122,8 @@ func (r *Relay) handle(w http.ResponseWriter, in *http.Request) {
 	send(w, resp, false)
 }
 
-// registry answers from the object's registry. Where that does not give it, nothing is
-// answered yet: the function that is returned does.
+// registry answers from the object's registry. If that fails nothing is answered yet; the returned function sends the
+// failure.
 func (r *Relay) registry(w http.ResponseWriter, in *http.Request, o object, plainHost string) (refused func()) {
 	refuse := func(text string, code int) func() { return func() { http.Error(w, text, code) } }
 	if withheld := r.cfg.Withheld(); slices.Contains(withheld, "*") || slices.Contains(withheld, plainHost) {
@@ -139,7 +138,7 @@ func (r *Relay) registry(w http.ResponseWriter, in *http.Request, o object, plai
 	err = errors.New("no endpoint")
 	for i, e := range ends {
 		last := i == len(ends)-1
-		if last && login { // a tenant's login is for its registry, not for a mirror of the owner's
+		if last && login { // a tenant's login is for its registry, not for a mirror of the owner
 			e.user, e.secret = user, secret
 		}
 		var resp *http.Response
@@ -158,7 +157,7 @@ func (r *Relay) registry(w http.ResponseWriter, in *http.Request, o object, plai
 	return refuse(err.Error(), http.StatusBadGateway)
 }
 
-// send passes an answer on. With challenge, containerd is to come again with the pod's login.
+// send forwards an answer. With challenge, containerd repeats the request with the pod's login.
 func send(w http.ResponseWriter, resp *http.Response, challenge bool) {
 	defer resp.Body.Close()
 	for _, h := range []string{"Content-Type", "Content-Length", "Content-Range", "Accept-Ranges", "Docker-Content-Digest", "Retry-After"} {
@@ -173,7 +172,7 @@ func send(w http.ResponseWriter, resp *http.Response, challenge bool) {
 	_, _ = io.Copy(w, resp.Body) // containerd checks length and digest
 }
 
-// fetch asks one endpoint, with the tokens that it wants.
+// fetch requests an object from one endpoint, with the tokens that it demands.
 func (r *Relay) fetch(in *http.Request, e endpoint, repository, object string) (*http.Response, error) {
 	transport := r.public
 	if e.own {
@@ -207,7 +206,7 @@ func (r *Relay) fetch(in *http.Request, e endpoint, repository, object string) (
 	}
 }
 
-// authorizer keeps the tokens of an endpoint for a repository and a login.
+// authorizer caches the tokens of an endpoint for a repository and a login.
 func (r *Relay) authorizer(client *http.Client, e endpoint, repository string) docker.Authorizer {
 	key := strings.Join([]string{e.base, repository, e.user, e.secret}, "\n")
 	r.mu.Lock()

@@ -1,9 +1,9 @@
-// Package tenantimages keeps the images of tenants apart from the owner's (docs/design/tenancy.md): it serves the kubelet's
-// image service in front of containerd (Serve), and is the one registry that tenants' images come from (Relay). In
-// containerd they have names below Registry and their consumer, so no tenant uses or replaces images of others, except
-// what is labelled policy.ShareLabel. It reads containerd's images and the settings of registries. It alone writes the
-// socket and, by Hosts, what containerd has of Registry. Restart: names stay in containerd, all else is made anew.
-// Failure: the kubelet has no image service, and containers wait until there is one.
+// Package tenantimages separates tenants' images from the owner's (docs/design/tenancy.md). It serves the kubelet's
+// image service in front of containerd (Serve), and is the only registry of tenants' images (Relay). In containerd
+// their names are below Registry and the consumer, so no tenant uses or replaces images of others, except those
+// labelled policy.ShareLabel. It reads containerd's images and the settings of registries. It alone writes the socket
+// and, by Hosts, containerd's configuration of Registry. Restart: names are in containerd; there is no other state.
+// Failure: the kubelet has no image service, and containers wait until it is back.
 package tenantimages
 
 import (
@@ -30,21 +30,20 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Registry is the registry of all tenants' images in containerd. No name server has it.
+// Registry is the host of all tenants' images in containerd. It does not exist in the DNS.
 const Registry = "tenants.rivulet.invalid"
 
-// Pause is the image that every device brings along, the engine's PauseRef. There is
-// nothing of the owner in it, so tenants may use it.
+// Pause is the image that every device includes, the engine's PauseRef. It has no data of the owner, so tenants may use
+// it.
 const Pause = "rivulet.dev/pause:1"
 
-// maxMessage is the kubelet's own bound of an answer, bytes.
+// maxMessage is the kubelet's own bound of an answer, in bytes.
 const maxMessage = 16 << 20
 
 // Socket is the path under a runtime folder.
 func Socket(runDir string) string { return filepath.Join(runDir, "images.sock") }
 
-// name is what containerd calls the image of a consumer's pod, and plain what it would
-// call the same of this cluster's own.
+// name is containerd's name for the image of a consumer's pod, and plain the name of the same image of this cluster.
 func name(consumer, image string) (of, plain string, err error) {
 	ref, err := reference.ParseDockerRef(image)
 	if err != nil {
@@ -74,8 +73,8 @@ func Run(ctx context.Context, socket, containerd string, cfg RelayConfig, ready 
 	return errors.Join(err, <-ended)
 }
 
-// Serve is the kubelet's image service until ctx ends; containerd is the socket of containerd.
-// ready is called once it listens.
+// Serve is the kubelet's image service until ctx ends; containerd is the socket of containerd. ready is called once it
+// listens.
 func Serve(ctx context.Context, socket, containerd string, ready func()) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return fmt.Errorf("images: %w", err)
@@ -128,9 +127,9 @@ func (s *service) ImageFsInfo(ctx context.Context, r *runtime.ImageFsInfoRequest
 	return s.cri.ImageFsInfo(ctx, r)
 }
 
-// ImageStatus answers that an image is there, to a tenant, if the owner shares it or this
-// consumer has had it fetched. Its ID is then its name, so that what the kubelet notes of
-// who may use an ID does not mix the owner and consumers: they may have the same content.
+// ImageStatus reports an image as present to a tenant if the owner shares it or this consumer has had it pulled. The ID
+// is then its name, so that the kubelet's records of access by ID do not mix the owner and consumers, which may have
+// the same content.
 func (s *service) ImageStatus(ctx context.Context, r *runtime.ImageStatusRequest) (*runtime.ImageStatusResponse, error) {
 	consumer, tenant := r.GetImage().GetAnnotations()[policy.OriginLabel]
 	if !tenant {
@@ -166,7 +165,7 @@ func (s *service) shared(ctx context.Context, image string) (bool, error) {
 	return err == nil && got.GetImage().GetLabels()[policy.ShareLabel] == "true", err
 }
 
-// PullImage fetches a tenant's image through the relay, under its own name.
+// PullImage pulls a tenant's image through the relay, under a name of its own.
 func (s *service) PullImage(ctx context.Context, r *runtime.PullImageRequest) (*runtime.PullImageResponse, error) {
 	consumer, tenant := r.GetImage().GetAnnotations()[policy.OriginLabel]
 	if !tenant {
@@ -181,7 +180,7 @@ func (s *service) PullImage(ctx context.Context, r *runtime.PullImageRequest) (*
 	}
 	r.Image.Image, r.Image.UserSpecifiedImage = of, ""
 	if a := r.Auth; a != nil {
-		a.ServerAddress = "" // the kubelet has found it for this registry, which containerd knows by another name
+		a.ServerAddress = "" // chosen by this registry, which has another name in containerd
 		if a.Username == "" && a.IdentityToken != "" {
 			a.Username, a.Password = tokenUser, a.IdentityToken
 		}
