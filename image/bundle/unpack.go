@@ -102,7 +102,8 @@ func replace(fresh, place string) error {
 	return os.RemoveAll(fresh)
 }
 
-// extract unpacks src to dir, which does not exist yet, verifies it and syncs it.
+// replace moves fresh to place and removes what was there. On a file system that cannot exchange two folders in one
+// step, there is none for a moment.
 func extract(src source, dir string) error {
 	sum := sha256.New()
 	// In pieces, so that 13 MB are not copied.

@@ -59,7 +59,7 @@ var masked = []string{
 	"ldconfig.service", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
 	"fstrim.timer", "modprobe@drm.service", "ssh.socket", "systemd-journal-flush.service",
 	"systemd-growfs-root.service", "systemd-boot-random-seed.service",
-	"getty@.service", "serial-getty@.service", "console-getty.service", // login needs a key, and the screen shows the state
+	"getty@.service", "serial-getty@.service", "console-getty.service", // login needs a key
 	"systemd-bless-boot.service", // the update evaluates a slot; reaching a boot target is not enough
 }
 

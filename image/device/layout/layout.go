@@ -7,7 +7,7 @@ package layout
 
 import "fmt"
 
-// Partitions by number, on GPT and MBR alike.
+// Partitions by number, the same on GPT and MBR.
 const (
 	Boot  = 1
 	RootA = 2
