@@ -9,25 +9,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A pod that fails again and again is made anew as a kubelet restarts a container: at once, then
-// after 10 s, 20 s and so on, up to 5 minutes; and from the beginning when it has run for a while.
+// A pod that fails repeatedly is replaced at the intervals in which a kubelet restarts a container: at once, then after
+// 10 s, 20 s and so on, up to 5 minutes; the sequence starts again when it has run for a while.
 const (
 	soonest = 10 * time.Second
 	longest = 5 * time.Minute
 	steady  = 10 * time.Minute
 )
 
-// longestWord bounds what a pod says of its end, for each of its containers.
+// longestWord bounds the recorded message of a pod's end, for each of its containers.
 const longestWord = 512
 
-// Ending is how a record ended. Each container's reason and message are those of the pod,
-// where the pod was ended as a whole.
+// Ending is how a record ended. If the pod was ended as a whole, each container has the pod's reason and message.
 type Ending struct {
-	Failures   int                                        `json:"failures"` // in a row, this one among them
+	Failures   int                                        `json:"failures"` // in a row, this one included
 	Containers map[string]corev1.ContainerStateTerminated `json:"containers,omitempty"`
 }
 
-// Before is how the pod ended in whose place p was made; it is empty of a first one.
+// Before is how the predecessor of p ended; empty for a first one.
 func Before(p *corev1.Pod) (e Ending) {
 	if json.Unmarshal([]byte(p.Annotations[predecessorAnnotation]), &e) != nil {
 		return Ending{}
@@ -35,7 +34,7 @@ func Before(p *corev1.Pod) (e Ending) {
 	return e
 }
 
-// EndOf is how p has ended. A pod that somebody deleted has not failed.
+// EndOf is how p has ended. A deleted pod has not failed.
 func EndOf(p *corev1.Pod) Ending {
 	e := Ending{Containers: map[string]corev1.ContainerStateTerminated{}}
 	reason, message := p.Status.Reason, p.Status.Message
@@ -65,7 +64,7 @@ func EndOf(p *corev1.Pod) Ending {
 	return e
 }
 
-// ended is when the last of the pod's containers did; when it was made, if none ran.
+// ended is when the last of the pod's containers ended; its creation, if none ran.
 func ended(p *corev1.Pod) time.Time {
 	last := p.CreationTimestamp.Time
 	for i := range p.Status.ContainerStatuses {
@@ -76,8 +75,7 @@ func ended(p *corev1.Pod) time.Time {
 	return last
 }
 
-// BackOff is how much longer the successor of a pod that has failed waits. A clock that was
-// set back does not hold it up.
+// BackOff is how much longer the successor of a failed pod waits. A clock that was set back does not delay it.
 func BackOff(p *corev1.Pod, now time.Time) time.Duration {
 	e := EndOf(p)
 	from, wait := p.CreationTimestamp.Time, soonest

@@ -1,9 +1,9 @@
-// Package replacement keeps pods of other clusters alive that are their own record: a finalizer on the pod itself keeps
-// it in the API until another is there in its place (docs/design/offload.md). The Keeper runs where the pods do: it
-// marks a pod that is going, makes another, and lets the first go; it alone writes successors, marks, and the
-// finalizers of marked pods and of namespaces that are going. Home ends a pod with End, which takes the finalizer off
-// one that is not marked, guarded by its version: once home has ended it there is none. Where the API server refuses
-// the successor a ReplicaSet waits in its place; where it refuses that, the pod is let go, and home makes it again.
-// Restart: all that is remembered is in the pods, and each step may be repeated. Failure: a pod is Terminating beyond
-// its grace period.
+// Package replacement keeps pods of other clusters alive that are their own record (docs/design/offload.md): a
+// finalizer on the pod itself keeps it in the API until its successor exists. The Controller runs on the cluster of the
+// pods. It marks a pod that is being deleted, makes its successor, and releases the pod. It alone writes successors,
+// marks, and the finalizers of marked pods and of namespaces being deleted. Home ends a pod with End, which removes the
+// finalizer of an unmarked one, guarded by its version, so that it has no successor. If the API server refuses the
+// successor, a ReplicaSet waits in its place; if it refuses that, the pod is released, and home makes it again.
+// Restart: all state is in the pods, and each step is idempotent. Failure: a pod is Terminating beyond its grace
+// period.
 package replacement

@@ -16,12 +16,11 @@ import (
 	"rivulet/offload/policy"
 )
 
-// ErrMarked says that the pod's successor is being made: it is there in a moment, and the
-// pod is let go then.
+// ErrMarked: the pod's successor is being made; the pod is released shortly.
 var ErrMarked = errors.New("keeper: the pod is just being replaced; try again")
 
-// End ends a record that was read a while ago: it is not replaced any more, and deleted.
-// If it has changed since, the error is a conflict: read it again.
+// End ends a record that was read before: it is deleted and not replaced. If it has changed since, the error is a
+// conflict: read it again.
 func End(ctx context.Context, client kubernetes.Interface, p *corev1.Pod, grace *int64) error {
 	if Kept(p) {
 		if p.Annotations[markAnnotation] != "" {
@@ -36,7 +35,7 @@ func End(ctx context.Context, client kubernetes.Interface, p *corev1.Pod, grace 
 	}
 	opts := metav1.DeleteOptions{GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &p.UID}}
 	err := client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, opts)
-	if grace != nil && Refused(err) { // the provider grants less; what is not asked for it cannot refuse
+	if grace != nil && Refused(err) { // it allows less; without one it has nothing to refuse
 		opts.GracePeriodSeconds = nil
 		err = client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, opts)
 	}
@@ -60,13 +59,13 @@ func EndAll(ctx context.Context, client kubernetes.Interface, namespace string) 
 	return errors.Join(errs...)
 }
 
-// letGo takes the finalizer off; with a version only off that one.
+// letGo removes the finalizer; with a version only from that one.
 func letGo(ctx context.Context, client kubernetes.Interface, p *corev1.Pod, version string) error {
 	_, err := patch(ctx, client, p, version, map[string]any{"$deleteFromPrimitiveList/finalizers": []string{Finalizer}})
 	return err
 }
 
-// patch changes the metadata of this pod, and of no other by its name.
+// patch changes the metadata of exactly this pod.
 func patch(ctx context.Context, client kubernetes.Interface, p *corev1.Pod, version string, metadata map[string]any) (*corev1.Pod, error) {
 	metadata["uid"] = p.UID
 	if version != "" {

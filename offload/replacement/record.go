@@ -16,33 +16,32 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Finalizer is on a pod that is replaced when it goes.
+// Finalizer is on a pod that is replaced when it is deleted.
 const Finalizer = "rivulet.dev/kept"
 
-// Mode says when a pod's successor may start. It is the value of policy.KeptLabel.
+// Mode is when a pod's successor may start. It is the value of policy.KeptLabel.
 type Mode string
 
 const (
-	// AtOnce: while the pod ends, as a ReplicaSet does it.
+	// AtOnce: while the pod ends, as with a ReplicaSet.
 	AtOnce Mode = "at-once"
-	// AfterEnd: when it has ended, for pods of which there must not be two.
+	// AfterEnd: after it has ended, for pods that must not run twice.
 	AfterEnd Mode = "after-end"
 )
 
 const (
-	// transferredAnnotation lists the keys of labels and annotations that came from home;
-	// others are the provider's, and no matter of a successor.
+	// transferredAnnotation lists the keys of labels and annotations from home; others are the provider's, and are not
+	// copied to a successor.
 	transferredAnnotation = "rivulet.dev/carried"
-	// baseAnnotation is the name that successors are called after.
+	// baseAnnotation is the base of the names of successors.
 	baseAnnotation = "rivulet.dev/kept-as"
-	// markAnnotation names the successor that is made, or about to be.
+	// markAnnotation is the name of the successor that exists or is about to be made.
 	markAnnotation = "rivulet.dev/successor"
-	// predecessorAnnotation is how the pod ended in whose place one was made, and how many have failed in a row.
+	// predecessorAnnotation is how the predecessor ended, and how many have failed in a row.
 	predecessorAnnotation = "rivulet.dev/predecessor"
 )
 
-// Keep makes a record of a pod that is about to be created. Its labels and annotations
-// are those that a successor has, too.
+// Keep makes a record of a pod that is about to be created. A successor has the same labels and annotations.
 func Keep(p *corev1.Pod, mode Mode) {
 	p.Finalizers = append(p.Finalizers, Finalizer)
 	p.Annotations[transferredAnnotation] = encode(p.Labels) + ";" + encode(p.Annotations)
@@ -63,8 +62,7 @@ func own(key string) bool {
 	return false
 }
 
-// Transferred returns the labels and annotations of a record that came from home, and those
-// that make it one.
+// Transferred returns the labels and annotations of a record that are from home or make it a record.
 func Transferred(p *corev1.Pod) (labels, annotations map[string]string) {
 	ofLabels, ofAnnotations, _ := strings.Cut(p.Annotations[transferredAnnotation], ";")
 	labels, annotations = only(p.Labels, ofLabels), only(p.Annotations, ofAnnotations)
@@ -87,26 +85,26 @@ func only(m map[string]string, keys string) map[string]string {
 	return out
 }
 
-// IsRecord reports whether the pod was made by Keep, kept still or let go.
+// IsRecord reports whether the pod was made by Keep, whether or not it was released.
 func IsRecord(p *corev1.Pod) bool { return p.Labels[policy.KeptLabel] != "" }
 
-// Kept reports whether the pod is replaced when it goes.
+// Kept reports whether the pod is replaced when it is deleted.
 func Kept(p *corev1.Pod) bool { return IsRecord(p) && slices.Contains(p.Finalizers, Finalizer) }
 
-// Ended reports whether nothing of the pod runs any more, as far as can be known: whoever
-// deletes by force has said so.
+// Ended reports whether nothing of the pod runs any more, as far as can be determined: a forced deletion counts as its
+// end.
 func Ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed ||
 		p.DeletionTimestamp != nil && ptr.Deref(p.DeletionGracePeriodSeconds, 1) == 0
 }
 
-// Due reports whether a successor may start, and is to.
+// Due reports whether a successor is wanted and may start.
 func Due(p *corev1.Pod) bool {
 	return Kept(p) && (Ended(p) || p.DeletionTimestamp != nil && p.Labels[policy.KeptLabel] == string(AtOnce))
 }
 
-// Successor is the pod that takes the place of one. It is pure: the same pod has the
-// same successor, and no two pods have.
+// Successor is the pod that replaces one. It is pure: the same pod has always the same successor, and different pods
+// have different ones.
 func Successor(p *corev1.Pod) *corev1.Pod {
 	base := p.Annotations[baseAnnotation]
 	if base == "" {
@@ -124,13 +122,13 @@ func Successor(p *corev1.Pod) *corev1.Pod {
 		next.Annotations[predecessorAnnotation] = string(end)
 	}
 	s := &next.Spec
-	// What was decided for the one, and what admission adds to each.
+	// These were decided for the one pod, or are added by admission to each.
 	s.NodeName, s.Affinity, s.EphemeralContainers = "", nil, nil
 	s.Priority, s.PreemptionPolicy, s.Overhead = nil, nil, nil
 	return next
 }
 
-// Waiting is the ReplicaSet that makes the pod when there is room for it.
+// Waiting is the ReplicaSet that makes the pod when there is capacity for it.
 func Waiting(next *corev1.Pod) *appsv1.ReplicaSet {
 	uid := next.Labels[policy.HomeUIDLabel]
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(next.Labels), Annotations: maps.Clone(next.Annotations)}, Spec: next.Spec}

@@ -10,14 +10,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Refused reports whether the API server does not take an object, rather than being unable to.
+// Refused reports whether the API server refuses an object, rather than failing.
 func Refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
 
-// forNow are words of refusals of objects that may be let in as they are.
+// forNow are words of refusals that may end without a change of the object.
 var forNow = []string{"quota", "try again", "service account", "serviceaccount", "not yet ready", "PriorityClass with name rivulet-"}
 
-// ForGood reports whether an API server will not take an object as it is: by a policy, by Pod Security, or because it is
-// invalid. Refusals of the client (rights, limits of a peer) name no object.
+// ForGood reports whether an API server will never accept an object as it is: because of a policy, of Pod Security, or
+// because it is invalid. Refusals of the client (rights, limits of a peer) do not name an object.
 func ForGood(err error) bool {
 	var said apierrors.APIStatus
 	if !errors.As(err, &said) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {

@@ -24,22 +24,22 @@ import (
 
 const (
 	workers = 8
-	// Replacements are four writes each; a node's worth of them must not stop the API server.
+	// Replacements are four writes each; those of all pods of a node must not overload the API server.
 	perSecond, inARow = 50, 100
 	// attempt bounds one replacement.
 	attempt = 30 * time.Second
 )
 
-// Config is what a Keeper needs; all of it.
+// Config are the dependencies of a Controller; all are required.
 type Config struct {
-	// Client reaches the cluster of the pods, with all rights.
+	// Client is one for the cluster of the pods, with all rights.
 	Client kubernetes.Interface
-	// Pods are all of the cluster's, with at least what Kept and Ended read.
+	// Pods are all of the cluster's, with at least what Kept and Ended use.
 	Pods cache.SharedIndexInformer
 	Log  *slog.Logger
 }
 
-// Controller replaces what goes.
+// Controller replaces records that are deleted.
 type Controller struct {
 	cfg   Config
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
@@ -47,7 +47,7 @@ type Controller struct {
 	now   func() time.Time
 }
 
-// New makes a Keeper; Run starts it.
+// New makes a Controller; Run starts it.
 func New(cfg Config) *Controller {
 	return &Controller{cfg: cfg, now: time.Now, pace: flowcontrol.NewTokenBucketRateLimiter(perSecond, inARow),
 		queue: watch.Queue[types.NamespacedName](50*time.Millisecond, 10*time.Second)}
@@ -67,7 +67,7 @@ func (k *Controller) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { watch.Work(ctx, k.queue, workers, func(key types.NamespacedName) { k.handle(ctx, key) }) })
 	<-ctx.Done()
-	_ = k.cfg.Pods.RemoveEventHandler(handle) // it fails only on an informer that has ended
+	_ = k.cfg.Pods.RemoveEventHandler(handle) // fails only on a stopped informer
 	k.queue.ShutDown()
 	all.Wait()
 	return ctx.Err()
@@ -95,8 +95,8 @@ func (k *Controller) handle(ctx context.Context, key types.NamespacedName) {
 	}
 }
 
-// check does for one pod what is due now, and says how long that has to wait, if it has.
-// What it goes by is read from the API: caches lag.
+// check does what is due for one pod, and returns how long the rest has to wait. It reads from the API, since caches
+// lag.
 func (k *Controller) check(ctx context.Context, key types.NamespacedName) (wait time.Duration, err error) {
 	pods := k.cfg.Client.CoreV1().Pods(key.Namespace)
 	p, err := pods.Get(ctx, key.Name, metav1.GetOptions{})
@@ -111,7 +111,7 @@ func (k *Controller) check(ctx context.Context, key types.NamespacedName) (wait 
 		return 0, err
 	}
 	if p.DeletionTimestamp != nil && (ns.DeletionTimestamp != nil || ns.Labels[policy.OriginLabel] == "") {
-		return 0, k.release(ctx, p) // it goes with its namespace; nothing of ours belongs into others
+		return 0, k.release(ctx, p) // it is deleted with its namespace
 	}
 	if !Due(p) {
 		return 0, nil
@@ -136,8 +136,7 @@ func (k *Controller) check(ctx context.Context, key types.NamespacedName) (wait 
 	return 0, k.release(ctx, p)
 }
 
-// taken reports whether an earlier try for p got so far that there is something in its
-// place, which may have a successor itself by now.
+// taken reports whether an earlier attempt has already replaced p; the replacement may have a successor itself by now.
 func (k *Controller) taken(ctx context.Context, p, next *corev1.Pod) (bool, error) {
 	others := metav1.ListOptions{LabelSelector: policy.HomeUIDLabel + "=" + p.Labels[policy.HomeUIDLabel]}
 	pods, err := k.cfg.Client.CoreV1().Pods(p.Namespace).List(ctx, others)
@@ -146,7 +145,7 @@ func (k *Controller) taken(ctx context.Context, p, next *corev1.Pod) (bool, erro
 	}
 	for i := range pods.Items {
 		o := &pods.Items[i]
-		endedByHome := IsRecord(o) && o.Annotations[markAnnotation] == "" // let go unmarked: no other is wanted
+		endedByHome := IsRecord(o) && o.Annotations[markAnnotation] == "" // released unmarked: no other is wanted
 		if o.UID != p.UID && (Kept(o) || endedByHome) {
 			return true, nil
 		}
@@ -155,7 +154,7 @@ func (k *Controller) taken(ctx context.Context, p, next *corev1.Pod) (bool, erro
 	return err == nil, gone(err)
 }
 
-// replace makes the successor, or what waits in its place.
+// replace makes the successor, or the ReplicaSet in its place.
 func (k *Controller) replace(ctx context.Context, next *corev1.Pod) error {
 	if err := k.wayHome(ctx, next); err != nil {
 		return err
@@ -177,8 +176,7 @@ func (k *Controller) replace(ctx context.Context, next *corev1.Pod) error {
 	return nil
 }
 
-// wayHome gives the successor the address that leads to its home's API server now: the
-// Service may have been made anew since.
+// wayHome sets the current address of its home's API server in the successor: the Service may have been replaced.
 func (k *Controller) wayHome(ctx context.Context, next *corev1.Pod) error {
 	for i := range next.Spec.HostAliases {
 		alias := &next.Spec.HostAliases[i]
@@ -199,8 +197,8 @@ func (k *Controller) wayHome(ctx context.Context, next *corev1.Pod) error {
 	return nil
 }
 
-// release lets a pod go whose place is taken; one that ended without being deleted is
-// deleted before, so that it does not stay if that is all there was time for.
+// release releases a replaced pod. One that ended without a deletion is deleted first, so that it does not remain if
+// the process ends in between.
 func (k *Controller) release(ctx context.Context, p *corev1.Pod) error {
 	if p.DeletionTimestamp == nil {
 		err := k.cfg.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID}})

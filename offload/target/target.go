@@ -1,9 +1,8 @@
-// Package target defines what pods can be sent to. A peer, a namespace of a
-// foreign cluster and the host of a virtual cluster are targets; one engine
-// (node, pod, reflect, stream) serves them all and knows nothing else of them.
+// Package target defines where pods can be sent: a peer, a namespace of a foreign cluster, or the host of a virtual
+// cluster. One engine (node, pod, reflect, stream) serves them all and uses nothing but these interfaces.
 //
-// A Spec tells consumer.Consumer of a target that there is; a Target is made of it
-// once its virtual node has a name. Nothing is written or kept here.
+// A Spec announces a target to consumer.Consumer; a Target is made of it once its virtual node has a name. Nothing is
+// written or kept here.
 package target
 
 import (
@@ -19,81 +18,71 @@ import (
 	"rivulet/offload/offer"
 )
 
-// ErrRefused is wrapped by errors of targets that have answered that they will not.
+// ErrRefused is wrapped by errors of targets that refuse.
 var ErrRefused = errors.New("the target refuses")
 
-// ErrNotYet asks for another try a little later.
+// ErrNotYet causes a retry shortly.
 var ErrNotYet = errors.New("offload: waiting for the target")
 
-// Kind says what a target is. It is a label of its virtual nodes
-// (policy.KindLabel).
+// Kind is the kind of a target, a label of its virtual nodes (policy.KindLabel).
 type Kind string
 
 // Peer is another Rivulet cluster. Other packages name kinds of their own.
 const Peer Kind = "peer"
 
-// Patience is how long after a start a virtual node may be without a target: who tells
-// of targets may still be reading his records. Removing a node ends pods.
+// Patience is how long after a start a virtual node may be without a target: the source of targets may still be reading
+// its records. Removing a node ends pods.
 const Patience = time.Minute
 
-// Spec is a target that there is, whether it answers or not.
+// Spec is an existing target, reachable or not.
 type Spec struct {
-	// ID identifies the target for good, among those of all kinds. It has to be a valid
-	// value of a label.
+	// ID identifies the target for good, among those of all kinds. It has to be a valid value of a label.
 	ID string
-	// Name is what its virtual node is to be called; Short, of the ID, is added where
-	// that is taken.
+	// Name is the intended name of its virtual node; Short, of the ID, is added if that is taken.
 	Name, Short string
 	Kind        Kind
-	// After has the scheduler prefer targets without it, where a namespace does not say
-	// that it does not matter.
+	// After: the scheduler prefers targets without it, unless the namespace accepts any.
 	After bool
-	// Control is where pods there find home's API server, an address in home's pod CIDR.
-	// If it is not valid they have no way there, and do not wait for one.
+	// Control is home's API server for pods there, an address in home's pod CIDR. Not valid: there is no way, and pods
+	// do not wait for one.
 	Control netip.AddrPort
-	// HomeAPI says that the target leads pods to home's API server by itself: there is a
-	// Service homeapi.Service in each twin that nobody else makes. Control is not needed then.
+	// HomeAPI: the target itself routes pods to home's API server, by a Service homeapi.Service in each twin that only
+	// it makes. Control is not needed then.
 	HomeAPI bool
-	// Withdrawn says that the target lends nothing any more: pods leave it, and then it is
-	// as if there were none.
+	// Withdrawn: the target lends nothing any more. Pods leave it, and then it counts as removed.
 	Withdrawn bool
-	// Key is what New goes by: when it is not equal to the last, the target is made anew.
-	// It has to be comparable.
+	// Key are the inputs of New: when it differs from the last one, the target is made again. It has to be comparable.
 	Key any
-	// New makes the target. It does not use the network, and is called again, after a
-	// while, whenever something that belongs to the target has failed. A target that has
-	// a method Close() is closed in the end.
+	// New makes the target. It does not use the network, and is called again, after a pause, whenever a part of the
+	// target has failed. A target with a method Close() is closed in the end.
 	New func(name string, log *slog.Logger) (Target, error)
 }
 
-// Target is one place that pods can be sent to. All methods may be called
-// concurrently; those with a context block on the network.
+// Target is one destination of pods. All methods may be called concurrently; those with a context block on the network.
 type Target interface {
 	// Name is the name of the virtual node. It is unique at home and stays.
 	Name() string
 	// ID identifies the target for good, whatever its name.
 	ID() string
-	// Client and Config reach the target's API with the rights of a consumer.
+	// Client and Config are for the target's API with the rights of a consumer.
 	Client() kubernetes.Interface
 	Config() *rest.Config
-	// Namespace makes sure that the home namespace has a twin and returns the
-	// twin's name. It is idempotent.
+	// Namespace ensures that the home namespace has a twin and returns the twin's name. It is idempotent.
 	Namespace(ctx context.Context, home string) (twin string, err error)
-	// Twins lists the twins the target holds for this home, home name to twin name, but for
-	// those on their way out: what is missing may still run there, see Gone.
+	// Twins lists the target's twins for this home, home name to twin name, except those being deleted: the pods of a
+	// missing one may still run there, see Gone.
 	Twins(ctx context.Context) (map[string]string, error)
-	// Gone reports whether the target has nothing of the home namespace any more, not even
-	// a twin on its way out. It is true on the target's own word only.
+	// Gone reports whether the target has nothing of the home namespace, not even a twin being deleted. It is true only
+	// if the target itself has confirmed it.
 	Gone(ctx context.Context, home string) (bool, error)
 	// Release deletes the twin and everything in it, and returns when it is gone.
 	Release(ctx context.Context, home string) error
-	// Offers streams the offer until ctx ends; the channel is closed then. While
-	// the target cannot be reached a value with Ready false and a Reason is sent.
+	// Offers streams the offer until ctx ends; the channel is closed then. While the target is unreachable a value with
+	// Ready false and a Reason is sent.
 	Offers(ctx context.Context) <-chan offer.Offer
-	// Home translates an address of one of the target's pods to how home sees it.
+	// Home translates an address of one of the target's pods to home's view.
 	Home(addr netip.Addr) (netip.Addr, bool)
-	// Away translates a pod address as home sees it (home's own, the target's, or
-	// another target's) to how the target sees it. It reports false if the target
-	// has no way there.
+	// Away translates a pod address in home's view (home's own, the target's, or another target's) to the target's
+	// view. It reports false if the target cannot reach it.
 	Away(addr netip.Addr) (netip.Addr, bool)
 }

@@ -9,14 +9,13 @@ import (
 	"time"
 )
 
-// WatchLife is how long a watch of a target lasts at most. The next one goes on where it
-// ended: a request, no list. So a stream that hangs in a connection that works costs no more
-// than this time; a connection that is dead is found by HTTP/2's pings within 45 s
-// (client-go's defaults). It is set before the first target is made; tests shorten it.
+// WatchLife is the longest life of a watch of a target. The next one continues where it ended, with a request and no
+// list. So a stream that hangs in a working connection costs at most this time; HTTP/2's pings find a dead connection
+// within 45 s (client-go's defaults). It is set before the first target is made; tests shorten it.
 var WatchLife = 3 * time.Minute
 
-// EndWatches ends each watch after WatchLife, less up to a quarter so that they do not come
-// back together. It is for rest.Config.Wrap.
+// EndWatches ends each watch after WatchLife, less up to a quarter so that they do not all return at once. It is for
+// rest.Config.Wrap.
 func EndWatches(next http.RoundTripper) http.RoundTripper {
 	return watchEnder{next, WatchLife}
 }

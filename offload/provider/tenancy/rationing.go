@@ -403,7 +403,7 @@ func (t *Tenancy) nudge(ctx context.Context, twins map[string]account, nudged ma
 	return again
 }
 
-// triedAnnotation on a wrapper is the time of its last nudge.
+// triedAnnotation on a wrapper is when its controller was last made to retry.
 const triedAnnotation = "rivulet.dev/tried-at"
 
 // takeBack deletes pods that were to be handed back. Their quota is lowered already, so that they are not replaced.

@@ -138,7 +138,7 @@ func (t *Tenancy) refused(namespace string, consumer peer.ID) (code int, why str
 	switch {
 	case !t.policies.InForce(), !t.namespaces.Informer().HasSynced(), known && !isBounded(ns):
 		return http.StatusServiceUnavailable, "what bounds other clusters here is not in force; " + statusCure
-	case namespace != "" && !known: // worded like the API server, which evaluates bindings
+	case namespace != "" && !known: // worded as by the API server: without its label it may still have a binding
 		return http.StatusForbidden, fmt.Sprintf("User %q cannot reach namespace %q: it is no twin of this cluster's", User(consumer), namespace)
 	}
 	return 0, ""

@@ -16,26 +16,25 @@ import (
 	"rivulet/offload/target/external/rewrite"
 )
 
-// Report is what a look at a target before it is used has found.
+// Report is the result of checking a target before it is used.
 type Report struct {
 	Server    string `json:"server"`
 	Version   string `json:"version"`
 	Namespace string `json:"namespace"`
 	User      string `json:"user,omitempty"`
-	// Missing are rights that the user has not got. Role grants them, YAML; empty if
-	// none is missing.
+	// Missing are rights that the user lacks. Role grants them, as YAML; empty if none is missing.
 	Missing []Missing `json:"missing,omitempty"`
 	Role    string    `json:"role,omitempty"`
-	// Security is the Pod Security level that the namespace demands, as far as can be told.
+	// Security is the Pod Security level that the namespace enforces; empty if unknown.
 	Security string `json:"podSecurity,omitempty"`
-	// Room is what pods may ask for there now.
+	// Room is what pods may request there now.
 	Room corev1.ResourceList `json:"room,omitempty"`
-	// Ends is when the credential ends, if that can be told, Renewed by what it is renewed.
+	// Ends is when the credential expires, if known, Renewed by what it is renewed.
 	Ends    time.Time `json:"ends,omitzero"`
 	Renewed string    `json:"renewed,omitempty"`
-	// Others are other homes that use the namespace, too.
+	// Others are other homes that use the namespace as well.
 	Others []string `json:"others,omitempty"`
-	// Notes are worth knowing and no hindrance.
+	// Notes are information, not obstacles.
 	Notes []string `json:"notes,omitempty"`
 }
 
@@ -44,15 +43,13 @@ func (r Report) Fit() bool {
 	return !slices.ContainsFunc(r.Missing, func(m Missing) bool { return m.Needed })
 }
 
-// oldest is the Kubernetes 1.x that has all that is used: Jobs that do not replace a
-// pod before it has ended.
+// oldest is the first Kubernetes version with everything needed: Jobs that do not replace a pod before it has ended.
 var oldest = version.MustParseGeneric("1.29")
 
-// noTop is in front of why.
+// noTop is the prefix of the reason.
 const noTop = "kubectl top shows nothing of pods there: "
 
-// Examine looks at the target and changes nothing there. An error says that it cannot
-// be used at all, and why.
+// Examine checks the target and changes nothing there. An error means that it cannot be used at all, with the reason.
 func Examine(ctx context.Context, s Settings, c Credential, cluster string) (Report, error) {
 	r := Report{Server: c.Server, Namespace: s.Namespace, Ends: c.Ends(), Renewed: c.Renewed()}
 	if !r.Ends.IsZero() && r.Renewed == "" && time.Now().After(r.Ends) {
@@ -98,7 +95,7 @@ func Examine(ctx context.Context, s Settings, c Credential, cluster string) (Rep
 	if !r.Fit() {
 		return r, nil
 	}
-	// An administrator's kubeconfig may do anything in a namespace that is not there.
+	// An administrator's kubeconfig has all rights in a namespace that does not exist.
 	if _, err := client.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
 		return r, explain(err, s.Namespace)
 	}

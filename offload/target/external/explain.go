@@ -12,22 +12,21 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// renewal is the cure of a credential that is not taken.
+// renewal is the cure of a refused credential.
 const renewal = "ask the administrator for a new kubeconfig, and give it with: rivulet burst add NAME --kubeconfig FILE"
 
-// refusedByTLS reports whether the words are those of a server, or of something in front
-// of it, that does not take a client certificate.
+// refusedByTLS reports whether the text is that of a server, or of something in front of it, that refuses a client
+// certificate.
 func refusedByTLS(text string) bool {
 	return strings.Contains(text, "remote error: tls:") && (strings.Contains(text, "expired") || strings.Contains(text, "bad certificate") || strings.Contains(text, "certificate required"))
 }
 
-// unwelcome reports an answer by which it is the credential that is not taken.
+// unwelcome reports whether the answer means a refused credential.
 func unwelcome(err error) bool {
 	return err != nil && (apierrors.IsUnauthorized(err) || refusedByTLS(err.Error()))
 }
 
-// explain says in a person's words why the campus could not be asked, and what to
-// do. The error itself stays in it.
+// explain describes for users why the campus could not be reached, with a cure. It wraps err.
 func explain(err error, namespace string) error {
 	var authority x509.UnknownAuthorityError
 	var host x509.HostnameError

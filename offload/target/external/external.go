@@ -26,31 +26,29 @@ import (
 	"rivulet/offload/target/external/rewrite"
 )
 
-// Kind is that of these targets.
 const Kind target.Kind = "burst"
 
-// Network is the way between pods there and home; package gateway has one.
+// Network connects pods there and home; package gatewaypod has one.
 type Network interface {
 	// Home and Away translate addresses, see target.Target.
 	Home(netip.Addr) (netip.Addr, bool)
 	Away(netip.Addr) (netip.Addr, bool)
-	// DNS is what pods of the home namespace are to ask for names; false while that is
-	// not known yet.
+	// DNS is the DNS configuration of the home namespace's pods; false before it is loaded.
 	DNS(namespace string) (*corev1.PodDNSConfig, bool)
 }
 
-// Config is what a Target needs. Network, Heard and LookEvery may be left out.
+// Config are the dependencies of a Target. Network, Received and CheckEvery may be left out.
 type Config struct {
 	// Node is the virtual node's name.
 	Node       string
 	Settings   Settings // complete
 	Credential Credential
 	Cluster    string // home's ID
-	// Network is nil where pods there and home do not reach each other.
+	// Network is nil if pods there and home do not reach each other.
 	Network Network
-	// Received is told what the target is like, after every look at it; nil is not.
+	// Received is called with the target's state after every check; may be nil.
 	Received func(Health)
-	// CheckEvery is how often the campus is looked at; zero stands for lookEvery.
+	// CheckEvery is the interval of checks of the campus; zero is checkEvery.
 	CheckEvery time.Duration
 	Log        *slog.Logger
 }
@@ -59,14 +57,14 @@ type Config struct {
 type Target struct {
 	cfg     Config
 	id      string
-	raw     *rest.Config // without the lens
+	raw     *rest.Config // without translation
 	rest    *rest.Config
-	client  kubernetes.Interface // through the lens
+	client  kubernetes.Interface // with translation
 	campus  kubernetes.Interface // without
 	conns   *connrotation.Dialer
 	streams *connrotation.Dialer
 	rules   rules
-	reached bool // the way to home was there; the loop of Offers alone uses it
+	reached bool // the way to home was ready once; used by the loop of Offers only
 
 	mu   sync.Mutex
 	used map[string]bool // namespaces that the engine uses in this run
@@ -74,7 +72,7 @@ type Target struct {
 
 var _ target.Target = (*Target)(nil)
 
-// ID is what a namespace of a cluster is known by, whatever the target is called.
+// ID identifies a namespace of a cluster, whatever the target's name is.
 func ID(server, namespace string) string {
 	sum := sha256.Sum256([]byte(strings.TrimRight(server, "/") + "\x00" + namespace))
 	return "burst." + hex.EncodeToString(sum[:8])
@@ -103,7 +101,7 @@ func New(cfg Config) (*Target, error) {
 		Prefix: strings.TrimRight(server.Path, "/"), Prepare: t.prepare})
 	t.raw, t.rest = raw, rest.CopyConfig(raw)
 	t.rest.Wrap(glass.Wrap)
-	t.rest.ContentType, t.rest.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON // what the lens reads
+	t.rest.ContentType, t.rest.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON // the format that package rewrite supports
 	if t.campus, err = kubernetes.NewForConfig(t.raw); err != nil {
 		return nil, fmt.Errorf("burst: client of %s: %w", cfg.Settings.Name, err)
 	}
@@ -114,16 +112,16 @@ func New(cfg Config) (*Target, error) {
 	return t, nil
 }
 
-// Name is the name of the virtual node.
+// for rewrite
 func (t *Target) Name() string { return t.cfg.Node }
 
 // ID identifies the namespace of the cluster.
 func (t *Target) ID() string { return t.id }
 
-// Client reaches the campus through the lens.
+// Client is a client of the campus through package rewrite.
 func (t *Target) Client() kubernetes.Interface { return t.client }
 
-// Config is that of Client, for what needs a connection of its own.
+// Config is that of Client, for connections of the caller's own.
 func (t *Target) Config() *rest.Config { return rest.CopyConfig(t.rest) }
 
 // Close drops the connections.
@@ -132,12 +130,11 @@ func (t *Target) Close() {
 	t.streams.CloseAll()
 }
 
-// Holds reports whether objects of the kind follow the pods there. Services need the
-// gateway's help, which makes its own; to write endpoints ordinary users are not
-// allowed.
+// Holds reports whether objects of the kind are reflected there. Services need the gateway, which makes its own;
+// ordinary users may not write endpoints.
 func (t *Target) Holds(kind string) bool { return kind == "ConfigMap" || kind == "Secret" }
 
-// Namespace is the same there: the lens makes it so.
+// Namespace is the same name there, by package rewrite.
 func (t *Target) Namespace(_ context.Context, home string) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,7 +142,7 @@ func (t *Target) Namespace(_ context.Context, home string) (string, error) {
 	return home, nil
 }
 
-// Twins are the home namespaces that have anything there, or are about to.
+// Twins are the home namespaces with objects there now or soon.
 func (t *Target) Twins(ctx context.Context) (map[string]string, error) {
 	found, err := list(ctx, t.raw, t.cfg.Settings.Namespace, rewrite.HomeLabel+"="+t.cfg.Cluster)
 	if err != nil {
@@ -165,14 +162,14 @@ func (t *Target) Twins(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// Gone reports whether nothing of the home namespace is there, on its way out or not.
+// Gone reports whether nothing of the home namespace is there, objects being deleted included.
 func (t *Target) Gone(ctx context.Context, home string) (bool, error) {
 	held, err := t.Twins(ctx)
 	_, there := held[home]
 	return err == nil && !there, err
 }
 
-// Release deletes what the home namespace has there, and returns when it is gone.
+// Release deletes the home namespace's objects there, and returns when they are gone.
 func (t *Target) Release(ctx context.Context, home string) error {
 	t.mu.Lock()
 	delete(t.used, home)
@@ -201,7 +198,7 @@ func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
 	return t.cfg.Network.Away(addr)
 }
 
-// Offers streams what the campus has room for, see room.
+// Offers streams what the campus has capacity for, see Room.
 func (t *Target) Offers(ctx context.Context) <-chan offer.Offer {
 	out := make(chan offer.Offer, 1)
 	go func() {

@@ -19,22 +19,21 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// Credential is a kubeconfig cut down to what reaches one namespace: one context,
-// one user, one cluster. What the file gave inline stands in it; files of tokens,
-// certificates and keys, and commands, stay where they are, so that their renewal
-// is followed.
+// Credential is a kubeconfig reduced to what is needed for one namespace: one context, one user, one cluster. Inline
+// data of the file is copied; files of tokens, certificates and keys, and commands, stay references, so that their
+// renewal takes effect.
 type Credential struct {
 	Kubeconfig []byte `json:"kubeconfig"`
 	Namespace  string `json:"namespace"` // the context's; "default" if it names none
 	Server     string `json:"server"`
 }
 
-// ReadCredential reads a kubeconfig. dir is the folder that paths in it are relative
-// to; context chooses one of several, empty stands for the current one.
+// ReadCredential reads a kubeconfig. Paths in it are relative to the folder dir; context selects one of several, empty
+// is the current one.
 func ReadCredential(raw []byte, dir, context string) (Credential, error) {
 	file, err := clientcmd.Load(raw)
 	if err != nil {
-		// The library's words may quote what is in it.
+		// The library's message may quote the content.
 		return Credential{}, errors.New("this is no kubeconfig; ask the cluster's administrator for one")
 	}
 	if len(file.Contexts) == 0 {
@@ -79,7 +78,7 @@ func ReadCredential(raw []byte, dir, context string) (Credential, error) {
 	return Credential{Kubeconfig: out, Namespace: namespace, Server: cluster.Server}, nil
 }
 
-// gather makes the parts independent of the file they stood in.
+// gather makes the parts independent of their file.
 func gather(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, dir string) error {
 	if cluster.CertificateAuthority != "" && len(cluster.CertificateAuthorityData) == 0 {
 		data, err := os.ReadFile(absolute(dir, cluster.CertificateAuthority))
@@ -133,7 +132,7 @@ func absolute(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// REST makes the client's configuration of it.
+// REST makes the client's configuration.
 func (c Credential) REST() (*rest.Config, error) {
 	config, err := clientcmd.RESTConfigFromKubeConfig(c.Kubeconfig)
 	if err != nil {
@@ -142,22 +141,20 @@ func (c Credential) REST() (*rest.Config, error) {
 	config.QPS, config.Burst = 50, 100
 	config.UserAgent = "rivulet"
 	if path := config.BearerTokenFile; path != "" {
-		// By itself the library reads the file once a minute, also when its token is refused.
+		// By itself the library reads the file once a minute only, also after its token is refused.
 		config.BearerToken, config.BearerTokenFile = "", ""
 		config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(path)))
 	}
 	return config, nil
 }
 
-// Ends is when the credential ends, as far as it says so itself: the client
-// certificate's date, or the token's. The zero time if that cannot be told.
+// Ends is when the credential expires, by the client certificate's date or the token's; the zero time if unknown.
 func (c Credential) Ends() time.Time {
 	_, to := c.life()
 	return to
 }
 
-// Due is when a credential that is renewed should have been: nine tenths of its life
-// are over. The zero time if that cannot be told.
+// Due is when a renewed credential should have been renewed: after nine tenths of its life. The zero time if unknown.
 func (c Credential) Due() time.Time {
 	from, to := c.life()
 	if from.IsZero() || !to.After(from) {
@@ -174,7 +171,7 @@ func (c Credential) life() (from, to time.Time) {
 	user := file.AuthInfos["burst"]
 	cert := user.ClientCertificateData
 	if len(cert) == 0 && user.ClientCertificate != "" {
-		cert, _ = os.ReadFile(user.ClientCertificate) // that it is missing is told by the next request
+		cert, _ = os.ReadFile(user.ClientCertificate) // the next request reports a missing file
 	}
 	if block, _ := pem.Decode(cert); block != nil {
 		if x, err := x509.ParseCertificate(block.Bytes); err == nil {
@@ -189,7 +186,7 @@ func (c Credential) life() (from, to time.Time) {
 	return tokenLife(token)
 }
 
-// Renewed tells what renews the credential, empty if nothing does.
+// Renewed is what renews the credential, empty if nothing does.
 func (c Credential) Renewed() string {
 	file, err := clientcmd.Load(c.Kubeconfig)
 	if err != nil || file.AuthInfos["burst"] == nil {

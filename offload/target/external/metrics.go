@@ -11,10 +11,9 @@ import (
 
 const metricsTimeout = 3 * time.Second
 
-// unmeasured says why kubectl top, and what scales by it, do not work for pods there;
-// it is empty if they do.
+// unmeasured is why kubectl top, and autoscaling, do not work for pods there; empty if they do.
 func unmeasured(ctx context.Context, client kubernetes.Interface, namespace string) string {
-	ctx, cancel := context.WithTimeout(ctx, metricsTimeout) // what they miss must not be taken for the campus being away
+	ctx, cancel := context.WithTimeout(ctx, metricsTimeout) // a failure here must not count as an unreachable campus
 	defer cancel()
 	_, err := client.Discovery().RESTClient().Get().AbsPath("/apis/metrics.k8s.io/v1beta1/namespaces/"+namespace+"/pods").Param("limit", "1").DoRaw(ctx)
 	switch {

@@ -13,13 +13,12 @@ import (
 	"rivulet/offload/target/external/rewrite"
 )
 
-// triedAnnotation on a wrapper is when its controller was last asked to try again.
+// triedAnnotation on a wrapper is when its controller was last made to retry.
 const triedAnnotation = "rivulet.dev/tried-at"
 
-// nudge has the controllers there try again what the campus has refused, a full quota
-// mostly: by themselves they wait longer each time, up to a quarter of an hour. Any
-// change of the object has them try at once. It is done when the quota has changed,
-// and each rereadEvery.
+// nudge makes the controllers there retry what the campus has refused, mostly because of a full quota: by themselves
+// they wait longer each time, up to 15 minutes. Any change of the object makes them retry at once. It is called after a
+// change of the quota, and each rereadEvery.
 func (t *Target) nudge(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -27,7 +26,7 @@ func (t *Target) nudge(ctx context.Context) {
 	stamp := time.Now().UTC().Format(time.RFC3339)
 	sets, err := t.campus.AppsV1().ReplicaSets(t.cfg.Settings.Namespace).List(ctx, selector)
 	if err != nil {
-		return // the next look says why
+		return // the next check has the reason
 	}
 	for i := range sets.Items {
 		s := &sets.Items[i]
@@ -35,7 +34,7 @@ func (t *Target) nudge(ctx context.Context) {
 			continue
 		}
 		s.Annotations[triedAnnotation] = stamp
-		_, _ = t.campus.AppsV1().ReplicaSets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{FieldManager: policy.FieldManager}) // the next time, then
+		_, _ = t.campus.AppsV1().ReplicaSets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{FieldManager: policy.FieldManager}) // retried later
 	}
 	jobs, err := t.campus.BatchV1().Jobs(t.cfg.Settings.Namespace).List(ctx, selector)
 	if err != nil {

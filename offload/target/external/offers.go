@@ -19,55 +19,54 @@ import (
 )
 
 const (
-	// checkEvery is how often the campus is looked at where a watch does not say more, and
-	// checkTimeout how long one look may take.
+	// checkEvery is the interval of checks of the campus, in addition to its watch, and checkTimeout bounds one check.
 	checkEvery, checkTimeout = 10 * time.Second, 10 * time.Second
-	// patience is how many looks in a row have to fail before the node is NotReady: the
-	// way to a campus is the Internet.
+	// patience is how many checks in a row have to fail before the node is NotReady: the way to a campus is the
+	// Internet.
 	patience = 3
 	// trust is how many have to succeed after that.
 	trust = 2
-	// rereadEvery is how often what rarely changes is read again: nodes, Pod Security, and
-	// what our own pods use.
+	// rereadEvery is the interval in which rarely changing state is read: nodes, Pod Security, and the usage of home's
+	// pods.
 	rereadEvery = time.Minute
-	// wayEvery is how often the gateway is looked at until it is there for the first time.
+	// wayEvery is the interval of checks of the gateway until it is ready for the first time.
 	wayEvery = 2 * time.Second
-	// rewatch is the pause before another try to watch quotas.
+	// rewatch is the pause before another attempt to watch quotas.
 	rewatch = 30 * time.Second
 )
 
-// Health is what the target is like.
+// Health is the state of the target.
 type Health struct {
 	Ready  bool      `json:"ready"`
 	Reason string    `json:"reason,omitempty"`
-	Since  time.Time `json:"since"` // when the campus answered last
-	// RTT is how long the last look took.
+	Since  time.Time `json:"since"` // of the campus's last answer
+	// RTT is the duration of the last check.
 	RTT time.Duration `json:"rtt"`
-	// Security is the Pod Security level, Arch the architecture that is offered.
+	// Security is the Pod Security level, Arch the offered architecture.
 	Security string              `json:"podSecurity,omitempty"`
 	Arch     string              `json:"arch,omitempty"`
 	Version  string              `json:"version,omitempty"`
 	Room     corev1.ResourceList `json:"room,omitempty"`
-	// Refused is true if it is the credential that is not taken.
+	// Refused: the credential is refused.
 	Refused bool `json:"refused,omitempty"`
-	// Notes are worth knowing and no hindrance.
+	// Notes are information, not obstacles.
 	Notes []string `json:"notes,omitempty"`
 }
 
-// follow looks at the campus until ctx ends, and says what it offers. A change of the
-// quota is seen at once where it may be watched.
+// follow checks the campus until ctx ends, and sends its offers. A change of the quota is detected at once if it may be
+// watched.
 func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 	changed := make(chan struct{}, 1)
 	go t.watchQuotas(ctx, changed)
 	var health Health
 	var reread time.Time
-	failed, good, lost := 0, 0, true // nothing was heard yet
+	failed, good, lost := 0, 0, true // no answer yet
 	for {
 		begun := time.Now()
 		now, running, err := t.check(ctx, begun.Sub(reread) >= rereadEvery)
 		if unwelcome(err) && ctx.Err() == nil && t.cfg.Credential.Renewed() != "" {
-			// Files are read again, and commands run, after a refusal. A certificate belongs to its
-			// connection, so that goes with it.
+			// After a refusal files are read and commands run again. A certificate belongs to its connection, so the
+			// connections are closed as well.
 			t.conns.CloseAll()
 			t.streams.CloseAll()
 			now, running, err = t.check(ctx, begun.Sub(reread) >= rereadEvery)
@@ -87,10 +86,10 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 			failed, good = 0, good+1
 			health.Since, health.RTT = time.Now(), time.Since(begun)
 			if lost && health.Version != "" && good < trust {
-				break // it was lost, and has not shown yet that it is back
+				break // it was lost, and trust is not reached yet
 			}
 			if lost && health.Version != "" {
-				t.conns.CloseAll() // after a long cut they may be dead without knowing it
+				t.conns.CloseAll() // after a long cut they may be dead
 				t.streams.CloseAll()
 			}
 			lost = false
@@ -104,7 +103,7 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 		case failed+1 >= patience, final(err):
 			failed, good, lost = failed+1, 0, true
 			health.Ready, health.Refused, health.Reason = false, unwelcome(err), fmt.Sprintf("%s: %v", t.cfg.Settings.Name, explain(err, t.cfg.Settings.Namespace))
-			send(out, offer.Offer{Reason: health.Reason}) // what it is otherwise, the nodes know
+			send(out, offer.Offer{Reason: health.Reason}) // the nodes keep the rest of the last offer
 		default:
 			failed, good = failed+1, 0
 		}
@@ -119,8 +118,8 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 		case <-ctx.Done():
 			return
 		case <-changed:
-			reread = time.Time{}                 // what our own pods use is part of it
-			if !changes.Wait(ctx, time.Second) { // one pod that starts changes a quota several times
+			reread = time.Time{}                 // the usage of home's pods is part of it
+			if !changes.Wait(ctx, time.Second) { // one starting pod changes a quota several times
 				return
 			}
 		case <-time.After(pause):
@@ -128,11 +127,11 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 	}
 }
 
-// errNoWay is told until the gateway is there for the first time: before that the
-// addresses of pods there are not known at home.
+// errNoWay is reported until the gateway is ready for the first time: before that home does not have the addresses of
+// pods there.
 var errNoWay = errors.New("the gateway there is not ready yet; see rivulet burst status")
 
-// reaches reports whether the way to home was there once, if there is to be one.
+// reaches reports whether the way to home was ready once, if there is to be one.
 func (t *Target) reaches() bool {
 	if t.cfg.Network == nil || t.reached {
 		return true
@@ -141,12 +140,12 @@ func (t *Target) reaches() bool {
 	return t.reached
 }
 
-// final reports an answer that will not be another by asking again.
+// final reports whether a repetition would get the same answer.
 func final(err error) bool {
 	return errors.Is(err, errNoWay) || unwelcome(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
 }
 
-// send replaces what waits in the channel; there is one sender.
+// send replaces the waiting value of the channel; there is one sender.
 func send(out chan offer.Offer, o offer.Offer) {
 	select {
 	case <-out:
@@ -155,7 +154,7 @@ func send(out chan offer.Offer, o offer.Offer) {
 	out <- o
 }
 
-// check asks the campus for its state; with all, for what rarely changes, too.
+// check reads the campus's state; with all, also what rarely changes.
 func (t *Target) check(ctx context.Context, all bool) (state, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -164,7 +163,7 @@ func (t *Target) check(ctx context.Context, all bool) (state, string, error) {
 		return state{}, "", err
 	}
 	if !all {
-		// The cheapest question that shows that the credential is good still.
+		// The cheapest request that shows that the credential is still valid.
 		_, err := t.campus.CoreV1().Pods(t.cfg.Settings.Namespace).List(ctx, metav1.ListOptions{Limit: 1, FieldSelector: "metadata.name=rivulet"})
 		return t.rules.get(), running, err
 	}
@@ -207,8 +206,7 @@ func (t *Target) offer(now state, version string) offer.Offer {
 	return o
 }
 
-// watchQuotas tells of each change of a quota. Where watching is not allowed the
-// looks have to do.
+// watchQuotas reports each change of a quota. Without the right to watch, the regular checks have to suffice.
 func (t *Target) watchQuotas(ctx context.Context, changed chan<- struct{}) {
 	for ctx.Err() == nil {
 		w, err := t.campus.CoreV1().ResourceQuotas(t.cfg.Settings.Namespace).Watch(ctx, metav1.ListOptions{})

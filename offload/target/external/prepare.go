@@ -10,9 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// prepare completes the template of a pod for the rules of the namespace, where that
-// changes nothing of what the pod does. What would, is refused: the error names each
-// field in the way.
+// prepare completes the template of a pod for the rules of the namespace, as far as that does not change what the pod
+// does. Other pods are refused: the error names each field that is the reason.
 func (t *Target) prepare(home string, template map[string]any) error {
 	now := t.rules.get()
 	spec, _ := template["spec"].(map[string]any)
@@ -29,7 +28,7 @@ func (t *Target) prepare(home string, template map[string]any) error {
 		return nil
 	}
 	if policy, _ := spec["dnsPolicy"].(string); policy != "" && policy != string(corev1.DNSClusterFirst) {
-		return nil // it asks somebody else, or was prepared already
+		return nil // it uses another DNS, or was prepared already
 	}
 	dns, ok := t.cfg.Network.DNS(home)
 	if !ok {
@@ -42,7 +41,7 @@ func (t *Target) prepare(home string, template map[string]any) error {
 	return nil
 }
 
-// dnsOf joins the gateway's with what the pod says itself.
+// dnsOf merges the gateway's configuration with the pod's own.
 func dnsOf(dns *corev1.PodDNSConfig, own any) map[string]any {
 	servers, searches, options := []any{}, []any{}, []any{}
 	for _, s := range dns.Nameservers {
@@ -65,10 +64,9 @@ func dnsOf(dns *corev1.PodDNSConfig, own any) map[string]any {
 	return map[string]any{"nameservers": servers, "searches": searches, "options": options}
 }
 
-// restrict fills in what the Pod Security level "restricted" demands to be said, and
-// what pods that pass it do anyhow: they run as an ordinary user, who has no use of
-// capabilities and gets no other rights. Whether the image is made for that is seen
-// when it starts; its kubelet says so.
+// restrict sets what the Pod Security level "restricted" requires explicitly, and what is true of compatible pods
+// anyway: they run as an ordinary user, without capabilities and without further rights. Whether the image supports
+// that is found at its start; its kubelet reports it.
 func restrict(spec map[string]any) error {
 	var faults []string
 	pod := child(spec, "securityContext")
@@ -122,7 +120,7 @@ func restrict(spec map[string]any) error {
 	return nil
 }
 
-// child returns the object under the key, made if it is not there.
+// child returns the object under the key, and makes it if it is missing.
 func child(o map[string]any, key string) map[string]any {
 	next, ok := o[key].(map[string]any)
 	if !ok {
@@ -132,7 +130,7 @@ func child(o map[string]any, key string) map[string]any {
 	return next
 }
 
-// demanded are the resources of which quotas want every pod to ask for some.
+// demanded are the resources for which quotas require a request of every pod.
 func demanded(quotas []corev1.ResourceQuota) []string {
 	var out []string
 	for i := range quotas {
@@ -165,7 +163,7 @@ func given(limits []corev1.LimitRange) map[string]bool {
 	return out
 }
 
-// request has containers that ask for nothing say so, where a quota wants it said.
+// request adds explicit zero requests to containers without any, if a quota requires it.
 func request(spec map[string]any, demanded []string, given map[string]bool) {
 	zero := resource.NewQuantity(0, resource.DecimalSI).String()
 	for _, list := range []string{"initContainers", "containers"} {

@@ -19,11 +19,10 @@ import (
 	"rivulet/offload/target/external/rewrite"
 )
 
-// PartLabel is on what is there for the target itself and not for a pod of home.
+// PartLabel is on objects that belong to the target itself and not to a pod of home.
 const PartLabel = "rivulet.dev/part"
 
-// kinds are those of which we have objects there, in the order in which they go:
-// what makes others first.
+// kinds are those of this cluster's objects there, in the order of deletion: controllers of others first.
 var kinds = []schema.GroupVersionResource{
 	{Group: "apps", Version: "v1", Resource: "deployments"},
 	{Group: "apps", Version: "v1", Resource: "replicasets"},
@@ -35,15 +34,14 @@ var kinds = []schema.GroupVersionResource{
 	{Version: "v1", Resource: "secrets"},
 }
 
-// object is one of ours there.
+// object is one of this cluster's objects there.
 type object struct {
 	metav1.PartialObjectMetadata
 	kind schema.GroupVersionResource
 }
 
-// list returns what the selector finds that is ours: with our labels, and with the
-// names that go with them. A copy that somebody made of an object of ours is his.
-// Kinds that may not be listed, or are not there, have none.
+// list returns this cluster's objects of the selector: those with its labels and with the matching names. A copy by
+// somebody else is not this cluster's. Kinds that may not be listed, or do not exist, have none.
 func list(ctx context.Context, config *rest.Config, namespace, selector string) ([]object, error) {
 	client, err := metadata.NewForConfig(config)
 	if err != nil {
@@ -74,8 +72,7 @@ func list(ctx context.Context, config *rest.Config, namespace, selector string) 
 	return out, nil
 }
 
-// Ours reports whether an object with our labels was made by us or our controllers
-// there.
+// Ours reports whether an object with this cluster's labels was made by it, or by its controllers there.
 func Ours(o metav1.Object, resource string) bool {
 	cluster := o.GetLabels()[rewrite.HomeLabel]
 	if cluster == "" {
@@ -99,8 +96,7 @@ const (
 	maxRounds = 1000
 )
 
-// clear deletes what list returns, and returns when nothing of it is left; gone
-// counts what there was.
+// clear deletes the objects of list, and returns when they are gone; gone is their number.
 func clear(ctx context.Context, config *rest.Config, namespace, selector string) (gone int, err error) {
 	client, err := metadata.NewForConfig(config)
 	if err != nil {
@@ -126,7 +122,7 @@ func clear(ctx context.Context, config *rest.Config, namespace, selector string)
 			switch {
 			case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err):
 			case apierrors.IsForbidden(err) && controlled(&o):
-				// It goes with its owner.
+				// Deleted with its owner.
 			default:
 				errs = append(errs, err)
 			}
@@ -143,7 +139,7 @@ func clear(ctx context.Context, config *rest.Config, namespace, selector string)
 
 func controlled(o *object) bool { return metav1.GetControllerOfNoCopy(o) != nil }
 
-// Homes are the cluster IDs that have anything in the namespace.
+// Homes are the cluster IDs with objects in the namespace.
 func Homes(ctx context.Context, c Credential, namespace string) ([]string, error) {
 	config, err := c.REST()
 	if err != nil {
@@ -161,8 +157,7 @@ func Homes(ctx context.Context, c Credential, namespace string) ([]string, error
 	return slices.Compact(ids), nil
 }
 
-// Purge deletes everything of the cluster's in the namespace, from wherever it is
-// called, and returns how many objects there were.
+// Purge deletes all objects of the cluster in the namespace, wherever it is called, and returns their number.
 func Purge(ctx context.Context, c Credential, namespace, cluster string) (int, error) {
 	if cluster == "" || strings.ContainsAny(cluster, "=,! ()") {
 		return 0, fmt.Errorf("burst: %.60q is no ID of a cluster", cluster)

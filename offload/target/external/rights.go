@@ -12,13 +12,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// need is something that a target is asked for, and what for.
+// need is a right that a target needs, and its purpose.
 type need struct {
 	group, resource, sub string
 	verbs                []string
-	// without says what does not work without it.
+	// without is what does not work without it.
 	without string
-	// must is true where nothing works without it; gateway where it is for the network.
+	// must: nothing works without it; gateway: it is for the network.
 	must, gateway bool
 }
 
@@ -47,11 +47,11 @@ var needs = []need{
 	{"networking.k8s.io", "networkpolicies", "", []string{"create", "delete", "get", "list", "update"}, "who may talk to our pods is what the namespace says", false, true},
 }
 
-// Missing is one right that the user has not got.
+// Missing is one right that the user lacks.
 type Missing struct {
 	Right   string `json:"right"` // "create replicasets.apps"
 	Without string `json:"without"`
-	// Needed is true where the target is of no use without it.
+	// Needed: the target is of no use without it.
 	Needed bool `json:"needed"`
 }
 
@@ -60,10 +60,10 @@ func needsOf(network string) []need {
 	return slices.DeleteFunc(slices.Clone(needs), func(n need) bool { return n.gateway && network == NetworkNone })
 }
 
-// reviews bounds how many questions are under way at once.
+// reviews bounds concurrent queries.
 const reviews = 8
 
-// Rights asks the API server what the user may not do that we need.
+// Rights queries which of the needed rights the user lacks.
 func Rights(ctx context.Context, client kubernetes.Interface, namespace, network string) ([]Missing, error) {
 	type question struct {
 		need
@@ -109,8 +109,7 @@ func Rights(ctx context.Context, client kubernetes.Interface, namespace, network
 // name is that of the resource in a Role.
 func (n need) name() string { return strings.TrimSuffix(n.resource+"/"+n.sub, "/") }
 
-// Role is the smallest Role, as YAML, that has all that is needed, with its binding
-// to the user; for an administrator.
+// Role is the smallest Role, as YAML, with everything needed, with its binding to the user; for an administrator.
 func Role(namespace, user, network string) string {
 	type key struct{ group, resource string }
 	rules := map[key][]string{}

@@ -12,17 +12,15 @@ import (
 	"rivulet/offload/target/external/rewrite"
 )
 
-// defaultPods is how many pods there may be where neither limit nor quota says.
+// defaultPods is the number of pods without a limit or quota.
 const defaultPods = 110
 
-// Room is what pods of home may ask for in the namespace, in all: what the limits
-// allow, and what quotas leave when what others use is taken off. own is what home's
-// pods ask for there now; it is counted in the quotas' use, and theirs to keep. It is
-// pure.
+// Room is what pods of home may request in the namespace, in total: what the limits allow, and what quotas leave after
+// the usage of others. own are the present requests of home's pods, which are part of the quotas' usage. It is pure.
 //
 //	room(r) = min( limits(r), min over quotas ( hard(r) − (used(r) − own(r)) ) ), never below zero
 //
-// A resource that neither names is not offered: it cannot be promised.
+// A resource in neither is not offered: it cannot be promised.
 func Room(limits corev1.ResourceList, quotas []corev1.ResourceQuota, own corev1.ResourceList) corev1.ResourceList {
 	room := limits.DeepCopy()
 	if room == nil {
@@ -30,7 +28,7 @@ func Room(limits corev1.ResourceList, quotas []corev1.ResourceQuota, own corev1.
 	}
 	for i := range quotas {
 		if len(quotas[i].Spec.Scopes) > 0 || quotas[i].Spec.ScopeSelector != nil {
-			continue // which pods it means is not told from here; the campus will say so
+			continue // its scope cannot be evaluated here; the campus refuses what exceeds it
 		}
 		status := quotas[i].Status
 		for _, key := range slices.Sorted(maps.Keys(status.Hard)) {
@@ -58,8 +56,8 @@ func Room(limits corev1.ResourceList, quotas []corev1.ResourceQuota, own corev1.
 	return room
 }
 
-// counted is the resource that a quota's key bounds. What pods are limited to is at
-// least what they ask for, so a quota of limits bounds that as well.
+// counted is the resource that a quota's key bounds. Limits of pods are at least their requests, so a quota of limits
+// bounds requests as well.
 func counted(key corev1.ResourceName) (corev1.ResourceName, bool) {
 	switch key {
 	case corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods:
@@ -76,7 +74,7 @@ func counted(key corev1.ResourceName) (corev1.ResourceName, bool) {
 	return corev1.ResourceName(name), true
 }
 
-// asks is what our pods of home ask for, of those listed.
+// asks are the requests of home's pods among those listed.
 func asks(pods []corev1.Pod) corev1.ResourceList {
 	total := corev1.ResourceList{}
 	for i := range pods {

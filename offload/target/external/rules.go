@@ -21,18 +21,18 @@ import (
 	"rivulet/offload/target/external/rewrite"
 )
 
-// state is what the namespace demands and allows, as it was read.
+// state are the requirements and limits of the namespace, as read.
 type state struct {
 	quotas []corev1.ResourceQuota
 	limits []corev1.LimitRange
-	own    corev1.ResourceList            // what our pods of home ask for
-	ownBy  map[string]corev1.ResourceList // the same by the architecture that they are sent to
-	// security is the Pod Security level that is enforced; empty where that cannot be told.
+	own    corev1.ResourceList            // requests of home's pods
+	ownBy  map[string]corev1.ResourceList // the same by target architecture
+	// security is the enforced Pod Security level; empty if unknown.
 	security string
 	// arches are those of the nodes, if they can be read, labels what they have in common.
 	arches []string
 	labels map[string]string
-	// unmeasured is why what pods use cannot be seen; empty if it can.
+	// unmeasured is why the usage of pods cannot be read; empty if it can.
 	unmeasured string
 }
 
@@ -40,8 +40,8 @@ func (s state) room(limits corev1.ResourceList) corev1.ResourceList {
 	return Room(limits, s.quotas, s.own)
 }
 
-// roomOf is what pods on nodes of the architecture may ask for: the namespace has one
-// room for all, so what our pods on the others ask for is taken off.
+// roomOf is what pods on nodes of the architecture may request: the namespace has one room for all, so the requests of
+// home's pods on the others are subtracted.
 func (s state) roomOf(arch string, limits corev1.ResourceList) corev1.ResourceList {
 	room := s.room(limits)
 	for other, used := range s.ownBy {
@@ -76,7 +76,7 @@ func (r *rules) get() state {
 
 func (r *rules) set(s state) { r.now.Store(&s) }
 
-// read asks for all of it. What may not be read is left out.
+// read reads all of it. What may not be read is left out.
 func read(ctx context.Context, client kubernetes.Interface, config *rest.Config, s Settings, cluster string) (state, error) {
 	var out state
 	quotas, err := client.CoreV1().ResourceQuotas(s.Namespace).List(ctx, metav1.ListOptions{})
@@ -116,7 +116,7 @@ func read(ctx context.Context, client kubernetes.Interface, config *rest.Config,
 	return out, err
 }
 
-// denied reports an error that is not one of rights; one that is, is taken away.
+// denied reports any error except missing rights, and clears that one.
 func denied(err *error) bool {
 	if apierrors.IsForbidden(*err) {
 		*err = nil
@@ -124,8 +124,8 @@ func denied(err *error) bool {
 	return *err != nil
 }
 
-// platforms are the architectures of nodes that take pods, most nodes first, and the
-// topology labels that all of them have.
+// platforms are the architectures of nodes that accept pods, most nodes first, and the topology labels that all of them
+// have.
 func platforms(nodes []corev1.Node) (arches []string, labels map[string]string) {
 	count := map[string]int{}
 	for i := range nodes {
@@ -157,9 +157,8 @@ func platforms(nodes []corev1.Node) (arches []string, labels map[string]string) 
 
 const enforceLabel = "pod-security.kubernetes.io/enforce"
 
-// security finds out which Pod Security level is enforced: from the namespace's label
-// or, where that may not be read, from the warning that the API server gives when a
-// ReplicaSet is created that would violate it. Nothing is created: it is a dry run.
+// security determines the enforced Pod Security level: from the namespace's label or, if that may not be read, from the
+// API server's warning when a ReplicaSet that violates it is created by a dry run.
 func security(ctx context.Context, client kubernetes.Interface, config *rest.Config, namespace string) (string, error) {
 	ns, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err == nil {
@@ -183,7 +182,7 @@ func security(ctx context.Context, client kubernetes.Interface, config *rest.Con
 				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "trial", Image: "trial"}}}}},
 	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if denied(&err) || apierrors.IsInvalid(err) {
-		return "", nil // somebody's webhook does not like the trial: it says nothing of the level
+		return "", nil // a webhook refuses the trial, which does not show the level
 	}
 	for _, text := range heard.all() {
 		if strings.Contains(text, `PodSecurity "restricted`) {
@@ -193,7 +192,7 @@ func security(ctx context.Context, client kubernetes.Interface, config *rest.Con
 	return "", nil
 }
 
-// warnings keeps what an API server warns of.
+// warnings records the warnings of an API server.
 type warnings struct {
 	mu   sync.Mutex
 	text []string

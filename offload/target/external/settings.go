@@ -20,41 +20,41 @@ const (
 	NetworkUDP    = "udp"    // through a gateway pod and UDP
 )
 
-// Networks are those that may be asked for.
+// Networks are the valid values.
 var Networks = []string{NetworkNone, NetworkAuto, NetworkStream, NetworkUDP}
 
-// What is taken for the Pod Security level of the namespace.
+// How the Pod Security level of the namespace is determined.
 const (
-	SecurityAuto       = "auto" // as found out
+	SecurityAuto       = "auto" // as detected
 	SecurityRestricted = "restricted"
-	SecurityAsIs       = "as-is" // pods are sent as they are
+	SecurityAsIs       = "as-is" // pods are sent unchanged
 )
 
-// Securities are those that may be asked for.
+// Securities are the valid values.
 var Securities = []string{SecurityAuto, SecurityRestricted, SecurityAsIs}
 
-// When pods go there.
+// When pods are placed there.
 const (
 	OrderLast  = "last"  // after home and the peers on the LAN
 	OrderEqual = "equal" // like a peer
 )
 
-// Orders are those that may be asked for.
+// Orders are the valid values.
 var Orders = []string{OrderLast, OrderEqual}
 
-// Architectures are those of the images that Rivulet knows of.
+// Architectures are those of the images that Rivulet supports.
 var Architectures = []string{"amd64", "arm64", "arm"}
 
-// Settings are what a person says of one target.
+// Settings are a user's settings of one target.
 type Settings struct {
 	Name string `json:"name"`
-	// Namespace is the one that we may use; empty stands for the context's.
+	// Namespace is the one to use; empty is the context's.
 	Namespace string `json:"namespace"`
-	// Limits bound what pods of home may ask for there, in all.
+	// Limits bound what pods of home may request there, in total.
 	Limits corev1.ResourceList `json:"limits,omitempty"`
-	// Arch is the nodes' architecture where they cannot be read; empty stands for amd64.
+	// Arch is the nodes' architecture if they cannot be read; empty is amd64.
 	Arch string `json:"arch,omitempty"`
-	// Labels are put on the virtual node.
+	// Labels are added to the virtual node.
 	Labels  map[string]string `json:"labels,omitempty"`
 	Network string            `json:"network,omitempty"`
 	// Image is the gateway's.
@@ -63,7 +63,7 @@ type Settings struct {
 	Order    string `json:"order,omitempty"`
 }
 
-// Or is what s says, and where it says nothing, what had says. The name stays.
+// Or returns s, with unset fields from had. The name stays.
 func (s Settings) Or(had Settings) Settings {
 	if len(s.Limits) == 0 {
 		s.Limits = had.Limits
@@ -83,7 +83,7 @@ func (s Settings) Or(had Settings) Settings {
 // maxName leaves room for "burst-" and an architecture in the name of a node.
 const maxName = 40
 
-// Complete fills in defaults and checks; the error names the cure.
+// Complete sets defaults and validates; the error has the cure.
 func (s *Settings) Complete() error {
 	if faults := validation.IsDNS1123Label(s.Name); len(faults) > 0 || len(s.Name) > maxName {
 		return fmt.Errorf("%.60q cannot be the name of a burst target; use up to %d lower-case letters, digits and dashes", s.Name, maxName)
@@ -127,7 +127,7 @@ func (s *Settings) Complete() error {
 	return nil
 }
 
-// Limits reads "cpu=8,memory=16Gi,pods=40".
+// Limits parses "cpu=8,memory=16Gi,pods=40".
 func Limits(text string) (corev1.ResourceList, error) {
 	out := corev1.ResourceList{}
 	for entry := range strings.SplitSeq(text, ",") {

@@ -11,7 +11,7 @@ import (
 	"rivulet/offload/target"
 )
 
-// Spec tells consumer.Consumer of the target. cfg's Node and Log are given later.
+// Spec describes the target for consumer.Consumer. cfg's Node and Log are set later.
 func Spec(cfg Config) (target.Spec, error) {
 	if err := cfg.Settings.Complete(); err != nil {
 		return target.Spec{}, err

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// tokenLife is from when to when a token holds that is a JWT, as those of service
-// accounts and of identity providers are. It is not verified: that is the server's
-// affair.
+// tokenLife is the validity of a token that is a JWT, such as those of service accounts and identity providers. The
+// token is not verified, which is left to the server.
 func tokenLife(token string) (from, to time.Time) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -29,7 +28,7 @@ func tokenLife(token string) (from, to time.Time) {
 	return instant(claims.Iat), instant(claims.Exp)
 }
 
-// instant is the zero time for a date that is none.
+// instant is the zero time for an invalid date.
 func instant(seconds float64) time.Time {
 	if seconds <= 0 || seconds > 1<<40 {
 		return time.Time{}

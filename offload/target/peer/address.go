@@ -7,12 +7,12 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Home translates an address of one of the peer's pods to how home sees it.
+// Home translates an address of one of the peer's pods to home's view.
 func (t *Target) Home(addr netip.Addr) (netip.Addr, bool) {
 	return peer.Translate(addr, t.cfg.Link.PeerCIDR, t.cfg.Link.PeerMappedCIDR)
 }
 
-// Away translates a pod address as home sees it to how the peer sees it.
+// Away translates a pod address in home's view to the peer's view.
 //
 //	in home's prefix for this peer     the peer's own pod
 //	in home's pod CIDR                 home's pod, under the prefix the peer has for home
@@ -43,8 +43,8 @@ func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// Tenants are the addresses of home's pods at the peer, as home sees them, by what the
-// peer has told of them; heard is false until it has told anything.
+// Tenants are the addresses of home's pods at the peer, in home's view, from the peer's offers; heard is false before
+// the first one.
 func (t *Target) Tenants() (out []netip.Addr, heard bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,8 +56,7 @@ func (t *Target) Tenants() (out []netip.Addr, heard bool) {
 	return out, t.received
 }
 
-// PodPrefixes are those in which the peer sees pods: its own, home's, and those of the
-// peers that it has.
+// PodPrefixes are the prefixes of pods in the peer's view: its own, home's, and those of its peers.
 func (t *Target) PodPrefixes() []netip.Prefix {
 	out := []netip.Prefix{t.cfg.Link.PeerCIDR, t.cfg.Link.LocalMappedCIDR}
 	t.mu.Lock()
@@ -69,6 +68,6 @@ func (t *Target) PodPrefixes() []netip.Prefix {
 	return out
 }
 
-// Changed returns a channel that gets a value after Away or Lost may answer differently
-// than before, and the function that ends the subscription.
+// Changed returns a channel that gets a value after the result of Away or Lost may have changed, and the function that
+// ends the subscription.
 func (t *Target) Changed() (<-chan struct{}, func()) { return t.reach.Changed() }

@@ -20,7 +20,7 @@ const (
 	// connectTimeout bounds an attempt to reach the peer.
 	connectTimeout = 5 * time.Second
 	maxLine        = 256 << 10
-	// Waits between attempts to open the stream.
+	// Pauses between attempts to open the stream.
 	firstRetry, lastRetry = 200 * time.Millisecond, 3 * time.Second
 )
 
@@ -58,7 +58,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 				hopeless.Reset(hope(silence))
 				if silent {
 					silent = false
-					t.conns.CloseAll() // after a long cut they may be dead without knowing it
+					t.conns.CloseAll() // after a long cut they may be dead
 				}
 				t.mu.Lock()
 				back := t.silent
@@ -94,9 +94,8 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 	return out
 }
 
-// hope is how long streams wait for a silent peer, 20 s: longer than it takes to call it not
-// ready, since the silence is longer than the cut (a heartbeat before it, TCP's next try
-// after it), and as long as the peer keeps a connection that nobody answers on.
+// hope is how long streams wait for a silent peer, 20 s. That is longer than Silence, since the silence is longer than
+// the cut (by a heartbeat before it and TCP's next retry after it), and as long as the peer keeps a dead connection.
 func hope(silence time.Duration) time.Duration { return silence * 5 / 3 }
 
 func (t *Target) readForever(ctx context.Context, lines chan<- offer.Offer, broken chan<- error) {
@@ -114,7 +113,7 @@ func (t *Target) readForever(ctx context.Context, lines chan<- offer.Offer, brok
 	}
 }
 
-// others are our other peers, sorted, as far as the peer can be asked for them.
+// others are this cluster's other peers, sorted, as many as a query may have.
 func (t *Target) others() (ids []string) {
 	for _, l := range t.cfg.Links() {
 		if l.ID != t.cfg.Link.ID {
@@ -129,7 +128,7 @@ func (t *Target) others() (ids []string) {
 func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// The transport's timeouts do not cover a body that never ends.
+	// The transport's timeouts do not cover a body without an end.
 	watchdog := time.AfterFunc(connectTimeout, func() { cancel(errors.New("no answer through the tunnel")) })
 	defer watchdog.Stop()
 	defer func() {
@@ -138,7 +137,7 @@ func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, 
 		}
 	}()
 
-	// The peer tells of those whom it is asked for: ours, which may become others.
+	// The peer reports the peers in the query: this cluster's, which may change.
 	changed, stop := t.Changed()
 	defer stop()
 	asked := t.others()

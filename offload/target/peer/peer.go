@@ -1,8 +1,8 @@
 // Package peer makes a target of a peer: another Rivulet cluster at the end of a tunnel. It uses the routes of
-// docs/design/architecture.md. It reads the peer's offers, twins and API, and writes only through them. It keeps only a
-// short memory of the twins' names, so a restart costs one request for each namespace. A peer that is silent for longer
-// than two heartbeats is an offer that is not ready, with the reason; every other failure is the error of the call that
-// met it.
+// docs/design/architecture.md. It reads the peer's offers, twins and API, and writes only through them. Restart: it
+// only caches the twins' names for a short time, so a restart costs one request for each namespace. Failure: a peer
+// that is silent for offer.Silence gets an offer that is not ready, with the reason; every other failure is the error
+// of its call.
 package peer
 
 import (
@@ -27,27 +27,27 @@ import (
 	"rivulet/offload/target"
 )
 
-// Config is what a Target needs. All fields but Dial and LinksChanged are required.
+// Config are the dependencies of a Target. All fields but Dial and LinksChanged are required.
 type Config struct {
 	// Name is the virtual node's.
 	Name string
 	Link peer.Link
-	// Links lists all peers: their pods have to be told to this one, too.
+	// Links lists all peers: this peer needs the others' prefixes as well.
 	Links func() []peer.Link
-	// LinksChanged follows Links, as Changed of a Fabric; nil does not.
+	// LinksChanged reports changes of Links, like Changed of a Fabric; may be nil.
 	LinksChanged func() (<-chan struct{}, func())
 	// PodCIDR is home's.
 	PodCIDR netip.Prefix
 	// Dial opens connections inside the tunnel; nil dials without one.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// HTTP reaches the peer's control routes under BaseURL.
+	// HTTP is a client for the peer's control routes below BaseURL.
 	HTTP    *http.Client
 	BaseURL string
-	// Cert and Key are ours, ServerCert is the peer's, all PEM; ServerName is the name to expect in it.
-	// Without them the connections of Dial are private already, and the peer's API is under BaseURL.
+	// Cert and Key are this cluster's, ServerCert is the peer's, all PEM; ServerName is the expected name in it.
+	// Without them the connections of Dial are private already, and the peer's API is below BaseURL.
 	Cert, Key, ServerCert []byte
 	ServerName            string
-	// Changed is called after Tenants may answer differently; nil is not.
+	// Changed is called after the result of Tenants may have changed; may be nil.
 	Changed func()
 	Log     *slog.Logger
 }
@@ -58,21 +58,21 @@ type Target struct {
 	rest   *rest.Config
 	client kubernetes.Interface
 	conns  *connrotation.Dialer // of client
-	// streams are the connections of whoever takes Config.
+	// streams are the connections of users of Config.
 	streams *connrotation.Dialer
 
-	making sync.RWMutex // held for writing while nobody may make a twin
+	making sync.RWMutex // held for writing while no twin may be made
 
 	mu       sync.Mutex
 	twins    map[string]memory
-	asking   map[string]chan struct{} // by home namespace, held by who asks for its twin
+	asking   map[string]chan struct{} // by home namespace, held during the request for its twin
 	latest   offer.Offer              // the last line of the peer's stream
 	received bool                     // there was one
 	silent   bool                     // for longer than offer.Silence
 	reach    changes.Signal
 }
 
-// memory is a twin's name, and when it was last heard.
+// memory is a twin's name, and when it was last confirmed.
 type memory struct {
 	name string
 	at   time.Time
@@ -117,8 +117,7 @@ func New(cfg Config) (*Target, error) {
 	return t, nil
 }
 
-// dial bounds each attempt: one that began during a cut would otherwise wait long
-// after it for TCP's next try.
+// dial bounds each attempt: one that began during a cut would otherwise wait for TCP's next retry long after it.
 func (t *Target) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -131,12 +130,11 @@ func (t *Target) Name() string { return t.cfg.Name }
 // ID is the peer's cluster ID.
 func (t *Target) ID() string { return string(t.cfg.Link.ID) }
 
-// Client reaches the peer's API with the rights of a consumer.
+// Client is a client of the peer's API with the rights of a consumer.
 func (t *Target) Client() kubernetes.Interface { return t.client }
 
-// Config is that of Client, for what needs a connection of its own. Its
-// connections are closed when the peer goes silent: a stream over one would else
-// hang until TCP gives up, many minutes later.
+// Config is that of Client, for connections of the caller's own. They are closed when the peer becomes silent: a stream
+// would otherwise hang until TCP gives up, many minutes later.
 func (t *Target) Config() *rest.Config { return rest.CopyConfig(t.rest) }
 
 // Close drops the connections of Client and Config.
@@ -145,8 +143,8 @@ func (t *Target) Close() {
 	t.streams.CloseAll()
 }
 
-// Lost reports whether the peer is known not to answer: its pings stay without an answer,
-// or it has said nothing for too long. Changed tells when that turns.
+// Lost reports whether the peer has stopped answering: its pings have no answer, or it was silent for too long. Changed
+// reports a change of that.
 func (t *Target) Lost() bool {
 	t.mu.Lock()
 	silent := t.silent
@@ -162,16 +160,15 @@ func (t *Target) Lost() bool {
 	return false
 }
 
-// Keeps reports whether the peer, as far as it was heard, keeps pods that are their own
-// record.
+// Keeps reports whether the peer, by its last offer, replaces pods that are their own record.
 func (t *Target) Keeps() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.latest.Keeps
 }
 
-// HomeAddresses is what new pods there are made for, a value of policy.HomeAddressesAnnotation
-// or "" for the peer's own addresses, as far as the peer was heard.
+// HomeAddresses is a value of policy.HomeAddressesAnnotation for new pods there, or "" for the peer's own addresses, by
+// its last offer.
 func (t *Target) HomeAddresses() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,27 +13,27 @@ import (
 	"rivulet/offload/target"
 )
 
-// Fabric is what a Source needs of the fabric.
+// Fabric is the part of the fabric that a Source uses.
 type Fabric interface {
 	peer.Following
-	// TLS is what a client needs to reach the peer's control address.
+	// TLS returns what a client needs for the peer's control address.
 	TLS(id peer.ID) (certPEM, keyPEM, serverCertPEM []byte, serverName string, err error)
-	// Client reaches the peer's control routes under the URL.
+	// Client is a client for the peer's control routes below the URL.
 	Client(id peer.ID) (*http.Client, string, error)
 	// Dial opens a connection inside the tunnel.
 	Dial(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// Source makes targets of the peers, those that lend nothing as withdrawn ones.
+// Source makes targets of the peers; those that lend nothing are withdrawn ones.
 type Source struct {
 	Fabric Fabric
 	// PodCIDR is home's.
 	PodCIDR netip.Prefix
-	// Control is the control address inside the tunnel, as home sees it.
+	// Control is the control address inside the tunnel, in home's view.
 	Control netip.AddrPort
-	// Changed is called after pods of home at a peer may be others.
+	// Changed is called after home's pods at a peer may have changed.
 	Changed func()
-	// Set and End are told of the targets: see consumer.Consumer.
+	// Set and End receive the targets: see consumer.Consumer.
 	Set func(kind target.Kind, all []target.Spec, complete bool)
 	End func(ids ...string)
 }
@@ -47,7 +47,7 @@ func (s *Source) Run(ctx context.Context) {
 	defer look.Stop()
 	for {
 		links := s.Fabric.Links()
-		for _, id := range s.Fabric.Departed() { // that is known, not guessed: it needs no patience
+		for _, id := range s.Fabric.Departed() { // that is certain, so Patience does not apply
 			s.End(string(id))
 		}
 		specs := make([]target.Spec, 0, len(links))
@@ -64,7 +64,7 @@ func (s *Source) Run(ctx context.Context) {
 	}
 }
 
-// way is what a peer's target is built on; with another one it is made anew.
+// way are the inputs of a peer's target; after a change it is made again.
 type way struct {
 	addr               netip.AddrPort
 	theirs, remote, as netip.Prefix
@@ -78,7 +78,7 @@ func (s *Source) spec(l peer.Link) target.Spec {
 		New: func(name string, log *slog.Logger) (target.Target, error) {
 			t, err := s.target(l, name, log)
 			if err != nil {
-				return nil, err // not t: a nil of its type would be no nil
+				return nil, err // not t: a nil *Target would be a non-nil Target
 			}
 			return t, nil
 		},

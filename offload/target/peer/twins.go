@@ -13,19 +13,18 @@ import (
 )
 
 const (
-	// remember is how long a twin is believed to be as it was left. A provider's owner may
-	// change or delete it; asking again puts it right.
+	// remember is how long a twin's name is used without a check. A provider's owner may change or delete the twin; the
+	// next request repairs it.
 	remember = 30 * time.Second
-	// callTimeout bounds one request, release one look at a twin that is going.
+	// callTimeout bounds one request, release one check of a twin that is being deleted.
 	callTimeout = 10 * time.Second
 	release     = 500 * time.Millisecond
 	maxAnswer   = 1 << 20
 )
 
-// Namespace makes sure that home has a twin and returns its name. A name that is known is
-// returned at once: the peer is asked again beside it when that was long ago, so that no pod
-// waits for it. Should the twin have gone meanwhile, whoever uses it finds out, and Twins
-// forgets the name.
+// Namespace ensures that home has a twin and returns its name. A cached name is returned at once; an old one is checked
+// at the peer in the background, so that no pod waits for it. If the twin is gone, its users notice, and Twins drops
+// the name.
 func (t *Target) Namespace(ctx context.Context, home string) (string, error) {
 	twin, one := t.remembered(home)
 	switch {
@@ -39,13 +38,13 @@ func (t *Target) Namespace(ctx context.Context, home string) (string, error) {
 				defer func() { <-one }()
 				ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 				defer cancel()
-				_, _ = t.requestNamespace(ctx, home) // who asks next asks again
+				_, _ = t.requestNamespace(ctx, home) // the next call repeats it
 			}()
-		default: // somebody asks already
+		default: // a request is under way
 		}
 		return twin.name, nil
 	}
-	select { // of several who ask at the same time one asks the peer
+	select { // of concurrent calls one sends a request
 	case one <- struct{}{}:
 		defer func() { <-one }()
 	case <-ctx.Done():
@@ -57,7 +56,7 @@ func (t *Target) Namespace(ctx context.Context, home string) (string, error) {
 	return t.requestNamespace(ctx, home)
 }
 
-// remembered is the twin as it was last heard of, and what is held by the one who asks for it.
+// remembered is the cached twin, and the lock for requests for it.
 func (t *Target) remembered(home string) (twin memory, one chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,7 +82,7 @@ func (t *Target) requestNamespace(ctx context.Context, home string) (string, err
 	return answer.Name, nil
 }
 
-// Twins asks the peer which twins it holds for this home.
+// Twins queries which twins the peer has for this home.
 func (t *Target) Twins(ctx context.Context) (map[string]string, error) {
 	answer, err := t.list(ctx)
 	if err != nil {
@@ -102,7 +101,7 @@ func (t *Target) Twins(ctx context.Context) (map[string]string, error) {
 // twins is the answer to GET /v1/namespaces.
 type twins struct {
 	Twins map[string]string
-	Going map[string]string // on their way out
+	Going map[string]string // being deleted
 }
 
 func (t *Target) list(ctx context.Context) (answer twins, err error) {
@@ -112,8 +111,7 @@ func (t *Target) list(ctx context.Context) (answer twins, err error) {
 	return answer, nil
 }
 
-// Gone reports whether the peer has no twin of home any more, not even one on its way
-// out; none is made in the meantime.
+// Gone reports whether the peer has no twin of home, not even one being deleted; none is made in the meantime.
 func (t *Target) Gone(ctx context.Context, home string) (bool, error) {
 	t.making.Lock()
 	defer t.making.Unlock()
@@ -126,7 +124,7 @@ func (t *Target) Gone(ctx context.Context, home string) (bool, error) {
 	return !there && !going, nil
 }
 
-// Release has the peer delete the twin, and returns when it is gone.
+// Release deletes the twin at the peer, and returns when it is gone.
 func (t *Target) Release(ctx context.Context, home string) error {
 	path := "/v1/namespaces/" + url.PathEscape(home)
 	for {
@@ -135,7 +133,7 @@ func (t *Target) Release(ctx context.Context, home string) error {
 		t.mu.Unlock()
 		var going struct{ UID string }
 		code, err := t.call(ctx, http.MethodDelete, path, &going)
-		if going.UID != "" { // another one by the same name is not ours to delete
+		if going.UID != "" { // a new one with the same name must not be deleted
 			path = "/v1/namespaces/" + url.PathEscape(home) + "?uid=" + url.QueryEscape(going.UID)
 		}
 		if code == http.StatusNotFound {
@@ -150,7 +148,7 @@ func (t *Target) Release(ctx context.Context, home string) error {
 	}
 }
 
-// call makes one request; an answer that is not 2xx is an error with its text.
+// call sends one request; an answer that is not 2xx is an error with its text.
 func (t *Target) call(ctx context.Context, method, path string, answer any) (code int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -15,15 +15,14 @@ import (
 	"rivulet/offload/provider/tenancy"
 )
 
-// The files of a claim in a twin, by the routes of docs/design/architecture.md. claim is the
-// name that it has there.
+// The files of a claim in a twin, by the routes of docs/design/architecture.md. claim is its name there.
 
-// VolumeTotal tells how much there is.
+// VolumeTotal returns their size.
 func (t *Target) VolumeTotal(ctx context.Context, home, claim string) (out filetree.Total, err error) {
 	return out, t.volumeJSON(ctx, home, claim, "/total", &out)
 }
 
-// VolumeSum has the peer read all of it.
+// VolumeSum makes the peer read all of them.
 func (t *Target) VolumeSum(ctx context.Context, home, claim string) (out filetree.Sum, err error) {
 	return out, t.volumeJSON(ctx, home, claim, "/sum", &out)
 }
@@ -37,7 +36,7 @@ func (t *Target) VolumeRead(ctx context.Context, home, claim string) (io.ReadClo
 	return resp.Body, nil
 }
 
-// VolumeWrite makes the files those of the stream, and returns what the peer then has.
+// VolumeWrite replaces the files by those of the stream, and returns what the peer then has.
 func (t *Target) VolumeWrite(ctx context.Context, home, claim string, size int64, files io.Reader) (out filetree.Sum, err error) {
 	resp, err := t.volume(ctx, http.MethodPut, home, claim, "", files, size)
 	if err != nil {
@@ -60,8 +59,7 @@ func (t *Target) volumeJSON(ctx context.Context, home, claim, what string, out a
 	return decode(raw, out)
 }
 
-// volume makes one request. A peer's refusal is a *rpc.Error, and final unless its code
-// says that it is a matter of time.
+// volume sends one request. A peer's refusal is a *rpc.Error, and final unless its code is temporary.
 func (t *Target) volume(ctx context.Context, method, home, claim, what string, body io.Reader, size int64) (*http.Response, error) {
 	path := t.cfg.BaseURL + "/v1/volumes/" + url.PathEscape(home) + "/" + url.PathEscape(claim) + what
 	req, err := http.NewRequestWithContext(ctx, method, path, body)

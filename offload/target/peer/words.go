@@ -15,11 +15,10 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// What a peer says of a failure ends in events, conditions and on terminals here. It is
-// made fit for that where it comes in, and nowhere else.
+// A peer's texts of failures are shown in events, conditions and on terminals here. They are sanitized on arrival, and
+// only there.
 
-// cures are our own for the refusals of package tenancy; what the peer advises is not
-// passed on.
+// cures are this cluster's own for refusals of package tenancy; the peer's advice is not passed on.
 var cures = map[string]string{
 	"in-use":               "stop the pod first",
 	"holds-data":           "move the data (rivulet move volume), or delete the claims",
@@ -50,7 +49,7 @@ func refusal(status int, body []byte) error {
 	return fmt.Errorf("the peer answers %d %s: %s", status, http.StatusText(status), text)
 }
 
-// decode reads an answer of the peer.
+// decode parses an answer of the peer.
 func decode(raw []byte, out any) error {
 	if err := json.Unmarshal(raw, out); err != nil {
 		return err
@@ -59,10 +58,10 @@ func decode(raw []byte, out any) error {
 	return nil
 }
 
-// fit makes the texts of the Kubernetes API's refusals fit.
+// fit sanitizes the texts in refusals of the Kubernetes API.
 type fit struct{ http.RoundTripper }
 
-// WrappedRoundTripper lets idle connections be found.
+// WrappedRoundTripper gives access to idle connections.
 func (f fit) WrappedRoundTripper() http.RoundTripper { return f.RoundTripper }
 
 func (f fit) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -75,7 +74,7 @@ func (f fit) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil) // a kind that is not told is no Status: "word: text" is YAML
+	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil) // no Status without a kind: "word: text" is YAML
 	status, ok := obj.(*metav1.Status)
 	if err == nil && ok {
 		peer.Clean(status, peer.Prose)

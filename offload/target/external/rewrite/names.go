@@ -6,23 +6,21 @@ import (
 	"strings"
 )
 
-// Labels and annotations by which our objects are known in a namespace that others
-// use, too.
+// Labels and annotations that identify this cluster's objects in a shared namespace.
 const (
-	// HomeLabel is on everything of ours; its value is the home cluster's ID.
+	// HomeLabel is on each of home's objects there; its value is the home cluster's ID.
 	HomeLabel = "rivulet.dev/burst-home"
-	// SpaceLabel tells the home namespaces apart; its value is Names.Space.
+	// SpaceLabel distinguishes the home namespaces; its value is Names.Space.
 	SpaceLabel = "rivulet.dev/burst-space"
-	// NamespaceAnnotation and NameAnnotation are what the object is called at home.
+	// NamespaceAnnotation and NameAnnotation are the object's names at home.
 	NamespaceAnnotation = "rivulet.dev/burst-namespace"
 	NameAnnotation      = "rivulet.dev/burst-name"
-	// labelsAnnotation is the pod's labels at home, as the downward API writes them.
+	// labelsAnnotation are the pod's labels at home, in the format of the downward API.
 	labelsAnnotation = "rivulet.dev/burst-labels"
 )
 
-// MaxName is the longest translated name, in characters: controllers cut the
-// names of the pods they make after 58, one of which is their dash, and what tells
-// whose a pod is stands at the end.
+// MaxName is the longest translated name, in characters: controllers cut the names of their pods after 58, which
+// include a dash, and the part that identifies the owner is at the end.
 const MaxName = 57
 
 const (
@@ -43,22 +41,21 @@ type Names struct {
 	Cluster string // its ID
 }
 
-// Space is what the home namespace is marked with, the same for ever.
+// Space is the constant mark of the home namespace.
 func (n Names) Space(namespace string) string { return digest("space", n.Cluster, namespace) }
 
-// Away returns the name that the object has in the shared namespace. It is a DNS
-// label that begins with a letter, MaxName long at most:
+// Away returns the name of the object in the shared namespace. It is a DNS label that begins with a letter, at most
+// MaxName long:
 //
 //	web.v2  ->  web-v2-rabcdefghijklmn
 //	            stem     │└ 6 of the space, 8 of cluster, namespace and name
 //
-// Where the stem is the whole name, Home finds the way back by itself; the
-// annotations always have it.
+// If the stem is the whole name, Home can reverse it; the annotations always have the original.
 func (n Names) Away(namespace, name string) string {
 	return stem(name) + "-r" + n.Space(namespace)[:spaceTag] + digest("name", n.Cluster, namespace, name)[:nameTag]
 }
 
-// Home returns what Away made of, if that can be told from the name alone.
+// Home returns the original of an away name, if the name alone is sufficient.
 func (n Names) Home(namespace, away string) (string, bool) {
 	if len(away) <= tail {
 		return "", false
@@ -67,14 +64,14 @@ func (n Names) Home(namespace, away string) (string, bool) {
 	return name, n.Away(namespace, name) == away
 }
 
-// Belongs reports whether a translated name, or one that a controller made of it by
-// adding "-xxxxx", is of that namespace of this cluster.
+// Belongs reports whether a translated name, or a controller's extension of it by "-xxxxx", is of that namespace of
+// this cluster.
 func (n Names) Belongs(namespace, away string) bool {
 	_, ok := n.wrapperOf(namespace, away)
 	return ok
 }
 
-// wrapperOf returns the translated name in front of what a controller has added.
+// wrapperOf returns the translated name without a controller's extension.
 func (n Names) wrapperOf(namespace, away string) (string, bool) {
 	if n.translated(namespace, away) {
 		return away, true
@@ -107,15 +104,13 @@ func stem(name string) string {
 	return mapped
 }
 
-// ours is what the keys of Rivulet's own labels begin with: these are not
-// translated.
+// ours is the prefix of Rivulet's own label keys, which are not translated.
 const ours = "rivulet.dev/"
 
-// awayDomain ends the prefix of translated label keys.
+// awayDomain is the end of the prefix of translated label keys.
 const awayDomain = "away.rivulet.dev"
 
-// AwayKey translates a label's key, so that no selector of anybody else in the
-// namespace catches what we put there:
+// AwayKey translates a label's key, so that no other selector in the namespace matches this cluster's objects:
 //
 //	app                     ->  away.rivulet.dev/app
 //	app.kubernetes.io/name  ->  app.kubernetes.io.away.rivulet.dev/name
@@ -130,7 +125,7 @@ func AwayKey(key string) string {
 	return prefix + "." + awayDomain + "/" + name
 }
 
-// HomeKey is the way back; ok is false for a key that AwayKey did not make.
+// HomeKey reverses AwayKey; ok is false for a key that AwayKey did not make.
 func HomeKey(key string) (home string, ok bool) {
 	prefix, name, cut := strings.Cut(key, "/")
 	if !cut {

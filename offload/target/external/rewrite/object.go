@@ -12,13 +12,13 @@ import (
 type space struct {
 	names  Names
 	home   string // the namespace at home
-	shared string // the namespace that we share
+	shared string // the shared namespace
 }
 
 func (s space) name(home string) string { return s.names.Away(s.home, home) }
 
-// again is name for objects that were read from the shared namespace and changed:
-// what is in them of other objects is translated already.
+// again is name for objects that were read from the shared namespace and changed: their references are translated
+// already.
 func (s space) again(name string) string {
 	if s.names.translated(s.home, name) {
 		return name
@@ -26,8 +26,7 @@ func (s space) again(name string) string {
 	return s.name(name)
 }
 
-// away translates an object that is written. Fresh is true for one that was never
-// in the shared namespace.
+// away translates an object for a write. fresh is true for one that was never in the shared namespace.
 func (s space) away(resource string, o tree, fresh bool) {
 	name := s.again
 	if fresh {
@@ -57,7 +56,7 @@ func (s space) away(resource string, o tree, fresh bool) {
 	}
 }
 
-// mark translates labels and says whose the object is.
+// mark translates labels and adds the owner.
 func (s space) mark(meta tree) {
 	labels, _ := meta["labels"].(tree)
 	kept := tree{}
@@ -71,7 +70,7 @@ func (s space) mark(meta tree) {
 	notes[labelsAnnotation] = asFile(labels)
 }
 
-// asFile is what the downward API writes of labels: a line for each, sorted.
+// asFile is the downward API's format of labels: a line for each, sorted.
 func asFile(labels tree) string {
 	var lines []string
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
@@ -82,7 +81,7 @@ func asFile(labels tree) string {
 	return strings.Join(lines, "\n")
 }
 
-// narrow translates a selector and keeps it to our own objects.
+// narrow translates a selector and restricts it to this cluster's objects.
 func (s space) narrow(selector tree) {
 	match := tree{}
 	if had, ok := selector["matchLabels"].(tree); ok {
@@ -121,8 +120,7 @@ func (s space) widen(selector tree) {
 // wraps reports whether objects of the resource make pods.
 func wraps(resource string) bool { return resource == "replicasets" || resource == "jobs" }
 
-// mine reports whether the object is one that this space made, or, of pods, that
-// its controllers made.
+// mine reports whether this space made the object, or, for pods, its controllers.
 func (s space) mine(resource string, o tree) bool {
 	meta := at(o, "metadata")
 	labels, notes := at(meta, "labels"), at(meta, "annotations")
@@ -135,9 +133,8 @@ func (s space) mine(resource string, o tree) bool {
 	return text(meta, "name") == s.name(text(notes, NameAnnotation))
 }
 
-// measured translates what a pod uses, if it is mine. The campus has chosen by our
-// labels; a metrics server takes labels of pods along, old ones not even these, and no
-// annotations.
+// measured translates the usage of a pod, if it is mine. The campus has selected by this cluster's labels; a metrics
+// server copies labels of pods, an old one not even these, and no annotations.
 func (s space) measured(o tree) bool {
 	meta := at(o, "metadata")
 	labels := at(meta, "labels")
@@ -150,7 +147,7 @@ func (s space) measured(o tree) bool {
 	return true
 }
 
-// back translates an object that is mine and was read.
+// back translates a read object that is mine.
 func (s space) back(resource string, o tree) {
 	meta := at(o, "metadata")
 	notes := at(meta, "annotations")
@@ -165,8 +162,8 @@ func (s space) back(resource string, o tree) {
 	s.unmark(meta)
 }
 
-// unmark is the way back from mark. Of a label that we put there and one that
-// somebody added under the same key, ours counts.
+// unmark reverses mark. Of two labels with the same key, this cluster's and one that was added by others, the former
+// counts.
 func (s space) unmark(meta tree) {
 	if labels, ok := meta["labels"].(tree); ok {
 		back := tree{}
@@ -192,8 +189,8 @@ func (s space) unmark(meta tree) {
 	}
 }
 
-// event translates an event of the shared namespace, and reports whether it is about
-// an object of this space. Pods keep their names.
+// event translates an event of the shared namespace, and reports whether it is about an object of this space. Pods keep
+// their names.
 func (s space) event(o tree) bool {
 	about := at(o, "involvedObject")
 	name := text(about, "name")

@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// references are the fields of a pod's spec that name another object of the
-// namespace: the path to the object, and the key in it that has the name.
+// references are the fields of a pod's spec with the name of another object of the namespace: the path to the object,
+// and its key.
 var references = []struct{ path, key string }{
 	{"volumes.configMap", "name"},
 	{"volumes.secret", "secretName"},
@@ -24,7 +24,7 @@ var inContainer = []struct{ path, key string }{
 
 var containerLists = []string{"initContainers", "containers", "ephemeralContainers"}
 
-// podSpec translates what a pod's spec says of other objects and of its own labels.
+// podSpec translates a pod's references to other objects and to its own labels.
 func podSpec(spec tree, name func(string) string) {
 	for _, r := range references {
 		every(spec, r.path, func(o tree) { rename(o, r.key, name) })
@@ -49,7 +49,7 @@ func rename(o tree, key string, name func(string) string) {
 	}
 }
 
-// ownField redirects what a pod asks of its own labels, whose keys are others here.
+// ownField redirects a pod's reference to its own labels, whose keys are translated.
 func ownField(ref tree) {
 	switch field := text(ref, "fieldPath"); {
 	case field == "metadata.labels":

@@ -19,7 +19,7 @@ const (
 	events = "events"
 )
 
-// resources are those that can be seen through the lens, with the verbs that they take.
+// resources are the supported ones, with their verbs.
 var resources = map[string]struct{ group, verbs string }{
 	pods:          {"/api/v1", "GET PATCH DELETE"},
 	events:        {"/api/v1", "GET"},
@@ -29,21 +29,20 @@ var resources = map[string]struct{ group, verbs string }{
 	"jobs":        {"/apis/batch/v1", "GET POST PUT DELETE"},
 }
 
-// metricsGroup has resource metrics, whose resource is called pods, too.
+// metricsGroup has resource metrics, whose resource is also called pods.
 const metricsGroup = "/apis/metrics.k8s.io/v1beta1"
 
-// maxBody bounds what is read of one object or list, bytes.
+// maxBody bounds one object or list, in bytes.
 const maxBody = 256 << 20
 
-// Config is what a Lens needs. Namespace, Names and Base are required.
+// Config are the parameters of a Transport. Namespace, Names and Base are required.
 type Config struct {
 	Names
 	Namespace string // the shared one
-	// Prefix is the path in front of /api, if any, without a slash at the end.
+	// Prefix is the path before /api, if any, without a slash at the end.
 	Prefix string
-	// Prepare, if set, completes the template of a new ReplicaSet or Job of the home
-	// namespace, a JSON object as elsewhere here, for the rules of the shared namespace.
-	// The words of an error are the answer.
+	// Prepare, if set, completes the template of a new ReplicaSet or Job of the home namespace, as a JSON object, for
+	// the rules of the shared namespace. The text of an error is the answer.
 	Prepare func(home string, template map[string]any) error
 }
 
@@ -53,12 +52,12 @@ type Transport struct {
 	path *regexp.Regexp
 }
 
-// New makes a Lens.
+// New makes a Transport.
 func New(cfg Config) *Transport {
 	return &Transport{cfg: cfg, path: regexp.MustCompile(`^` + regexp.QuoteMeta(cfg.Prefix) + `(/api/v1|/apis/[^/]+/[^/]+)/namespaces/([^/]+)/([^/]+)(?:/([^/]+)(?:/(.+))?)?$`)}
 }
 
-// Wrap puts the lens in front of a connection, as rest.Config.Wrap wants it.
+// Wrap puts the Transport in front of a connection, for rest.Config.Wrap.
 func (l *Transport) Wrap(rt http.RoundTripper) http.RoundTripper { return &tripper{l, rt} }
 
 type tripper struct {
@@ -66,14 +65,14 @@ type tripper struct {
 	base      http.RoundTripper
 }
 
-// call is one request through the lens.
+// call is one request.
 type call struct {
 	space
 	*http.Request
 	group, resource, object, sub string
 	base                         http.RoundTripper
 	metrics                      bool // pods are those of the resource metrics API
-	foreign                      bool // look has found somebody else's
+	foreign                      bool // the object found is another's
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -98,7 +97,7 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	c.point(l.cfg.Prefix)
 	switch {
-	case c.sub != "" && req.Method != http.MethodPatch: // log, exec, attach, portforward: the path is all there is
+	case c.sub != "" && req.Method != http.MethodPatch: // log, exec, attach, portforward: only the path is translated
 		return t.base.RoundTrip(c.Request)
 	case req.Method == http.MethodGet && c.object == "":
 		return c.list()
@@ -115,7 +114,7 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// point sets the path to what is in the shared namespace.
+// point sets the path in the shared namespace.
 func (c *call) point(prefix string) {
 	path := prefix + c.group + "/namespaces/" + c.shared + "/" + c.resource
 	if c.object != "" {
@@ -133,7 +132,7 @@ func (c *call) point(prefix string) {
 	c.URL = &u
 }
 
-// list narrows a list or a watch to what is ours.
+// list restricts a list or a watch to this cluster's objects.
 func (c *call) list() (*http.Response, error) {
 	query := c.URL.Query()
 	if c.resource != events {
@@ -171,7 +170,7 @@ func (c *call) list() (*http.Response, error) {
 	return answer(resp, o)
 }
 
-// show translates an object that was read, and reports whether it is to be seen.
+// show translates a read object, and reports whether it is visible.
 func (c *call) show(o tree) bool {
 	switch {
 	case c.resource == events:
@@ -185,7 +184,7 @@ func (c *call) show(o tree) bool {
 	return true
 }
 
-// get shows an object if it is ours.
+// get returns an object if it is this cluster's.
 func (c *call) get() (*http.Response, error) {
 	o, resp, err := c.read(c.Request)
 	if o == nil {
@@ -197,7 +196,7 @@ func (c *call) get() (*http.Response, error) {
 	return answer(resp, o)
 }
 
-// read returns the object in the answer to a request; nil where there is none, and then the answer to give.
+// read returns the object in the answer to a request; nil without one, and then the answer to return.
 func (c *call) read(req *http.Request) (tree, *http.Response, error) {
 	req.Header.Set("Accept", "application/json")
 	resp, err := c.base.RoundTrip(req)
@@ -218,8 +217,7 @@ func (c *call) notOurs() *http.Response {
 	return refuse(c.Request, http.StatusNotFound, "NotFound", fmt.Sprintf("%s %q is not ours", c.resource, c.object))
 }
 
-// find reads the object that the call is about; nil if it is not there or not ours,
-// and then the answer to give.
+// find reads the object of the call; nil if it does not exist or is another's, and then the answer to return.
 func (c *call) find() (tree, *http.Response, error) {
 	req, err := http.NewRequestWithContext(c.Context(), http.MethodGet, c.objectURL(), nil)
 	if err != nil {
@@ -248,7 +246,7 @@ func (c *call) objectURL() string {
 	return u.String()
 }
 
-// remove deletes exactly what was looked at, where the request does not say so itself.
+// remove deletes exactly the object that was read, unless the request has its own precondition.
 func (c *call) remove() (*http.Response, error) {
 	o, err := c.body()
 	if err != nil {
@@ -268,7 +266,7 @@ func (c *call) remove() (*http.Response, error) {
 	return c.shown(resp, err)
 }
 
-// change patches a pod, if it is ours.
+// change patches a pod, if it is this cluster's.
 func (c *call) change() (*http.Response, error) {
 	o, err := c.body()
 	if err != nil {
@@ -325,7 +323,7 @@ func (c *call) write(prepare func(string, map[string]any) error) (*http.Response
 	return c.shown(resp, err)
 }
 
-// taken says whose the object is that has our name.
+// taken returns the refusal for a name that another's object has.
 func (c *call) taken(resp *http.Response, name string) (*http.Response, error) {
 	c.object = name
 	u := *c.URL
@@ -346,7 +344,7 @@ func (c *call) taken(resp *http.Response, name string) (*http.Response, error) {
 	return resp, nil
 }
 
-// shown translates the object in an answer to a write.
+// shown translates the object in the answer to a write.
 func (c *call) shown(resp *http.Response, err error) (*http.Response, error) {
 	if err != nil || resp.StatusCode/100 != 2 {
 		return resp, err
@@ -362,7 +360,7 @@ func (c *call) shown(resp *http.Response, err error) (*http.Response, error) {
 	return answer(resp, o)
 }
 
-// body reads the request's; an empty one is an empty object.
+// body reads the request's body; an empty one is an empty object.
 func (c *call) body() (tree, error) {
 	if c.Body == nil {
 		return tree{}, nil
@@ -392,7 +390,7 @@ func (c *call) send(o tree) (*http.Response, error) {
 
 func parse(raw []byte) (tree, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber() // as they were: int64 do not fit into a float
+	d.UseNumber() // int64 does not fit into a float
 	var o tree
 	if err := d.Decode(&o); err != nil {
 		return nil, fmt.Errorf("burst: not understood: %w", err)
@@ -409,13 +407,13 @@ func decode(resp *http.Response) (tree, error) {
 	return parse(raw)
 }
 
-// drain lets the connection be used again.
+// drain makes the connection reusable.
 func drain(resp *http.Response) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20))
 	resp.Body.Close()
 }
 
-// answer gives the response another body.
+// answer replaces the body of the response.
 func answer(resp *http.Response, o tree) (*http.Response, error) {
 	raw, err := json.Marshal(o)
 	if err != nil {
@@ -429,7 +427,7 @@ func answer(resp *http.Response, o tree) (*http.Response, error) {
 	return &out, nil
 }
 
-// refuse answers instead of the campus.
+// refuse answers in place of the campus.
 func refuse(req *http.Request, code int, reason, message string) *http.Response {
 	if req.Body != nil {
 		req.Body.Close()

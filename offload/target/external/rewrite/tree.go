@@ -2,8 +2,8 @@ package rewrite
 
 import "strings"
 
-// tree is a JSON object. Objects are not decoded into Go types: fields that this
-// version does not know have to pass.
+// tree is a JSON object. Objects are not decoded into Go types: fields that this version does not have must not be
+// lost.
 type tree = map[string]any
 
 // at returns the object under the path, nil if there is none.
@@ -18,7 +18,7 @@ func at(o tree, path ...string) tree {
 	return o
 }
 
-// need is at, but makes what is missing.
+// need is at, and makes missing objects.
 func need(o tree, path ...string) tree {
 	for _, key := range path {
 		next, ok := o[key].(tree)
@@ -46,8 +46,7 @@ func each(o tree, key string, f func(tree)) {
 	}
 }
 
-// every calls f with all objects that the dotted path leads to; a list on the way
-// stands for each of its elements.
+// every calls f with all objects of the dotted path; a list in it means each of its elements.
 func every(o tree, path string, f func(tree)) {
 	head, rest, more := strings.Cut(path, ".")
 	visit := func(next tree) {

@@ -6,8 +6,7 @@ import (
 	"net/http"
 )
 
-// stream translates a watch, frame by frame. Frames that are not ours are left out;
-// bookmarks and errors pass.
+// stream translates a watch, frame by frame. Frames of others' objects are left out; bookmarks and errors pass.
 func (c *call) stream(resp *http.Response) *http.Response {
 	read, write := io.Pipe()
 	body := resp.Body
@@ -34,7 +33,7 @@ func (c *call) stream(resp *http.Response) *http.Response {
 				}
 			}
 			if to.Encode(frame) != nil {
-				return // nobody reads any more
+				return // the reader is gone
 			}
 		}
 	}()

@@ -7,12 +7,12 @@ import (
 	"rivulet/offload/homeapi"
 )
 
-// HomeAPINamespace and HomeAPIName are of the Service at home that stands for its API server. What the gateway makes
-// of it in the shared namespace is each home namespace's way there.
+// HomeAPINamespace and HomeAPIName are of the Service at home for its API server. The gateway's Service for it in the
+// shared namespace is the way there of each home namespace.
 const HomeAPINamespace, HomeAPIName = "default", "kubernetes"
 
-// wayHome shows the one Service that leads to home's API server as if it were in the
-// home namespace. It is the only Service that can be seen through the lens.
+// wayHome presents the one Service for home's API server as if it were in the home namespace. It is the only visible
+// Service.
 func (c *call) wayHome(prefix string) (*http.Response, error) {
 	u := *c.URL
 	u.Path, u.RawPath = prefix+"/api/v1/namespaces/"+c.shared+"/services/"+c.names.Away(HomeAPINamespace, HomeAPIName), ""
