@@ -1,6 +1,6 @@
-// Package offload runs pods of this cluster on others, and pods of others on this one. It wires the roles that a device
-// has: consumer (what home borrows), provider (what it lends) and nodeagent (what runs on a node). A role has of the
-// others only what is passed to it here, so that each can be run without them, and several consumers in one process
+// Package offload runs pods of this cluster on others, and pods of others on this one. It wires the roles of a device:
+// consumer (what home borrows), provider (what it lends) and nodeagent (what runs on a node). A role gets parts of the
+// others only as parameters from here, so that each can be run without them, and several consumers in one process
 // (docs/design/architecture.md).
 package offload
 
@@ -36,13 +36,13 @@ import (
 	peertarget "rivulet/offload/target/peer"
 )
 
-// Peers is what offloading needs of the fabric.
+// Peers is the part of the fabric that offloading uses.
 type Peers interface {
 	peertarget.Fabric
 	provider.Peers
 	nodeagent.Peers
-	// Pass hands over connections to our control address inside the tunnel whose TLS
-	// clients ask for one of the names; a nil h ends it.
+	// Pass delivers connections to this cluster's control address inside the tunnel whose TLS clients request one of
+	// the names; a nil h ends it.
 	Pass(h func(net.Conn), names ...string)
 }
 
@@ -52,8 +52,8 @@ type Volumes interface {
 	tenancy.Volumes
 }
 
-// Config is what an Offload needs. Home to Log are required; the rest is as in the
-// configuration of the role that has it.
+// Config are the dependencies of an Offload. Home to Log are required; the rest is described in the configuration of
+// its role.
 type Config struct {
 	Home        *rest.Config
 	ClusterID   string
@@ -83,14 +83,12 @@ type Config struct {
 	LAN      *tenancy.LAN
 	Policies *networkpolicy.Watcher
 	Images   func() (map[string][]string, error)
-	// PeerImages are home's images, which providers fetch for home's pods there while
-	// PeerImagesOn; nil gives none.
+	// PeerImages are home's images, which providers pull for home's pods there while PeerImagesOn; nil serves none.
 	PeerImages   homeimages.Store
 	PeerImagesOn func() bool
-	// Hosted are consumers on this device beside the peers; nil are none.
+	// Hosted are consumers on this device in addition to peers; nil are none.
 	Hosted provider.Hosted
-	// Isolation keeps the pods of other clusters apart; nil does not, and peers are told
-	// nothing of where pods are.
+	// Isolation isolates the pods of other clusters; nil does not, and peers get no addresses of pods.
 	Isolation *nodeagent.Node
 }
 
@@ -167,7 +165,7 @@ func (o *Offload) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// tenants are the addresses of the consumer's pods here, in order.
+// tenants are the addresses of the consumer's pods here, sorted.
 func (o *Offload) tenants(id peer.ID) []netip.Addr {
 	if o.agent == nil {
 		return nil
@@ -175,14 +173,14 @@ func (o *Offload) tenants(id peer.ID) []netip.Addr {
 	return o.agent.Tenants(id)
 }
 
-// VirtualNode and Consumer are what Status is made of.
+// VirtualNode and Consumer are parts of Status.
 type (
 	VirtualNode = consumer.VirtualNode
 	Consumer    = provider.Consumer
 )
 
-// Under are the prefixes by which a consumer knows the pods of other peers; none of a nil Offload: tenants' pods
-// ask cluster DNS before it runs.
+// Under are a consumer's prefixes for the pods of other peers; none for a nil Offload: tenants' pods query cluster DNS
+// before it runs.
 func (o *Offload) Under(consumer peer.ID) map[peer.ID]netip.Prefix {
 	if o == nil {
 		return nil
@@ -190,16 +188,15 @@ func (o *Offload) Under(consumer peer.ID) map[peer.ID]netip.Prefix {
 	return o.elsewhere.Under(consumer)
 }
 
-// Status is what `rivulet status` shows of offloading.
+// Status is the part of `rivulet status` about offloading.
 type Status struct {
 	// VirtualNodes are what this cluster may borrow, by name.
 	VirtualNodes []VirtualNode `json:"virtualNodes"`
-	// LendNothing are the IDs of targets that are there and lend this cluster nothing.
-	LendNothing []string `json:"lendNothing,omitempty"`
-	// Namespaces are those that are offloaded.
-	Namespaces map[string]policy.Namespace `json:"namespaces,omitempty"`
-	// Open is what other clusters reach, a namespace or namespace/service: by the ID of a
-	// peer, policy.OpenToAll or policy.OpenToGroup.
+	// LendNothing are the IDs of targets that exist and lend this cluster nothing.
+	LendNothing []string                    `json:"lendNothing,omitempty"`
+	Namespaces  map[string]policy.Namespace `json:"namespaces,omitempty"`
+	// Open are the namespaces or namespace/services that are open to other clusters: by the ID of a peer,
+	// policy.OpenToAll or policy.OpenToGroup.
 	Open map[string][]string `json:"open,omitempty"`
 	// Consumers are the clusters that borrow from this one.
 	Consumers []Consumer `json:"consumers,omitempty"`
@@ -214,7 +211,7 @@ func (o *Offload) Status() Status {
 	return st
 }
 
-// Problems say which parts do not run, and why. They are tried again.
+// Problems are the parts that do not run, with the reason. They are retried.
 func (o *Offload) Problems() map[string]string {
 	out := o.Consumer.Problems()
 	maps.Copy(out, o.Provider.Problems())
@@ -224,8 +221,7 @@ func (o *Offload) Problems() map[string]string {
 	return out
 }
 
-// PeersInUse are the peers that pods or data of home are on, and those that have twins
-// here; false while that is not known.
+// PeersInUse are the peers with pods or data of home, and those with twins here; false before that is loaded.
 func (o *Offload) PeersInUse(ctx context.Context) (map[peer.ID]bool, bool) {
 	twins, known := o.Twins().KnownTwins()
 	if !known {

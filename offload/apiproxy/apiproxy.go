@@ -1,7 +1,7 @@
-// Package apiproxy passes HTTP requests on to this cluster's API server as a user for whom the caller vouches: a peer
-// known by its pinned certificate, or a person with a kubeconfig of this cluster (Impersonate-User is set here). What
-// that user may do is decided by RBAC at the API server. The package reads and writes nothing. While the API server is
-// down a request is answered with 503.
+// Package apiproxy forwards HTTP requests to this cluster's API server as a user whom the caller has authenticated: a
+// peer with a pinned certificate, or a user of a kubeconfig of this cluster (Impersonate-User is set here). RBAC at the
+// API server decides what that user may do. The package reads and writes nothing. Failure: while the API server is down
+// requests get 503.
 package apiproxy
 
 import (
@@ -20,7 +20,7 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// Proxy is the way to one API server. It may be used by many at once.
+// Proxy forwards to one API server. It may be used concurrently.
 type Proxy struct {
 	server  *url.URL
 	plain   http.RoundTripper
@@ -47,18 +47,17 @@ func New(local *rest.Config, log *slog.Logger) (*Proxy, error) {
 	return &Proxy{server: server, plain: plain, upgrade: upgrade, log: log}, nil
 }
 
-// As is for whom a request is made. Every user is in the group system:authenticated, too,
-// which may discover the API.
+// As is the user of a request. Every user is also in the group system:authenticated, which may use discovery.
 type As struct {
 	User, Group string
-	// Itself says that the credentials of the proxy are the user's own: nobody is impersonated but whom
-	// the user names, and the API server judges that.
+	// Itself: the proxy's credentials are the user's own. Nobody is impersonated except whom the user names, and the
+	// API server authorizes that.
 	Itself bool
-	// Silent is what the user reads when the API server does not answer.
+	// Silent is the message while the API server does not answer.
 	Silent string
 }
 
-// Serve passes the request on with the path at, which may be escaped (url.URL.RawPath).
+// Serve forwards the request with the path at, which may be escaped (url.URL.RawPath).
 func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, as As, at, escaped string) {
 	transport := p.plain
 	if httpstream.IsUpgradeRequest(r) {
@@ -66,7 +65,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, as As, at, escaped
 	}
 	reverse := httputil.ReverseProxy{
 		Transport:     transport,
-		FlushInterval: -1, // watches and logs pass as they come
+		FlushInterval: -1, // watches and logs are not buffered
 		ErrorLog:      slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
 		Rewrite: func(out *httputil.ProxyRequest) {
 			out.Out.URL.Scheme, out.Out.URL.Host = p.server.Scheme, p.server.Host
@@ -88,36 +87,35 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, as As, at, escaped
 	reverse.ServeHTTP(w, r)
 }
 
-// bearer is the WebSocket subprotocol in which the API server takes tokens.
+// bearer is the WebSocket subprotocol in which the API server accepts tokens.
 const bearer = "base64url.bearer.authorization.k8s.io."
 
-// Close ends the connections that nobody uses.
+// Close closes idle connections.
 func (p *Proxy) Close() {
 	utilnet.CloseIdleConnectionsFor(p.plain)
 	utilnet.CloseIdleConnectionsFor(p.upgrade)
 }
 
-// Says reports whether the header is one by which a sender says who it is.
+// Says reports whether the header identifies the sender.
 func Says(header string) bool {
 	k := strings.ToLower(header)
 	return Impersonates(header) || strings.HasPrefix(k, "x-remote-") || k == "authorization" || k == "cookie"
 }
 
-// Impersonates reports whether the header is one by which a sender names another user.
+// Impersonates reports whether the header names a user to impersonate.
 func Impersonates(header string) bool {
 	return strings.HasPrefix(strings.ToLower(header), "impersonate-")
 }
 
-// Impersonate makes the request the user's, and takes out all by which its sender could
-// say otherwise. Hop-by-hop headers, Connection's list included, are gone already: they
-// cannot remove what is set here.
+// Impersonate makes the request the user's, and removes every other identification. Hop-by-hop headers, Connection's
+// list included, are gone already: they cannot remove what is set here.
 func Impersonate(h http.Header, as As) {
 	strip(h, false)
 	h.Set("Impersonate-User", as.User)
 	h["Impersonate-Group"] = []string{as.Group, "system:authenticated"}
 }
 
-// strip takes credentials out, and whom the sender impersonates unless that may stay.
+// strip removes credentials, and impersonation unless that may stay.
 func strip(h http.Header, impersonated bool) {
 	for key := range h {
 		if Says(key) && !(impersonated && Impersonates(key)) {
@@ -135,7 +133,7 @@ func strip(h http.Header, impersonated bool) {
 	}
 }
 
-// Refuse answers as the API server would, so that every Kubernetes client understands it.
+// Refuse answers in the form of the API server, for Kubernetes clients.
 func Refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, message string) {
 	rpc.Write(w, code, metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},

@@ -1,9 +1,8 @@
-// Package elsewhere lets the pods that a consumer has at several providers reach each other (docs/design/reach.md). An
-// address in another peer's prefix counts as the consumer's only when both the consumer and the peer that has the
-// address confirm it. Addresses are as the provider that has them sees them; under is the prefix by which home knows
-// them, and with it the pods there (homeaddr.View). Nothing is kept across restarts: home repeats its list every 30 s,
-// and a provider confirms as often. What is not repeated within 75 s, or belongs to a link or a twin that is gone,
-// ends.
+// Package elsewhere lets the pods of a consumer at several providers reach each other (docs/design/reach.md). An
+// address in another peer's prefix counts as the consumer's only if both the consumer and the peer that has the address
+// confirm it. Addresses are in the view of the provider that has them; under is home's prefix for them and for the pods
+// there (homeaddr.View). Restart: no state is kept; home repeats its list every 30 s, and a provider its confirmation.
+// Entries end if they are not repeated within 75 s, or if their link or twin is gone.
 package elsewhere
 
 import (
@@ -27,53 +26,53 @@ import (
 )
 
 const (
-	// most is how many addresses of one consumer count, those at all peers together.
+	// most bounds the addresses of one consumer, those at all peers together.
 	most = 1000
-	// again is how often what is so is said again, valid how long it holds.
+	// again is the interval of repetitions, valid how long an entry holds.
 	again, valid = 30 * time.Second, 75 * time.Second
-	// askers may send this many requests a second, this many in a row.
+	// Requests per second of one peer, and their burst.
 	requestRate, requestBurst = 10, 40
 	limit                     = 5 * time.Second // of one request
 	first, last               = 100 * time.Millisecond, 5 * time.Second
 )
 
-// Named are addresses by the peer that has them, as that peer sees them.
+// Named are addresses by the peer that has them, in that peer's view.
 type Named map[peer.ID][]netip.Addr
 
-// Config is what an Elsewhere needs. All fields but LinksChanged are required.
+// Config are the dependencies of an Elsewhere. All fields but LinksChanged are required.
 type Config struct {
 	// Links are the peers.
 	Links func() []peer.Link
-	// LinksChanged follows Links; nil does not, and Look has to be called.
+	// LinksChanged reports changes of Links; with nil Check has to be called.
 	LinksChanged func() (<-chan struct{}, func())
-	// Client reaches the control routes of a peer under the URL.
+	// Client is a client for the control routes of a peer, below the URL.
 	Client func(peer.ID) (*http.Client, string, error)
-	// PeerID tells who sent a request, from its pinned certificate.
+	// PeerID identifies the sender of a request by its pinned certificate.
 	PeerID func(*http.Request) (peer.ID, bool)
-	// Lends reports whether anything is lent to a peer.
+	// Lends reports whether a peer may borrow.
 	Lends func(peer.ID) bool
 	// Tenants are the addresses of a consumer's pods here.
 	Tenants func(peer.ID) []netip.Addr
 	Log     *slog.Logger
 }
 
-// Elsewhere is both sides.
+// Elsewhere has both roles, home's and the provider's.
 type Elsewhere struct {
 	Config
-	named  changes.Signal // what consumers have told is another
-	ours   changes.Signal // what is to be told is another
-	proved changes.Signal // what peers have confirmed is another
+	named  changes.Signal // named addresses of consumers have changed
+	ours   changes.Signal // the list to send has changed
+	proved changes.Signal // confirmations of peers have changed
 
 	mu        sync.Mutex
-	at        map[peer.ID][]netip.Addr // this cluster's pods at peers, as this cluster sees them
+	at        map[peer.ID][]netip.Addr // this cluster's pods at peers, in this cluster's view
 	reported  map[peer.ID]telling      // by consumer
-	under     map[peer.ID]Under        // by consumer, what it has told last, as long as there is a link
+	under     map[peer.ID]Under        // by consumer, the last ones received, as long as there is a link
 	confirmed map[pair]confirmation
 	limits    map[peer.ID]*rate.Limiter
-	spoke     map[peer.ID]bool // providers that were told anything
+	spoke     map[peer.ID]bool // providers that have received a list
 }
 
-// Under are the prefixes by which a cluster knows the pods of its peers.
+// Under are a cluster's prefixes for the pods of its peers.
 type Under map[peer.ID]netip.Prefix
 
 type telling struct {
@@ -81,17 +80,17 @@ type telling struct {
 	when  time.Time
 }
 
-// words are what a provider is told.
+// words are the body of a list to a provider.
 type words struct {
 	named Named
 	under Under
 }
 
-// pair is a consumer, and the peer that has pods of it.
+// pair is a consumer, and a peer with pods of it.
 type pair struct{ consumer, at peer.ID }
 
 type confirmation struct {
-	addrs []netip.Addr // as the peer sees them
+	addrs []netip.Addr // in the peer's view
 	when  time.Time
 }
 
@@ -105,7 +104,7 @@ func (e *Elsewhere) Routes() map[string]http.Handler {
 	return map[string]http.Handler{"PUT /v1/elsewhere": http.HandlerFunc(e.receive), "POST /v1/elsewhere/{consumer}": http.HandlerFunc(e.answer)}
 }
 
-// SetOurs says where this cluster's pods are at peers.
+// SetOurs sets the addresses of this cluster's pods at peers.
 func (e *Elsewhere) SetOurs(at map[peer.ID][]netip.Addr) {
 	e.mu.Lock()
 	same := reflect.DeepEqual(e.at, at)
@@ -116,18 +115,17 @@ func (e *Elsewhere) SetOurs(at map[peer.ID][]netip.Addr) {
 	}
 }
 
-// Check has to be called after Links or Tenants may answer differently.
+// Check has to be called after the result of Links or Tenants may have changed.
 func (e *Elsewhere) Check() {
 	e.named.Notify()
 	e.ours.Notify()
 }
 
-// Changed returns a channel that gets a value after Confirmed may answer differently, and
-// the function that ends the subscription.
+// Changed returns a channel that gets a value after the result of Confirmed may have changed, and the function that
+// ends the subscription.
 func (e *Elsewhere) Changed() (<-chan struct{}, func()) { return e.proved.Changed() }
 
-// Confirmed are the addresses of the consumer's pods at other peers, as this cluster sees
-// them, in order.
+// Confirmed are the addresses of the consumer's pods at other peers, in this cluster's view, sorted.
 func (e *Elsewhere) Confirmed(consumer peer.ID) []netip.Addr {
 	links := e.Links()
 	e.mu.Lock()
@@ -150,14 +148,14 @@ func (e *Elsewhere) Confirmed(consumer peer.ID) []netip.Addr {
 	return out[:min(len(out), most)]
 }
 
-// Under are the prefixes by which a consumer knows the pods of other peers.
+// Under are a consumer's prefixes for the pods of other peers.
 func (e *Elsewhere) Under(consumer peer.ID) Under {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.under[consumer]
 }
 
-// tellingOf is what the consumer has told lately; mu is held.
+// tellingOf is the valid list of the consumer; mu is held.
 func (e *Elsewhere) tellingOf(consumer peer.ID) Named {
 	if t, ok := e.reported[consumer]; ok && time.Since(t.when) <= valid {
 		return t.named
@@ -165,7 +163,7 @@ func (e *Elsewhere) tellingOf(consumer peer.ID) Named {
 	return nil
 }
 
-// admitted reports who asks, if he may ask now.
+// admitted returns the sender of a request, if it is within its limits.
 func (e *Elsewhere) admitted(w http.ResponseWriter, r *http.Request) (peer.ID, bool) {
 	id, known := e.PeerID(r)
 	if known = known && slices.ContainsFunc(e.Links(), func(l peer.Link) bool { return l.ID == id }); !known {
@@ -186,7 +184,7 @@ func (e *Elsewhere) admitted(w http.ResponseWriter, r *http.Request) (peer.ID, b
 	return id, true
 }
 
-// receive answers PUT /v1/elsewhere: where else a consumer has pods.
+// receive answers PUT /v1/elsewhere: a consumer's list of its pods elsewhere.
 func (e *Elsewhere) receive(w http.ResponseWriter, r *http.Request) {
 	id, ok := e.admitted(w, r)
 	if !ok {
@@ -231,8 +229,8 @@ type question struct {
 	Addresses []netip.Addr `json:"addresses"`
 }
 
-// answer answers POST /v1/elsewhere/{consumer}: of the addresses those that are the
-// consumer's pods here, if the consumer has told that it has pods at who asks.
+// answer answers POST /v1/elsewhere/{consumer}: those of the addresses that are the consumer's pods here, if the
+// consumer's list has pods at the sender.
 func (e *Elsewhere) answer(w http.ResponseWriter, r *http.Request) {
 	id, ok := e.admitted(w, r)
 	if !ok {
@@ -262,7 +260,7 @@ func setOf(all []netip.Addr) map[netip.Addr]bool {
 	return out
 }
 
-// Run tells and asks until ctx ends.
+// Run sends lists and queries until ctx ends.
 func (e *Elsewhere) Run(ctx context.Context) error {
 	if e.LinksChanged != nil {
 		e.named.Follow(ctx, e.LinksChanged)
@@ -275,11 +273,11 @@ func (e *Elsewhere) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// job is one request that is due at a peer: about a consumer, or of this cluster's own.
+// job is one request to a peer: about a consumer, or about this cluster's own pods.
 type job struct{ at, consumer peer.ID }
 
-// each does what is wanted, at once when that changes, again after a while, and sooner
-// what has failed. Jobs are done side by side: a peer that is away holds up no other.
+// each sends the wanted requests: at once after a change, then repeatedly, and sooner after a failure. Requests are
+// concurrent: an unreachable peer does not delay the others.
 func (e *Elsewhere) each(ctx context.Context, changed *changes.Signal, wanted func() map[job]any, do func(context.Context, job, any) (done bool)) {
 	kick, stop := changed.Changed()
 	defer stop()
@@ -333,7 +331,7 @@ func (e *Elsewhere) each(ctx context.Context, changed *changes.Signal, wanted fu
 	}
 }
 
-// toTell is what each provider is to hear: where else pods of this cluster are.
+// toTell are the lists for providers: where else pods of this cluster are.
 func (e *Elsewhere) toTell() map[job]any {
 	links := e.Links()
 	e.mu.Lock()
@@ -377,8 +375,7 @@ func (e *Elsewhere) report(ctx context.Context, j job, what any) bool {
 	return err == nil
 }
 
-// toAsk is what peers are to be asked: which of the addresses that consumers have named
-// are theirs.
+// toAsk are the queries to peers: which of the addresses that consumers have named are pods there.
 func (e *Elsewhere) toAsk() map[job]any {
 	links := e.Links()
 	out := map[job]any{}
@@ -433,5 +430,5 @@ func (e *Elsewhere) query(ctx context.Context, j job, what any) bool {
 	if !slices.Equal(was.addrs, yes.Addresses) {
 		e.proved.Notify()
 	}
-	return len(yes.Addresses) == len(named) // the peer may not have been told yet
+	return len(yes.Addresses) == len(named) // the peer may not have the consumer's list yet
 }

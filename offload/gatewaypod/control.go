@@ -14,11 +14,11 @@ import (
 	"rivulet/fabric/gateway/gatewayproto"
 )
 
-// statusEvery is how often the pod is asked how it is, when there is nothing to tell.
+// statusEvery is the interval of status queries to the pod, without other messages.
 const statusEvery = 10 * time.Second
 
-// control tells the pod that runs what it must know, as soon as it is another, and asks
-// how it is, over one connection through the API server.
+// control sends the configuration to the running pod after every change, and queries its status, over one connection
+// through the API server.
 func (g *Gateway) control(ctx context.Context) error {
 	return g.retry(ctx, "control", func(ctx context.Context, pod string) error {
 		defer g.setStatus(gatewayproto.Status{})
@@ -55,7 +55,7 @@ func (g *Gateway) control(ctx context.Context) error {
 			g.setStatus(st)
 			g.problem("control", nil)
 			if !st.Configured {
-				told = 0 // it has begun anew
+				told = 0 // it has restarted
 			}
 			select {
 			case <-ctx.Done():

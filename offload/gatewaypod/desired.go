@@ -13,12 +13,12 @@ import (
 	"rivulet/fabric/gateway/gatewayproto"
 )
 
-// maxHosts is how many pods of home that have a host name get an address of their own
-// at the campus, each a Service there. The others share their Service's.
+// maxHosts bounds the pods of home with a host name that get an address of their own at the campus, each a Service
+// there. The others share their Service's.
 const maxHosts = 200
 
-// desired is what the gateway serves: home's Services with what is behind them. Ports
-// that were held before are the same. Addresses are left to whoever makes them. It is pure.
+// desired are home's Services with their endpoints, as the gateway has to serve them. Ports keep their previous
+// numbers. Addresses are set later (place). It is pure.
 func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[string]gatewayproto.Service, home, prefix netip.Prefix) map[string]gatewayproto.Service {
 	reach := func(a netip.Addr) bool { return home.Contains(a) || prefix.Contains(a) }
 	doors := heldBy(was)
@@ -53,7 +53,7 @@ func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[s
 					continue
 				}
 				for j := range h.Ports {
-					h.Ports[j].Endpoints = nil // it is not the gateway that leads there
+					h.Ports[j].Endpoints = nil // the gateway does not forward there
 				}
 			}
 		default:
@@ -70,12 +70,12 @@ func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[s
 	return out
 }
 
-// place gives what is desired its addresses at the campus. make makes the Service there
-// of a name and its ports; an address that is not valid is none yet.
+// place sets the addresses at the campus. make makes the Service there of a name and its ports; it returns an invalid
+// address if there is none yet.
 func place(want map[string]gatewayproto.Service, prefix netip.Prefix, make func(namespace, name string, ports []gatewayproto.Port) netip.Addr) {
 	for _, key := range slices.Sorted(maps.Keys(want)) {
 		s := want[key]
-		if len(s.Ports) > 0 { // a Service without ports cannot be made
+		if len(s.Ports) > 0 { // a Service needs a port
 			s.IP = make(s.Namespace, s.Name, s.Ports)
 		}
 		for i := range s.Hosts {
@@ -91,7 +91,7 @@ func place(want map[string]gatewayproto.Service, prefix netip.Prefix, make func(
 	}
 }
 
-// protocolOf is how the gateway calls a protocol; SCTP it does not know.
+// protocolOf is the gateway's name of a protocol; it does not support SCTP.
 func protocolOf(p corev1.Protocol) (string, bool) {
 	switch p {
 	case corev1.ProtocolTCP, "":
@@ -102,8 +102,8 @@ func protocolOf(p corev1.Protocol) (string, bool) {
 	return "", false
 }
 
-// headlessPorts are those of a headless Service as its pods have them: nobody
-// translates a port on the way to them.
+// headlessPorts are those of a headless Service with the numbers of its pods: nothing translates a port on the way to
+// them.
 func headlessPorts(s *corev1.Service, behind []*discoveryv1.EndpointSlice, reach func(netip.Addr) bool) (out []gatewayproto.Port) {
 	for _, p := range s.Spec.Ports {
 		protocol, ok := protocolOf(p.Protocol)
@@ -130,8 +130,7 @@ func withPort(ports []gatewayproto.Port, p gatewayproto.Port) []gatewayproto.Por
 	return append(ports, p)
 }
 
-// hostsOf are the pods behind a headless Service that are ready and can be reached,
-// in a fixed order.
+// hostsOf are the ready and reachable pods behind a headless Service, in a fixed order.
 func hostsOf(behind []*discoveryv1.EndpointSlice, reach func(netip.Addr) bool) []gatewayproto.Host {
 	at := map[string]*gatewayproto.Host{}
 	var names []string
@@ -155,11 +154,11 @@ func hostsOf(behind []*discoveryv1.EndpointSlice, reach func(netip.Addr) bool) [
 					at[name] = h
 					names = append(names, name)
 				} else if h.Pod != ip {
-					continue // two pods of one host name: the first counts
+					continue // of two pods with one host name the first counts
 				}
 				for _, p := range slice.Ports {
 					if p.Port == nil || p.Protocol == nil {
-						continue // all ports: none that could be named
+						continue // all ports: none has a name
 					}
 					protocol, ok := protocolOf(*p.Protocol)
 					if !ok {
@@ -186,15 +185,15 @@ func dashed(ip netip.Addr) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(ip.String())
 }
 
-// named says whether the pod has a host name, by which others look for just it.
+// named reports whether the pod has a host name, by which clients resolve only this pod.
 func named(h gatewayproto.Host) bool { return h.Name != dashed(h.Pod) }
 
-// own says whether the pod gets an address of its own.
+// own reports whether the pod gets an address of its own.
 func own(h gatewayproto.Host) bool {
 	return slices.ContainsFunc(h.Ports, func(p gatewayproto.Port) bool { return p.Listen != 0 })
 }
 
-// doors are the gateway's ports that are held.
+// doors are the used ports of the gateway.
 type doors map[string]bool
 
 func heldBy(services map[string]gatewayproto.Service) doors {
@@ -207,7 +206,7 @@ func heldBy(services map[string]gatewayproto.Service) doors {
 	return d
 }
 
-// open gives each port one of the gateway's: the one that it had before, or a free one.
+// open gives each port one of the gateway's: the previous one, or a free one.
 func (d doors) open(before, ports []gatewayproto.Port) (out []gatewayproto.Port) {
 	for _, p := range ports {
 		p.Listen = 0
@@ -222,7 +221,7 @@ func (d doors) open(before, ports []gatewayproto.Port) (out []gatewayproto.Port)
 			}
 		}
 		if p.Listen == 0 {
-			continue // ten thousand are held
+			continue // ten thousand are used
 		}
 		d[fmt.Sprint(p.Protocol, p.Listen)] = true
 		out = append(out, p)

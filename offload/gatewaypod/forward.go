@@ -21,10 +21,9 @@ import (
 	"k8s.io/client-go/transport/spdy"
 )
 
-// forward opens a connection to a port on the loopback of a pod, through the API
-// server: over a WebSocket, or SPDY where that is not understood. Proxies are used as
-// the rest.Config has it, else as HTTPS_PROXY says. The connection beneath is asked
-// every few seconds whether it is still there; ends with it.
+// forward opens a connection to a port on the loopback of a pod, through the API server: over a WebSocket, or SPDY if
+// that is not supported. The proxy is that of the rest.Config, otherwise that of HTTPS_PROXY. The connection below is
+// pinged every few seconds; ends is closed with it.
 func forward(ctx context.Context, cfg *rest.Config, client kubernetes.Interface, namespace, pod string, port uint16) (net.Conn, error) {
 	at := client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("portforward").URL()
 	dialer, err := dialerTo(cfg, at)
@@ -99,7 +98,7 @@ type forwarded struct {
 	why error
 }
 
-// readFailures ends the connection when the pod's end says that it failed.
+// readFailures ends the connection when the pod's end reports a failure.
 func (f *forwarded) readFailures(failures io.Reader) {
 	text, _ := io.ReadAll(io.LimitReader(failures, 4<<10))
 	if len(text) > 0 {
@@ -124,13 +123,13 @@ func (f *forwarded) Read(b []byte) (int, error) {
 
 func (f *forwarded) Close() error {
 	f.once.Do(func() {
-		f.Reset() //nolint:errcheck // the connection goes too
+		f.Reset() //nolint:errcheck // the connection is closed too
 		f.conn.Close()
 	})
 	return nil
 }
 
-// Deadlines are the caller's to keep, by closing.
+// The caller enforces deadlines, by closing.
 func (*forwarded) SetDeadline(time.Time) error      { return nil }
 func (*forwarded) SetReadDeadline(time.Time) error  { return nil }
 func (*forwarded) SetWriteDeadline(time.Time) error { return nil }

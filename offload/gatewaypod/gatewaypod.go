@@ -1,9 +1,9 @@
-// Package gatewaypod is home's side of the network of a burst: it makes the gateway pod in the namespace of a foreign
-// cluster and keeps it, brings the tunnel to it, configures it, and makes home's Services there
-// (docs/design/burst-network.md). It reads Services and EndpointSlices of offloaded namespaces at home, and at the
-// campus our pods and its own objects. It alone writes the objects labelled rivulet.dev/part=gateway there: a Secret, a
-// Deployment, Services and NetworkPolicies. Restart: all it needs is in that Secret. While the campus cannot be reached
-// all there goes on as it is. Failure: Status, in `rivulet burst status`.
+// Package gatewaypod is home's side of the network of a burst (docs/design/burst-network.md): it maintains the gateway
+// pod in the namespace of a foreign cluster, connects the tunnel to it, configures it, and makes home's Services there.
+// It reads Services and EndpointSlices of offloaded namespaces at home, and at the campus home's pods and its own
+// objects. It alone writes the objects labelled rivulet.dev/part=gateway there: a Secret, a Deployment, Services and
+// NetworkPolicies. Restart: all state is in that Secret. While the campus is unreachable everything there stays as it
+// is. Failure: Status, in `rivulet burst status`.
 package gatewaypod
 
 import (
@@ -25,71 +25,70 @@ import (
 	"rivulet/fabric/gateway/gatewayproto"
 )
 
-// Fabric is what a gateway needs of the fabric.
+// Fabric is the part of the fabric that a gateway uses.
 type Fabric interface {
-	// SetGateway makes the gateway a peer of the tunnel; an invalid prefix takes it out.
+	// SetGateway makes the gateway a peer of the tunnel; an invalid prefix removes it.
 	SetGateway(name, publicKey string, prefix netip.Prefix)
 	GatewayPrefix(name string, previous netip.Prefix) (netip.Prefix, error)
-	// GatewayConfig is home's public key, its pods, and where it may be reached.
+	// GatewayConfig returns home's public key, its pod CIDR, and its addresses for the gateway.
 	GatewayConfig() (publicKey string, pods netip.Prefix, udp, streams []netip.AddrPort)
-	// GatewayStream gives a connection to the tunnel; the caller closes its own copy.
+	// GatewayStream passes a connection to the tunnel; the caller closes its own copy.
 	GatewayStream(conn net.Conn) error
 	GatewayPath(ctx context.Context, name string) (gatewayproto.Path, bool)
 }
 
-// How the tunnel gets to the gateway.
+// How the tunnel reaches the gateway.
 const (
-	TransportAuto   = "auto"   // UDP if it passes, else streams
+	TransportAuto   = "auto"   // UDP if it passes, otherwise streams
 	TransportStream = "stream" // through the API server only
-	TransportUDP    = "udp"    // UDP only; the API server carries what the gateway is told
+	TransportUDP    = "udp"    // UDP only; control messages still pass the API server
 )
 
-// Config is what a Gateway needs. All but Image, Program, Zone and HomeAPI must be set.
+// Config are the dependencies of a Gateway. All but Image, Program, Zone and HomeAPI must be set.
 type Config struct {
 	// Name is that of the target, ClusterID home's.
 	Name, ClusterID string
-	// Campus reaches the foreign cluster as it is, Namespace is the one there.
+	// Campus is a configuration for the foreign cluster, without translation; Namespace is the one there.
 	Campus    *rest.Config
 	Namespace string
-	// Labels are on everything that is made there. Our pods there have them too.
+	// Labels are on every object that is made there, and on home's pods there.
 	Labels map[string]string
 	Home   kubernetes.Interface
-	// Offloaded says whether pods of a namespace of home may be there; Changed when
-	// that is another.
+	// Offloaded reports whether pods of a namespace of home may be there; Changed reports changes of that.
 	Offloaded func(namespace string) bool
 	Changed   func() (<-chan struct{}, func())
 	// ServiceName is the name there of a Service of home.
 	ServiceName func(namespace, name string) string
 	Transport   string
 	Fabric      Fabric
-	// Image has the gateway's program as its entry point. Without one Shell is run, and
-	// the program for its architecture (a GOARCH), of Program, is put into it.
+	// Image has the gateway's program as its entry point. Without it Shell is run, and the program for its architecture
+	// (a GOARCH), from Program, is copied into it.
 	Image   string
 	Shell   string // DefaultShell if empty
 	Program func(arch string) ([]byte, error)
 	// Zone is the domain of home's cluster; cluster.local if empty.
 	Zone string
-	// HomeAPI is where home serves its API server to away pods (offload/homeapi), in the
-	// prefix of its pods. If it is not valid pods there have no way to it.
+	// HomeAPI is where home serves its API server to away pods (offload/homeapi), in its pod CIDR. Not valid: no way
+	// there.
 	HomeAPI netip.AddrPort
 	Log     *slog.Logger
 }
 
-// Status is a gateway as it is now.
+// Status is the state of a gateway.
 type Status struct {
-	// Ready says that pods there and home reach each other; else Reason says why not.
+	// Ready: pods there and home reach each other; otherwise Reason has the cause.
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`
 	Pod    string `json:"pod,omitempty"`
 	// Transport is "udp ADDRESS" or "stream through the API server".
 	Transport string        `json:"transport,omitempty"`
 	RTT       time.Duration `json:"rtt,omitempty"` // nanoseconds
-	// Rates of the last ten seconds, bytes a second.
+	// Rates over the last 10 s, in bytes per second.
 	Receiving uint64 `json:"receiving"`
 	Sending   uint64 `json:"sending"`
 	Received  uint64 `json:"received"` // bytes
 	Sent      uint64 `json:"sent"`
-	// Prefix is where home sees the pods there.
+	// Prefix is that of the pods there in home's view.
 	Prefix   netip.Prefix       `json:"prefix,omitzero"`
 	Services int                `json:"services"`
 	Flows    gatewayproto.Flows `json:"flows"`
@@ -104,10 +103,10 @@ type Gateway struct {
 	name   string // of its objects
 
 	mu       sync.Mutex
-	want     gatewayproto.Gateway // Generation 0 before the state is known
+	want     gatewayproto.Gateway // Generation 0 before the state is loaded
 	table    *table
 	services map[string]gatewayproto.Service // by namespace/name; IP is the campus's
-	pod      string                          // that runs
+	pod      string                          // the running one
 	linked   bool                            // a stream is open
 	last     gatewayproto.Status             // of the pod
 	path     gatewayproto.Path
@@ -115,7 +114,7 @@ type Gateway struct {
 	rate     rate
 	dns      netip.Addr
 	problems map[string]string
-	subs     changes.Signal // of what Home, Away and DNS answer
+	subs     changes.Signal // results of Home, Away and DNS
 	news     changes.Signal // of want
 }
 
@@ -148,8 +147,8 @@ func New(cfg Config) (*Gateway, error) {
 		problems: map[string]string{}}, nil
 }
 
-// Run makes and keeps it until ctx ends or a part of it fails; the caller runs it
-// again, after a pause. What is at the campus stays there.
+// Run makes and maintains it until ctx ends or a part of it fails; the caller runs it again, after a pause. The objects
+// at the campus stay.
 func (g *Gateway) Run(ctx context.Context) error {
 	if err := g.load(ctx); err != nil {
 		g.problem("state", err)
@@ -165,8 +164,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 	return together(ctx, g.followPods, g.followServices, g.followHome, g.save, g.link, g.control, g.measure)
 }
 
-// Home translates the address of one of our pods there to how home sees it. The pod
-// can be reached from then on.
+// Home translates the address of one of home's pods there to home's view. The pod is reachable from then on.
 func (g *Gateway) Home(real netip.Addr) (netip.Addr, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -180,8 +178,8 @@ func (g *Gateway) Home(real netip.Addr) (netip.Addr, bool) {
 	return seen, seen.IsValid()
 }
 
-// Away translates the address of a pod as home sees it to how it is there: its real
-// one, if it is one of ours there. The gateway calls pods of home as home does.
+// Away translates the address of a pod in home's view to that at the campus: its real one, if it is one of home's pods
+// there. The gateway uses home's addresses for pods of home.
 func (g *Gateway) Away(seen netip.Addr) (netip.Addr, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -195,8 +193,7 @@ func (g *Gateway) Away(seen netip.Addr) (netip.Addr, bool) {
 	return seen, g.want.Home.Contains(seen)
 }
 
-// DNS is how pods of the home namespace resolve names there; false as long as that
-// is not known.
+// DNS is the DNS configuration of the home namespace's pods there; false before it is loaded.
 func (g *Gateway) DNS(namespace string) (*corev1.PodDNSConfig, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -211,11 +208,11 @@ func (g *Gateway) DNS(namespace string) (*corev1.PodDNSConfig, bool) {
 	}, true
 }
 
-// Changed returns a channel that gets a value after Home, Away or DNS answer
-// differently, and the function that ends the subscription.
+// Changed returns a channel that gets a value after the results of Home, Away or DNS have changed, and the function
+// that ends the subscription.
 func (g *Gateway) Changed() (<-chan struct{}, func()) { return g.subs.Changed() }
 
-// renew makes another configuration out of what is known. It is called with mu held.
+// renew computes the configuration again. mu is held.
 func (g *Gateway) renew() {
 	next := g.want
 	next.Pods = g.table.pods()
@@ -237,7 +234,7 @@ func (g *Gateway) renew() {
 	g.news.Notify()
 }
 
-// followHome looks now and then whether home is elsewhere, or has another key.
+// followHome checks regularly for a change of home's addresses or key.
 func (g *Gateway) followHome(ctx context.Context) error {
 	for {
 		g.mu.Lock()
@@ -255,7 +252,7 @@ func (g *Gateway) followHome(ctx context.Context) error {
 
 const homeEvery = 5 * time.Second
 
-// problem notes what does not work, or that it does.
+// problem records the error of a part; nil clears it.
 func (g *Gateway) problem(what string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -272,8 +269,7 @@ func (g *Gateway) problem(what string, err error) {
 	g.problems[what] = err.Error()
 }
 
-// together runs all parts until ctx ends or one of them does; the others are ended
-// then. It returns the error of the first.
+// together runs all parts until ctx ends or one of them returns; it then ends the others. It returns the first error.
 func together(ctx context.Context, parts ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

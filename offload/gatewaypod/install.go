@@ -15,12 +15,11 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-// installWithin is enough for ten megabytes over a poor line.
+// installWithin is enough for 10 MB over a slow line.
 const installWithin = 5 * time.Minute
 
-// install puts the program into a pod that runs any image with a shell, unless the
-// image has it or it is there. It is left in an emptyDir: a container that starts
-// again finds it, a pod that is made anew is given it anew.
+// install copies the program into a pod with any image that has a shell, unless the image includes it or it is there.
+// It is stored in an emptyDir: a restarted container still has it, a new pod gets it again.
 func (g *Gateway) install(ctx context.Context, pod string) error {
 	if g.cfg.Image != "" {
 		return nil
@@ -58,7 +57,7 @@ func archOf(machine string) string {
 	return machine
 }
 
-// exec runs a script in the gateway's container and returns what it says.
+// exec runs a script in the gateway's container and returns its output.
 func (g *Gateway) exec(ctx context.Context, pod, script string, in io.Reader) (string, error) {
 	at := g.campus.CoreV1().RESTClient().Post().Resource("pods").Namespace(g.cfg.Namespace).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: "gateway", Command: []string{"/bin/sh", "-c", script}, Stdin: in != nil, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()

@@ -13,17 +13,17 @@ import (
 	"rivulet/fabric/gateway/gatewayproto"
 )
 
-// Pauses before a stream that ended is tried again, doubling.
+// Pauses before a stream that ended is opened again, doubling.
 const (
 	retryFirst = 500 * time.Millisecond
 	retryMost  = 15 * time.Second
-	// lasted is how long one must have lived for the next to be tried at once.
+	// lasted is how long a stream must have lived for the next one to be opened at once.
 	lasted     = 10 * time.Second
 	dialWithin = 20 * time.Second
 )
 
-// link keeps a stream of the tunnel open to the pod that runs, through the API server.
-// It is kept beside UDP, if that works: the way is known when that ends.
+// link keeps a stream of the tunnel open to the running pod, through the API server. It is kept while UDP works as
+// well, as a ready alternative.
 func (g *Gateway) link(ctx context.Context) error {
 	if g.cfg.Transport == TransportUDP {
 		<-ctx.Done()
@@ -64,8 +64,7 @@ func (g *Gateway) dial(ctx context.Context, pod string, port uint16) (net.Conn, 
 	return forward(ctx, g.cfg.Campus, g.campus, g.cfg.Namespace, pod, port)
 }
 
-// retry has do work with the pod that runs, again and again until ctx ends. do is
-// ended when another pod is the one.
+// retry repeats do with the running pod until ctx ends. It ends do when another pod replaces that one.
 func (g *Gateway) retry(ctx context.Context, what string, do func(ctx context.Context, pod string) error) error {
 	changed, stop := g.subs.Changed()
 	defer stop()
@@ -109,15 +108,14 @@ func (g *Gateway) retry(ctx context.Context, what string, do func(ctx context.Co
 		}
 		select {
 		case <-ctx.Done():
-		case <-changed: // the pod is another, perhaps
+		case <-changed: // the pod may have changed
 		case <-time.After(pause.Next()):
 		}
 	}
 	return ctx.Err()
 }
 
-// tcpPair is a connection on the loopback, both ends of it. The tunnel's process takes
-// over only what is TCP.
+// tcpPair is a connection on the loopback, both ends of it. The tunnel's process accepts TCP only.
 func tcpPair(ctx context.Context) (a, b *net.TCPConn, err error) {
 	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -139,14 +137,14 @@ func tcpPair(ctx context.Context) (a, b *net.TCPConn, err error) {
 		if b.RemoteAddr().String() == a.LocalAddr().String() {
 			return a, b, nil
 		}
-		b.Close() // somebody else on this machine
+		b.Close() // from another process of this machine
 	}
 }
 
 var errEnded = errors.New("gateway: the stream ended")
 
-// join copies both ways until one ends or ctx does. It closes both. What one side does
-// not take, the other does not read: neither keeps more than a buffer.
+// join copies both ways until one ends or ctx does, and closes both. A side that is not read from makes the other wait:
+// each direction has one buffer.
 func join(ctx context.Context, a, b net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { a.Close(); b.Close() })
 	defer stop()

@@ -21,18 +21,17 @@ import (
 	"rivulet/fabric/gateway/gatewayproto"
 )
 
-// PartLabel is on everything that is made here, and on nothing else of ours.
+// PartLabel is on every object that is made here, and on no other object of this cluster.
 const (
 	PartLabel = "rivulet.dev/part"
 	partValue = "gateway"
 	// podLabel is on the gateway's pod, with the name of its Deployment.
 	podLabel = "rivulet.dev/gateway"
-	// sumAnnotation names the Deployment that was wanted last: what the API server fills
-	// in does not count.
+	// sumAnnotation is a hash of the last intended Deployment: defaults from the API server do not count.
 	sumAnnotation = "rivulet.dev/gateway-sum"
 )
 
-// DefaultShell is an image that any cluster with a way to the Internet can pull.
+// DefaultShell is an image that any cluster with Internet access can pull.
 const DefaultShell = "busybox:stable"
 
 const (
@@ -47,7 +46,7 @@ func (g *Gateway) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: g.cfg.Namespace, Labels: labels}
 }
 
-// ours tells what we made from what somebody else has under the name.
+// ours distinguishes this cluster's objects from others with the same name.
 func (g *Gateway) ours(o metav1.Object) bool {
 	have := o.GetLabels()
 	for key, value := range g.cfg.Labels {
@@ -64,8 +63,7 @@ func (g *Gateway) podLabels() map[string]string {
 	return labels
 }
 
-// deployment is the gateway's: one pod that needs nothing but to run, as the one who is
-// given.
+// deployment is the gateway's: one pod without special needs, as the given user.
 func (g *Gateway) deployment(who *corev1.PodSecurityContext) *appsv1.Deployment {
 	yes, no, one := true, false, int32(1)
 	soon := int64(10)
@@ -108,7 +106,7 @@ func (g *Gateway) deployment(who *corev1.PodSecurityContext) *appsv1.Deployment 
 				AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
 				SecurityContext: who,
 				Containers:      []corev1.Container{c}, Volumes: volumes,
-				// It is everybody's way: another node takes over soon when its own is lost.
+				// All pods depend on it: another node takes over soon when its own is lost.
 				Tolerations: []corev1.Toleration{
 					{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &soon},
 					{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &soon},
@@ -116,17 +114,16 @@ func (g *Gateway) deployment(who *corev1.PodSecurityContext) *appsv1.Deployment 
 			},
 		},
 	}}
-	raw, _ := json.Marshal(d.Spec) // it can always be
+	raw, _ := json.Marshal(d.Spec) // always marshals
 	sum := sha256.Sum256(raw)
 	d.Annotations = map[string]string{sumAnnotation: hex.EncodeToString(sum[:8])}
 	return d
 }
 
-// programVersion is that of the program that this package needs; another makes
-// another pod.
+// programVersion is that of the program that this package needs; another value causes a new pod.
 const programVersion = "2"
 
-// dnsService is where pods ask for names.
+// dnsService is the Service for names.
 func (g *Gateway) dnsService() *corev1.Service {
 	return &corev1.Service{ObjectMeta: g.meta(g.name), Spec: corev1.ServiceSpec{
 		Selector: map[string]string{podLabel: g.name},
@@ -137,7 +134,7 @@ func (g *Gateway) dnsService() *corev1.Service {
 	}}
 }
 
-// ensure makes what must be there before the gateway can run.
+// ensure makes the objects that the gateway needs before it can run.
 func (g *Gateway) ensure(ctx context.Context) error {
 	if err := g.write(ctx); err != nil {
 		return err
@@ -197,9 +194,8 @@ func (g *Gateway) ensureDeployment(ctx context.Context) error {
 	return nil
 }
 
-// ensurePolicies writes who may talk to whom, where that is allowed: our pods hear the
-// gateway and each other; the gateway, and our pods where others' policies forbid
-// what is not allowed, may send.
+// ensurePolicies writes the NetworkPolicies, if that is allowed: home's pods receive from the gateway and each other;
+// the gateway may send, and so may home's pods if other policies restrict their egress.
 func (g *Gateway) ensurePolicies(ctx context.Context) error {
 	policies := g.campus.NetworkingV1().NetworkPolicies(g.cfg.Namespace)
 	all, err := policies.List(ctx, metav1.ListOptions{})
@@ -230,15 +226,15 @@ func (g *Gateway) ensurePolicies(ctx context.Context) error {
 	return nil
 }
 
-// restrictsEgress says whether a policy forbids pods with our labels to send. One that
-// selects by labels may or may not be about us; it is taken to be.
+// restrictsEgress reports whether a policy restricts the egress of pods with these labels. One that selects by other
+// labels may or may not select them; it counts.
 func restrictsEgress(p netv1.NetworkPolicy) bool {
 	return slices.Contains(p.Spec.PolicyTypes, netv1.PolicyTypeEgress)
 }
 
 func (g *Gateway) policies(shut bool) []*netv1.NetworkPolicy {
 	mine := metav1.LabelSelector{MatchLabels: map[string]string{podLabel: g.name}}
-	guests := metav1.LabelSelector{MatchLabels: g.cfg.Labels} // the gateway has them, too
+	guests := metav1.LabelSelector{MatchLabels: g.cfg.Labels} // on the gateway as well
 	fromGuests := []netv1.NetworkPolicyPeer{{PodSelector: &guests}}
 	pods := netv1.NetworkPolicySpec{PodSelector: guests, PolicyTypes: []netv1.PolicyType{netv1.PolicyTypeIngress},
 		Ingress: []netv1.NetworkPolicyIngressRule{{From: fromGuests}}}
@@ -246,7 +242,7 @@ func (g *Gateway) policies(shut bool) []*netv1.NetworkPolicy {
 		pods.PolicyTypes = append(pods.PolicyTypes, netv1.PolicyTypeEgress)
 		pods.Egress = []netv1.NetworkPolicyEgressRule{{To: fromGuests}}
 	}
-	// Where home is, and the campus's DNS, is anywhere; and a kubelet asks for readiness.
+	// Home and the campus's DNS can be anywhere; and a kubelet probes readiness.
 	ready := intstr.FromInt32(gatewayproto.ReadyPort)
 	udp, tcp, tunnel := corev1.ProtocolUDP, corev1.ProtocolTCP, intstr.FromInt32(gatewayproto.TunnelPort)
 	gate := netv1.NetworkPolicySpec{PodSelector: mine, PolicyTypes: []netv1.PolicyType{netv1.PolicyTypeIngress, netv1.PolicyTypeEgress},
@@ -261,8 +257,7 @@ func (g *Gateway) policies(shut bool) []*netv1.NetworkPolicy {
 	return out
 }
 
-// Remove deletes what Run has made. What is not there, or may not be deleted, does not
-// keep the rest from going.
+// Remove deletes the objects of Run. It continues if one is missing or may not be deleted.
 func (g *Gateway) Remove(ctx context.Context) error {
 	g.cfg.Fabric.SetGateway(g.cfg.Name, "", netip.Prefix{})
 	return g.removeAll(ctx)

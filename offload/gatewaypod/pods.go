@@ -17,11 +17,10 @@ import (
 	"rivulet/offload/watch"
 )
 
-// forgetAfter is how long a pod's address is kept after the pod was last there.
+// forgetAfter is how long a pod's address is kept after the pod was last seen.
 const forgetAfter = 2 * time.Minute
 
-// followPods knows which pod is the gateway, and which addresses are still those of
-// pods of ours.
+// followPods tracks which pod is the gateway, and which addresses still belong to home's pods.
 func (g *Gateway) followPods(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(g.campus, 0, informers.WithNamespace(g.cfg.Namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = labels.SelectorFromSet(g.cfg.Labels).String() }))
@@ -56,7 +55,7 @@ func (g *Gateway) followPods(ctx context.Context) error {
 	}
 }
 
-// again is when to look without having heard anything: soon while there is no pod.
+// again is when to check without an event: soon while there is no pod.
 func again(all []*corev1.Pod, name string) time.Duration {
 	for _, p := range all {
 		if p.Labels[podLabel] == name {
@@ -66,7 +65,7 @@ func again(all []*corev1.Pod, name string) time.Duration {
 	return 5 * time.Second
 }
 
-// repair makes the Deployment again if somebody has deleted it.
+// repair makes the Deployment again if it was deleted.
 func (g *Gateway) repair(ctx context.Context, all []*corev1.Pod) error {
 	for _, p := range all {
 		if p.Labels[podLabel] == g.name {
@@ -80,8 +79,7 @@ func (g *Gateway) repair(ctx context.Context, all []*corev1.Pod) error {
 	return err
 }
 
-// refused is why the campus makes no pod of the Deployment: a quota, say, or a rule
-// of the namespace.
+// refused is why the campus makes no pod of the Deployment, such as a quota or a rule of the namespace.
 func (g *Gateway) refused(ctx context.Context) error {
 	d, err := g.campus.AppsV1().Deployments(g.cfg.Namespace).Get(ctx, g.name, metav1.GetOptions{})
 	if err != nil {
@@ -142,7 +140,7 @@ func running(p *corev1.Pod) bool {
 	return false
 }
 
-// waiting says why a pod does not run.
+// waiting is why a pod does not run.
 func waiting(p *corev1.Pod) string {
 	for _, c := range p.Status.ContainerStatuses {
 		if w := c.State.Waiting; w != nil && w.Reason != "" {

@@ -34,7 +34,7 @@ func (g *Gateway) removeAll(ctx context.Context) error {
 		}
 	}
 	policies, err := g.campus.NetworkingV1().NetworkPolicies(ns).List(ctx, all)
-	if err == nil { // else there are none of ours
+	if err == nil { // otherwise there are none
 		for _, p := range policies.Items {
 			try("NetworkPolicy "+p.Name, g.campus.NetworkingV1().NetworkPolicies(ns).Delete(ctx, p.Name, gone))
 		}

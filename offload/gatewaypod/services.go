@@ -24,24 +24,23 @@ import (
 	"rivulet/offload/watch"
 )
 
-// Where a Service at the campus says whose it is.
+// The owner of a Service at the campus.
 const (
 	homeNamespace = "rivulet.dev/home-namespace"
 	homeName      = "rivulet.dev/home-name"
 )
 
-// turnPause makes one round of changes that come together.
+// turnPause collects changes that come together.
 const turnPause = 100 * time.Millisecond
 
-// retryServices is when what could not be written is tried again.
+// retryServices is the pause before a failed write is repeated.
 const retryServices = 10 * time.Second
 
-// checkAgain is when what is known is looked at without any news: who may go where is
-// told by somebody else, who may not know yet when he says so.
+// checkAgain is the interval of checks without events: whether a pod is reachable is decided elsewhere, and may change
+// shortly after the event.
 const checkAgain = 30 * time.Second
 
-// followServices keeps home's Services at the campus, and the gateway's knowledge of
-// what is behind them.
+// followServices maintains home's Services at the campus, and their endpoints in the gateway's configuration.
 func (g *Gateway) followServices(ctx context.Context) error {
 	home := informers.NewSharedInformerFactory(g.cfg.Home, 0)
 	campus := informers.NewSharedInformerFactoryWithOptions(g.campus, 0, informers.WithNamespace(g.cfg.Namespace),
@@ -89,7 +88,7 @@ func (g *Gateway) followServices(ctx context.Context) error {
 	}
 }
 
-// serve makes the campus's Services what home's say, and tells the gateway.
+// serve writes the campus's Services from home's, and updates the gateway.
 func (g *Gateway) serve(ctx context.Context, all []*corev1.Service, ends []*discoveryv1.EndpointSlice, have []*corev1.Service) error {
 	g.mu.Lock()
 	was := g.services
@@ -137,7 +136,7 @@ func (g *Gateway) serve(ctx context.Context, all []*corev1.Service, ends []*disc
 	return errors.Join(failed...)
 }
 
-// endpoints are those of a port that are ready and can be reached, in a fixed order.
+// endpoints are those of a port that are ready and reachable, in a fixed order.
 func endpoints(behind []*discoveryv1.EndpointSlice, port, protocol string, reach func(netip.Addr) bool) (out []netip.AddrPort) {
 	for _, slice := range behind {
 		for _, p := range slice.Ports {

@@ -20,10 +20,10 @@ import (
 	"rivulet/fabric/gateway/gatewayproto"
 )
 
-// configKey is the Secret's key, and the file that the pod sees.
+// configKey is the Secret's key, and the file in the pod.
 const configKey = "config.json"
 
-// load takes up what the Secret says, or begins anew.
+// load reads the state from the Secret, or starts with an empty one.
 func (g *Gateway) load(ctx context.Context) error {
 	secret, err := g.campus.CoreV1().Secrets(g.cfg.Namespace).Get(ctx, g.name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -58,7 +58,7 @@ func (g *Gateway) load(ctx context.Context) error {
 	for _, s := range was.Services {
 		g.services[s.Namespace+"/"+s.Name] = s
 	}
-	// Newer than whatever the pod has been told, by a run whose last word was not saved.
+	// Newer than everything that the pod has received, also if an earlier run did not save its last change.
 	was.Generation = max(was.Generation+1000, time.Now().Unix())
 	g.want = was
 	g.renew()
@@ -67,7 +67,7 @@ func (g *Gateway) load(ctx context.Context) error {
 	return nil
 }
 
-// keyPair returns the key if it is one, else a new one.
+// keyPair returns the key if it is valid, otherwise a new one.
 func keyPair(private string) (priv, public string, err error) {
 	raw, err := base64.StdEncoding.DecodeString(private)
 	key, err2 := ecdh.X25519().NewPrivateKey(raw)
@@ -79,11 +79,10 @@ func keyPair(private string) (priv, public string, err error) {
 	return base64.StdEncoding.EncodeToString(key.Bytes()), base64.StdEncoding.EncodeToString(key.PublicKey().Bytes()), nil
 }
 
-// savePause makes one write of changes that come together; the pod hears of each at
-// once, over its control port.
+// savePause collects changes into one write; the pod receives each at once, over its control port.
 const savePause = 2 * time.Second
 
-// save keeps the Secret as wanted.
+// save keeps the Secret up to date.
 func (g *Gateway) save(ctx context.Context) error {
 	news, stop := g.news.Changed()
 	defer stop()
@@ -108,7 +107,7 @@ func (g *Gateway) wanted() gatewayproto.Gateway {
 	return g.want
 }
 
-// write writes the Secret unless it is what it should be.
+// write writes the Secret if it differs.
 func (g *Gateway) write(ctx context.Context) error {
 	raw, err := json.Marshal(g.wanted())
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// measureEvery is over how long rates are.
+// measureEvery is the interval over which rates are computed.
 const measureEvery = 10 * time.Second
 
-// rate is bytes a second, of the last measureEvery.
+// rate is bytes per second over the last measureEvery.
 type rate struct {
 	at                 time.Time
 	received, sent     uint64 // at that time
@@ -28,7 +28,7 @@ func (r *rate) note(now time.Time, received, sent uint64) {
 	r.at, r.received, r.sent = now, received, sent
 }
 
-// measure follows the path to the gateway.
+// measure records the path to the gateway and its rates.
 func (g *Gateway) measure(ctx context.Context) error {
 	for {
 		within, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -44,7 +44,7 @@ func (g *Gateway) measure(ctx context.Context) error {
 	}
 }
 
-// Status says how it is, now.
+// Status returns the current state.
 func (g *Gateway) Status() Status {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// table gives the pods at the campus addresses of home's: one each, out of the
-// gateway's prefix, the same for as long as the pod is there. The last part of the
-// address is that of the real one if nobody has it. It is pure.
+// table assigns home's addresses to pods at the campus: one each, from the gateway's prefix, the same as long as the
+// pod exists. The last part is that of the real address if it is free. It is pure.
 type table struct {
 	prefix netip.Prefix // IPv4
 	own    netip.Addr
@@ -19,7 +18,7 @@ type table struct {
 
 type entry struct {
 	seen netip.Addr
-	used time.Time // when it was last known to be there
+	used time.Time // when the pod was last seen
 }
 
 func newTable(prefix netip.Prefix, own netip.Addr, pods map[netip.Addr]netip.Addr, now time.Time) *table {
@@ -48,8 +47,7 @@ func (t *table) usable(seen netip.Addr) bool {
 	return t.prefix.Contains(seen) && seen != t.own && seen != t.prefix.Addr() && seen != offset(t.prefix, size-1)
 }
 
-// see returns the address under which home sees the pod, and whether it is new. It is
-// not valid if all are taken.
+// see returns home's address for the pod, and whether it is new. It is not valid if all are taken.
 func (t *table) see(real netip.Addr, now time.Time) (netip.Addr, bool) {
 	real = real.Unmap()
 	if e, ok := t.byReal[real]; ok {
@@ -77,8 +75,8 @@ func preferred(a netip.Addr) uint32 {
 	return h.Sum32()
 }
 
-// keep forgets the pods that are not there and have not been since a while: somebody
-// else's pod may get the address. It reports whether there were any.
+// keep removes pods that have been gone for a while: another pod may then get the address. It reports whether there
+// were any.
 func (t *table) keep(there map[netip.Addr]bool, now time.Time, while time.Duration) (forgot bool) {
 	for real, e := range t.byReal {
 		switch {

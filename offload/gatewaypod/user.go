@@ -12,19 +12,19 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// nobody is whom the gateway runs as where the namespace does not say.
+// nobody is the gateway's user if the namespace does not prescribe one.
 const nobody int64 = 65532
 
-// OpenShift gives each namespace a range of users, and one of groups, in annotations.
-// Its admission refuses others, and fills in the first ones for a pod that says none.
+// OpenShift assigns each namespace a range of users and one of groups, in annotations. Its admission refuses others,
+// and sets the first ones on a pod without any.
 const (
 	userRange      = "openshift.io/sa.scc.uid-range"
 	groupRange     = "openshift.io/sa.scc.supplemental-groups"
 	openShiftGroup = "security.openshift.io"
 )
 
-// identity is whom the gateway runs as: the first of the namespace's ranges; where these
-// cannot be read, whomever the cluster fills in, if it is one that does; else nobody.
+// identity is the gateway's user: the first of the namespace's ranges. If these cannot be read, it is left to a cluster
+// that sets one, otherwise it is nobody.
 func (g *Gateway) identity(ctx context.Context) (*corev1.PodSecurityContext, error) {
 	ns, err := g.campus.CoreV1().Namespaces().Get(ctx, g.cfg.Namespace, metav1.GetOptions{})
 	switch {
@@ -53,7 +53,7 @@ func identityIn(annotations map[string]string) *corev1.PodSecurityContext {
 	}
 	group, ok := first(annotations[groupRange])
 	if !ok {
-		group = user // which is what is filled in there
+		group = user // the default there
 	}
 	return runAs(&user, &group)
 }
@@ -63,8 +63,8 @@ func runAs(user, group *int64) *corev1.PodSecurityContext {
 		SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}
 }
 
-// first reads "1000680000/10000" (first and size) and "1000680000-1000690000"; of several
-// ranges, with commas, the first counts. Root is not taken.
+// first parses "1000680000/10000" (first and size) and "1000680000-1000690000"; of several ranges, separated by commas,
+// the first counts. Root is not accepted.
 func first(ranges string) (int64, bool) {
 	one, _, _ := strings.Cut(ranges, ",")
 	if at := strings.IndexAny(one, "/-"); at >= 0 {

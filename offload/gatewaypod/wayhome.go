@@ -11,9 +11,8 @@ import (
 	"rivulet/offload/target/external/rewrite"
 )
 
-// wayHome is home's API server as a Service of home: the one by which pods find it
-// everywhere, with what is behind it as pods away reach it. Home knows by the address
-// that a connection comes from whether it is of a pod of its own (homeapi.Gate).
+// wayHome is home's API server as a Service of home, under the name that pods use everywhere, with its endpoint for
+// away pods. Home recognizes its own pods by the source address of a connection (homeapi.Gate).
 func wayHome(control netip.AddrPort) (*corev1.Service, *discoveryv1.EndpointSlice, bool) {
 	if !control.IsValid() {
 		return nil, nil, false

@@ -1,9 +1,8 @@
-// Package homeapi lets pods away talk to the API server of home, and nobody else of the cluster they run on
-// (docs/design/offload.md). The Service, its EndpointSlice and the ConfigMaps are written by offload/consumer/reflect,
-// tokens and the pod's settings by offload/consumer/pod; here are the names they share, and the Router, which has a
-// Gate for each home. TLS is the API server's from end to end; a client is known by its token alone. The Router reads
-// which addresses are those of away pods and writes nothing. Connections end with this process, and clients open
-// others.
+// Package homeapi gives pods away access to home's API server, and nobody else on their cluster
+// (docs/design/offload.md). offload/consumer/reflect writes the Service, its EndpointSlice and the ConfigMaps,
+// offload/consumer/pod the tokens and the pod's settings; this package has their common names, and the Router with a
+// Gate for each home. TLS is end to end with the API server, which authenticates clients by their tokens. The Router
+// reads the addresses of away pods and writes nothing. Restart: connections end, and clients reconnect.
 package homeapi
 
 import (
@@ -20,22 +19,21 @@ import (
 const (
 	// Service is the name of the Service (and its EndpointSlice) in each twin.
 	Service = "rivulet-home-api"
-	// Authority is the ConfigMap in each twin that stands for home's RootCA.
+	// Authority is the ConfigMap in each twin with home's RootCA.
 	Authority = "rivulet-home-ca.crt"
-	// Variables is the ConfigMap in each twin that holds Env.
+	// Variables is the ConfigMap in each twin with Env.
 	Variables = "rivulet-home-variables"
-	// RootCA is the ConfigMap in every namespace that holds the cluster's authority.
+	// RootCA is the ConfigMap in every namespace with the cluster's authority.
 	RootCA = "kube-root-ca.crt"
-	// Host is the name by which away pods find home's API server; its certificate has it.
+	// Host is the name of home's API server for away pods; its certificate has it.
 	Host = "kubernetes.default.svc"
-	// Port is that of the Service.
 	Port = 443
 )
 
-// Names are all by which the API server is asked for inside a cluster.
+// Names are all names of the API server inside a cluster.
 var Names = []string{Host, Host + ".cluster.local", "kubernetes.default", "kubernetes"}
 
-// Env are the variables by which a pod away finds home's API server.
+// Env are the variables with home's API server for away pods.
 func Env() map[string]string {
 	port := strconv.Itoa(Port)
 	url := "tcp://" + Host + ":" + port
@@ -45,26 +43,25 @@ func Env() map[string]string {
 	}
 }
 
-// patience is how long a connection waits to be known for a pod of ours: a new pod
-// may ask before its provider has told its address.
+// patience is how long a connection may wait for its pod's address: a new pod may connect before its provider has
+// reported the address.
 const patience = 5 * time.Second
 
-// Gate is the way of one home's pods to its API server.
+// Gate connects one home's pods to its API server.
 type Gate struct {
 	// API is the address of the API server.
 	API string
-	// Names are those by which its pods ask for it.
+	// Names are the server names that its pods use.
 	Names []string
-	// Ours reports whether the address, as home sees it, is that of a pod of home
-	// that runs away now.
+	// Ours reports whether a pod of home that runs away now has the address, in home's view.
 	Ours func(netip.Addr) bool
 	Log  *slog.Logger
 
-	ctx  context.Context // that of Router.Serve
+	ctx  context.Context // of Router.Serve
 	open sync.WaitGroup  // connections; added to with the Router's mu held, while it is served
 }
 
-// serve passes one connection on until either side or the gate ends it.
+// serve forwards one connection until either side or the gate ends it.
 func (g *Gate) serve(c net.Conn) {
 	defer c.Close()
 	api, err := (&net.Dialer{Timeout: patience}).DialContext(g.ctx, "tcp", g.API)
@@ -75,7 +72,7 @@ func (g *Gate) serve(c net.Conn) {
 	Join(g.ctx, c, api)
 }
 
-// Join passes bytes on between two connections until either side or ctx ends it, and closes both.
+// Join copies bytes between two connections until either side or ctx ends it, and closes both.
 func Join(ctx context.Context, a, b net.Conn) {
 	defer a.Close()
 	defer b.Close()
@@ -87,11 +84,11 @@ func Join(ctx context.Context, a, b net.Conn) {
 	both.Wait()
 }
 
-// pass copies one direction and ends it at its end.
+// pass copies one direction and closes it at its end.
 func pass(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	if w, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
-		_ = w.CloseWrite() // closed altogether when both directions have ended
+		_ = w.CloseWrite() // fully closed when both directions have ended
 		return
 	}
 	to.Close()

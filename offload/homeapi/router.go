@@ -9,12 +9,10 @@ import (
 	"time"
 )
 
-// Router tells apart whose pods ask for an API server, where several homes are served
-// in one place: by the server name that they ask for and by their address. An address that
-// two homes take for theirs is nobody's.
+// Router finds the home of a pod that connects to an API server, if several homes are served in one place: by the
+// server name and by the pod's address. An address that two homes claim belongs to neither.
 type Router struct {
-	// Pass hands over connections whose TLS clients ask for one of the names; a nil h
-	// ends it. See fabric.Fabric.
+	// Pass delivers connections whose TLS clients request one of the names; a nil h ends it. See fabric.Fabric.
 	Pass func(h func(net.Conn), names ...string)
 	Log  *slog.Logger
 
@@ -22,7 +20,7 @@ type Router struct {
 	gates []*Gate
 }
 
-// Serve leads connections to the gate until ctx ends, and returns when the last has ended.
+// Serve routes connections to the gate until ctx ends, and returns when the last has ended.
 func (r *Router) Serve(ctx context.Context, g *Gate) {
 	g.ctx = ctx
 	r.mu.Lock()
@@ -67,8 +65,8 @@ func (r *Router) lead(c net.Conn, name string) {
 	}()
 }
 
-// await returns the gate whose pod asks, with the connection counted as open there; nil if
-// there is none within patience, or nobody serves the name any more.
+// await returns the gate of the connecting pod, with the connection counted as open there; nil if there is none within
+// patience, or the name is no longer served.
 func (r *Router) await(c net.Conn, name string) *Gate {
 	from, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok {

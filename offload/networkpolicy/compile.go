@@ -17,27 +17,25 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Plan is what a packet filter has to do. A new connection is let through when both
-// sides let it:
+// Plan is the program of a packet filter. A new connection is accepted if both sides accept it:
 //
 //	source      ─▶ Egress[source]       ─▶ class ─▶ its chains, one after another ─┐
 //	destination ─▶ Ingress[destination] ─▶ class ─▶ its chains                     │
-//	  no class: through                    no rule of any chain accepts: dropped ◀─┘
+//	  no class: accepted                   no rule of any chain accepts: dropped ◀─┘
 //
-// Names of chains, classes and of ranges are made of what is in them, so what has the
-// same name in two plans is the same. Other sets keep their names while what is in them
-// changes: a pod that comes, goes or gets another address changes elements only.
+// Names of chains, classes and ranges are derived from their content, so the same name in two plans is the same
+// content. Other sets keep their names while their content changes: a new, removed or moved pod changes elements only.
 type Plan struct {
-	// Ingress and Egress give the class of each pod that is held.
+	// Ingress and Egress have the class of each pod that a policy selects.
 	Ingress, Egress map[netip.Addr]string
-	// Classes are the chains that hold one kind of pod: sorted, never changed.
+	// Classes are the chains of one kind of pod: sorted, immutable.
 	Classes map[string][]string
 	// Chains have the rules of one policy in one direction: any that matches accepts.
 	Chains map[string][]Rule
 	Sets   Sets
 }
 
-// Sets of a plan, by name; elements are sorted and apart.
+// Sets of a plan, by name; elements are sorted and disjoint.
 type Sets struct {
 	Addrs   map[string][]netip.Addr
 	Ranges  map[string][]Range
@@ -51,9 +49,8 @@ type Socket struct {
 	Port     uint16
 }
 
-// Rule lets a connection through whose other end is in the set Peers ("" is anybody, of
-// Addrs or of Ranges) and whose destination port fits: Protocol ("" is anything) and
-// Low to High (0 is all ports), or the set Sockets.
+// Rule accepts a connection if its other end is in the set Peers (of Addrs or of Ranges; "" is anything) and its
+// destination port matches: Protocol ("" is any) and Low to High (0 is all ports), or the set Sockets.
 type Rule struct {
 	Peers     string
 	Protocol  corev1.Protocol
@@ -61,24 +58,24 @@ type Rule struct {
 	Sockets   string
 }
 
-// Names of chains begin with the direction that their rules are for.
+// Names of chains begin with the direction of their rules.
 const InPrefix, OutPrefix = "in-", "out-"
 
-// Empty reports whether no pod is held.
+// Empty reports whether no pod is selected.
 func (p Plan) Empty() bool { return len(p.Ingress) == 0 && len(p.Egress) == 0 }
 
-// compiler works one world out. Its caches hold for one world only.
+// compiler evaluates one world. Its caches are valid for that world only.
 type compiler struct {
 	world World
 	plan  Plan
-	// byNamespace are the pods of each, peers what a set of selectors stands for.
+	// byNamespace are the pods of each, peers the result of a set of selectors.
 	byNamespace map[string][]int
 	peers       map[string][]int
 	namespaces  map[string][]string // by selector
 	all         []int
 }
 
-// Compile says what the world's policies ask for.
+// Compile translates the world's policies.
 func Compile(w World) Plan {
 	c := compiler{world: w, byNamespace: map[string][]int{}, peers: map[string][]int{}, namespaces: map[string][]string{},
 		plan: Plan{Ingress: map[netip.Addr]string{}, Egress: map[netip.Addr]string{}, Classes: map[string][]string{}, Chains: map[string][]Rule{},
@@ -93,7 +90,7 @@ func Compile(w World) Plan {
 			}
 			pods := c.selected(p.Namespace, selector(&p.Spec.PodSelector))
 			if len(pods) == 0 {
-				continue // it costs nothing until it holds somebody
+				continue // no cost before it selects a pod
 			}
 			chain := c.chain(p, d, rs, pods)
 			for _, pod := range pods {
@@ -113,8 +110,7 @@ func Compile(w World) Plan {
 	return c.plan
 }
 
-// index sorts the pods by namespace: those that have an address, and of several with
-// the same the first.
+// index sorts the pods by namespace: those with an address, and of several with the same one the first.
 func (c *compiler) index() {
 	taken := map[netip.Addr]bool{}
 	for i, p := range c.world.Pods {
@@ -150,7 +146,7 @@ func (c *compiler) chain(p *networkingv1.NetworkPolicy, d direction, rs []rule, 
 	if d == egress {
 		side = OutPrefix
 	}
-	// The policy's name is for whoever reads the kernel's rules.
+	// The policy's name helps readers of the kernel's rules.
 	name := fmt.Sprintf("%s%.40s-%.60s-%s", side, p.Namespace, p.Name, hash(words...))
 	c.plan.Chains[name] = out
 	return name
@@ -184,8 +180,8 @@ func (c *compiler) rule(p *networkingv1.NetworkPolicy, d direction, r rule, held
 	for _, port := range r.ports {
 		proto := protocol(port.Protocol)
 		if port.Port != nil && port.Port.Type == intstr.String {
-			// A name means another number on each pod: on those that are held for what
-			// comes in, on the peers for what goes out.
+			// A port name has a different number on each pod: on the selected pods for ingress, on the peers for
+			// egress.
 			on, whose, peers := held, "held:"+p.Namespace+":"+metav1.FormatLabelSelector(&p.Spec.PodSelector), from
 			if d == egress {
 				on, whose, peers = c.within(r.peers, pods, spans), fmt.Sprint("peers:", len(r.peers) == 0, key, spans), []string{""}
@@ -205,7 +201,7 @@ func (c *compiler) rule(p *networkingv1.NetworkPolicy, d direction, r rule, held
 				high = *port.EndPort
 			}
 			if low < 1 || high > 65535 || high < low {
-				continue // nothing fits
+				continue // nothing matches
 			}
 			one.Low, one.High = uint16(low), uint16(high)
 		}
@@ -216,8 +212,8 @@ func (c *compiler) rule(p *networkingv1.NetworkPolicy, d direction, r rule, held
 	return out
 }
 
-// resolve splits peers: pods by their selectors, with a key that names these for good,
-// and blocks of addresses. The key is "" where no peer has a selector.
+// resolve splits peers: pods by their selectors, with a stable key, and blocks of addresses. The key is "" without any
+// selector.
 func (c *compiler) resolve(own string, peers []networkingv1.NetworkPolicyPeer) (key string, pods []int, spans ranges) {
 	var ips []networkingv1.IPBlock
 	var keys []string
@@ -227,7 +223,7 @@ func (c *compiler) resolve(own string, peers []networkingv1.NetworkPolicyPeer) (
 			continue
 		}
 		if p.PodSelector == nil && p.NamespaceSelector == nil {
-			continue // says nothing, and matches nobody
+			continue // empty: matches nothing
 		}
 		k := c.peer(own, p)
 		keys = append(keys, k)
@@ -238,7 +234,7 @@ func (c *compiler) resolve(own string, peers []networkingv1.NetworkPolicyPeer) (
 	return strings.Join(slices.Compact(keys), " | "), slices.Compact(pods), blocks(ips, c.world.Peers)
 }
 
-// peer works the selectors of one peer out, once for all policies that have the same.
+// peer evaluates the selectors of one peer, once for all policies with the same ones.
 func (c *compiler) peer(own string, p networkingv1.NetworkPolicyPeer) (key string) {
 	where, names := "in "+own, []string{own}
 	if p.NamespaceSelector != nil {
@@ -262,7 +258,7 @@ func (c *compiler) peer(own string, p networkingv1.NetworkPolicyPeer) (key strin
 	return key
 }
 
-// words are the same for selectors that select the same, and for no others.
+// words are equal exactly for selectors that select the same.
 func words(s labels.Selector) string {
 	if text := s.String(); text != "" || s.Empty() {
 		return text
@@ -283,7 +279,7 @@ func (c *compiler) namespacesOf(s labels.Selector, key string) []string {
 	return names
 }
 
-// within are the pods that peers mean, those whose addresses are in blocks too.
+// within are the pods that peers select, including those with addresses in blocks.
 func (c *compiler) within(peers []networkingv1.NetworkPolicyPeer, pods []int, spans ranges) []int {
 	out := slices.Clone(pods)
 	for _, i := range c.all {
@@ -319,7 +315,7 @@ func (c *compiler) sockets(pods []int, proto corev1.Protocol, name string) []Soc
 	return slices.Compact(out)
 }
 
-// hash is short, and long enough for two things never to have the same.
+// hash is short, and long enough that collisions do not occur.
 func hash(words ...string) string {
 	h := sha256.New()
 	for _, w := range words {

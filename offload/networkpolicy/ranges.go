@@ -9,22 +9,22 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// Range is of IPv4 addresses, both ends included.
+// Range is a range of IPv4 addresses, both ends included.
 type Range struct{ First, Last netip.Addr }
 
-// ranges are apart from each other and in order.
+// ranges are disjoint and sorted.
 type ranges []span
 
 type span struct{ first, last uint32 }
 
-// blocks are the addresses of all ipBlocks together, in as few ranges as can be: without those
-// of peers, unless a block lies among these.
+// blocks are the addresses of all ipBlocks together, in as few ranges as possible: without those of peers, unless a
+// block lies among these.
 func blocks(all []networkingv1.IPBlock, peers []netip.Prefix) ranges {
 	var out ranges
 	for _, b := range all {
 		cidr, ok := prefix4(b.CIDR)
 		if !ok {
-			continue // IPv6, of which pods have none, or nothing at all
+			continue // IPv6, which pods do not have, or empty
 		}
 		one := ranges{cidr}
 		if !slices.ContainsFunc(peers, func(p netip.Prefix) bool { return cidr.within(p) }) {
@@ -67,7 +67,7 @@ func address(n uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// without leaves out what is in not.
+// without removes the addresses of not.
 func (r ranges) without(not span) ranges {
 	var out ranges
 	for _, s := range r {
@@ -85,7 +85,7 @@ func (r ranges) without(not span) ranges {
 	return out
 }
 
-// outside leaves out what is in any of the prefixes.
+// outside removes the addresses of the prefixes.
 func (r ranges) outside(not []netip.Prefix) ranges {
 	for _, p := range not {
 		if p.Addr().Is4() {
@@ -95,7 +95,7 @@ func (r ranges) outside(not []netip.Prefix) ranges {
 	return r
 }
 
-// merged puts ranges in order and joins those that overlap or touch.
+// merged sorts ranges and joins those that overlap or touch.
 func (r ranges) merged() ranges {
 	slices.SortFunc(r, func(a, b span) int { return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.last, b.last)) })
 	var out ranges

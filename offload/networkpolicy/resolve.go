@@ -12,25 +12,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// View is how another cluster sees what this one sees.
+// View translates addresses to those of another cluster.
 type View struct {
-	// Away translates the address of a pod; false if the other has no way there.
+	// Away translates the address of a pod; false if the other cluster cannot reach it.
 	Away func(netip.Addr) (netip.Addr, bool)
-	// Pods are prefixes in which the other sees pods, whosever they are. An ipBlock of
-	// home means nothing there: pods in it are named one by one.
+	// Pods are the prefixes in which the other cluster has pods, of any owner. An ipBlock of home does not apply there:
+	// pods in it are listed one by one.
 	Pods []netip.Prefix
-	// Node is where this cluster's own node is behind the tunnel, and its API server's
-	// port for pods away; nothing if it is not valid.
+	// Node is the address of this cluster's own node behind the tunnel, with its API server's port for pods away; not
+	// valid without one.
 	Node netip.AddrPort
 }
 
-// Resolve says what a policy means for the pods of its namespace that run on the other
-// cluster, with peers as that one sees them: only ipBlocks, no pods or namespaces.
+// Resolve translates a policy for the pods of its namespace that run on the other cluster, with peers in that cluster's
+// view: only ipBlocks, no pods or namespaces.
 //
-// What a node's own pods may always do is not a policy's to forbid, and away it has to
-// be said: the home node comes in, and home's API server and cluster DNS are reached.
-// (LAN clients of home's Services come from the home node too: home has held them to
-// the policy before.)
+// A policy cannot deny what a node's own pods may always do, and away this needs explicit rules: the home node may
+// connect, and home's API server and cluster DNS are reachable. (LAN clients of home's Services come from the home node
+// as well: home has applied the policy to them.)
 func Resolve(p *networkingv1.NetworkPolicy, w World, v View) networkingv1.NetworkPolicySpec {
 	c := compiler{world: w, byNamespace: map[string][]int{}, peers: map[string][]int{}, namespaces: map[string][]string{}}
 	c.index()
@@ -66,7 +65,7 @@ func Resolve(p *networkingv1.NetworkPolicy, w World, v View) networkingv1.Networ
 	return out
 }
 
-// away are the peers of a rule; any is true where it names none and so means all.
+// away are the peers of a rule; any is true if it lists none and so matches all.
 func (c *compiler) away(own string, r rule, v View) (peers []networkingv1.NetworkPolicyPeer, any bool) {
 	if len(r.peers) == 0 {
 		return nil, true
@@ -87,8 +86,8 @@ func (c *compiler) spansAway(pods []int, v View) ranges {
 	return out
 }
 
-// awayEgress also turns names of ports into numbers: the other cluster cannot know
-// those of pods that it does not have. Peers of one number are one rule.
+// awayEgress also translates port names to numbers: the other cluster does not have the names on pods elsewhere. Peers
+// with the same number share a rule.
 func (c *compiler) awayEgress(own string, r rule, v View) []networkingv1.NetworkPolicyEgressRule {
 	var numbers []networkingv1.NetworkPolicyPort
 	type number struct {
@@ -125,8 +124,7 @@ func (c *compiler) awayEgress(own string, r rule, v View) []networkingv1.Network
 	return out
 }
 
-// clusterDNS is DNS as most clusters have it: pods in kube-system. (A Rivulet's is on
-// the node, which pods always reach.)
+// clusterDNS is DNS as in most clusters: pods in kube-system. (In Rivulet it is on the node, which pods always reach.)
 func clusterDNS() networkingv1.NetworkPolicyEgressRule {
 	port := intstr.FromInt32(53)
 	return networkingv1.NetworkPolicyEgressRule{
@@ -146,8 +144,7 @@ func ipBlocks(all []netip.Prefix) []networkingv1.NetworkPolicyPeer {
 	return out
 }
 
-// copied says the protocol where the API server of the other would fill it in, so that
-// the two are equal.
+// copied sets the protocol where the API server of the other cluster would, so that the two are equal.
 func copied(ports []networkingv1.NetworkPolicyPort) []networkingv1.NetworkPolicyPort {
 	var out []networkingv1.NetworkPolicyPort
 	for _, p := range ports {

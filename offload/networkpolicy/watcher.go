@@ -24,27 +24,26 @@ import (
 	"rivulet/fabric/ipam"
 )
 
-// Watcher follows an API server's policies, and as long as there is one, pods and
-// namespaces: without policies it costs one watch that is silent. Its methods may be
-// called concurrently, and before Run.
+// Watcher caches an API server's policies and, while there are any, pods and namespaces: without policies it costs one
+// idle watch. Its methods may be called concurrently, and before Run.
 type Watcher struct {
 	log *slog.Logger
 
 	mu     sync.Mutex
-	read   func() World // nil until everything was seen once
+	read   func() World // nil until everything was listed once
 	last   World
 	peers  []netip.Prefix // World.Peers
 	stale  bool
 	signal changes.Signal
 }
 
-// NewWatcher returns one that knows nothing until Run.
+// NewWatcher returns one without content until Run.
 func NewWatcher(log *slog.Logger) *Watcher {
 	return &Watcher{log: log, stale: true, peers: []netip.Prefix{ipam.Default}}
 }
 
-// World returns what was seen last; false before everything was seen once. Without
-// policies there are no pods in it. It is shared: nobody changes it.
+// World returns the cached world; false before everything was listed once. Without policies it has no pods. It is
+// shared and must not be changed.
 func (w *Watcher) World() (World, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,7 +57,7 @@ func (w *Watcher) World() (World, bool) {
 	return w.last, true
 }
 
-// SetPeers says where pods on peers have their addresses; before, it is ipam.Default.
+// SetPeers sets the ranges of addresses of pods on peers; before that it is ipam.Default.
 func (w *Watcher) SetPeers(peers []netip.Prefix) {
 	w.mu.Lock()
 	same := slices.Equal(w.peers, peers)
@@ -69,8 +68,8 @@ func (w *Watcher) SetPeers(peers []netip.Prefix) {
 	}
 }
 
-// Changed returns a channel that gets a value after World may answer differently, and
-// the function that ends the subscription.
+// Changed returns a channel that gets a value after the result of World may have changed, and the function that ends
+// the subscription.
 func (w *Watcher) Changed() (<-chan struct{}, func()) { return w.signal.Changed() }
 
 func (w *Watcher) changed() {
@@ -80,7 +79,7 @@ func (w *Watcher) changed() {
 	w.signal.Notify()
 }
 
-// serve replaces what World is read from.
+// serve replaces the source of World.
 func (w *Watcher) serve(read func() World) {
 	w.mu.Lock()
 	w.read = read
@@ -88,8 +87,8 @@ func (w *Watcher) serve(read func() World) {
 	w.changed()
 }
 
-// Run follows the API server until ctx ends. It may be called again after that; what
-// was seen last is served until the new one has seen everything.
+// Run watches the API server until ctx ends. It may be called again after that; the previous content is served until
+// everything was listed again.
 func (w *Watcher) Run(ctx context.Context, client kubernetes.Interface) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trimmed))
 	policies := factory.Networking().V1().NetworkPolicies().Informer()
@@ -139,7 +138,7 @@ func (w *Watcher) Run(ctx context.Context, client kubernetes.Interface) error {
 	}
 }
 
-// more follows pods and namespaces too, until end is called.
+// more watches pods and namespaces as well, until end is called.
 func (w *Watcher) more(ctx context.Context, client kubernetes.Interface, policies cache.Store) (end func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trimmed))
@@ -159,7 +158,7 @@ func (w *Watcher) more(ctx context.Context, client kubernetes.Interface, policie
 	return end, nil
 }
 
-// follow calls changed for what makes a difference: most updates of a pod do not.
+// follow calls changed for relevant changes: most updates of a pod are not.
 func follow(i cache.SharedIndexInformer, changed func()) error {
 	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { changed() },
@@ -194,7 +193,7 @@ func same(before, after any) bool {
 	return true
 }
 
-// trimmed keeps of objects what policies speak of.
+// trimmed keeps the parts of objects that policies use.
 func trimmed(o any) (any, error) {
 	switch o := o.(type) {
 	case *corev1.Pod:
@@ -229,8 +228,7 @@ func finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// world reads the caches. Of two pods with one address the one that is not on its way
-// out comes first, then the younger.
+// world reads the caches. Of two pods with one address the one that is not being deleted comes first, then the younger.
 func world(policies, pods, namespaces cache.Store) World {
 	w := World{Namespaces: map[string]labels.Set{}}
 	for _, o := range policies.List() {

@@ -1,8 +1,8 @@
-// Package networkpolicy gives NetworkPolicies (networking.k8s.io/v1) their meaning. Compile turns a World into a Plan, sets
-// and chains of rules for a packet filter (appliance/addons/netpol); Resolve turns one policy into an equal one for
+// Package networkpolicy evaluates NetworkPolicies (networking.k8s.io/v1). Compile translates a World to a Plan, sets
+// and chains of rules for a packet filter (appliance/addons/netpol); Resolve translates one policy to an equal one for
 // another cluster, where home's pods have other addresses (offload/consumer/reflect). Both are pure. Only the Watcher
-// reads anything: policies, always, and pods and namespaces as long as there is a policy. Nothing is written and
-// nothing outlives the process. What of a policy is not understood matches nobody: the pods stay held.
+// reads: policies always, pods and namespaces while there is a policy. Nothing is written, and nothing outlives the
+// process. An invalid part of a policy matches nothing: the pods stay restricted.
 package networkpolicy
 
 import (
@@ -14,24 +14,24 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// World is everything that policies speak of, at one moment.
+// World is everything that policies refer to, at one moment.
 type World struct {
 	// Namespaces are the labels of each.
 	Namespaces map[string]labels.Set
-	// Pods are those of the pod network that have not finished; one that has no address
-	// yet counts for nothing, and of two with the same the first is right.
+	// Pods are the unfinished ones of the pod network; one without an address is ignored, and of two with the same the
+	// first is valid.
 	Pods     []Pod
 	Policies []*networkingv1.NetworkPolicy
-	// Peers are the ranges that pods on peers have their addresses from. No list of private networks
-	// names them, so an ipBlock that does not lie in one of them means nobody there.
+	// Peers are the ranges of addresses of pods on peers. No list of private networks contains them, so an ipBlock that
+	// does not lie in one of them matches no pod there.
 	Peers []netip.Prefix
 }
 
-// Pod is what policies see of a pod.
+// Pod is the part of a pod that policies use.
 type Pod struct {
 	Namespace, Name, UID string
 	Labels               labels.Set
-	Addr                 netip.Addr // IPv4, as this cluster sees it
+	Addr                 netip.Addr // IPv4, in this cluster's view
 	Ports                []Port
 }
 
@@ -42,7 +42,7 @@ type Port struct {
 	Number   uint16
 }
 
-// direction is seen from the pod that a policy holds.
+// direction is seen from the pod that a policy selects.
 type direction int
 
 const (
@@ -56,8 +56,8 @@ type rule struct {
 	ports []networkingv1.NetworkPolicyPort
 }
 
-// rules returns those of a direction, and whether the policy holds it at all. The API
-// server fills in policyTypes; where somebody left it empty the same is assumed.
+// rules returns those of a direction, and whether the policy restricts it at all. The API server sets policyTypes; an
+// empty one is treated the same way.
 func rules(p *networkingv1.NetworkPolicy, d direction) (rs []rule, held bool) {
 	types := p.Spec.PolicyTypes
 	if len(types) == 0 {
@@ -88,7 +88,7 @@ func rules(p *networkingv1.NetworkPolicy, d direction) (rs []rule, held bool) {
 	return rs, true
 }
 
-// selector parses one; what cannot be parsed selects nothing, as nil does.
+// selector parses one; an invalid one selects nothing, like nil.
 func selector(s *metav1.LabelSelector) labels.Selector {
 	parsed, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -97,7 +97,7 @@ func selector(s *metav1.LabelSelector) labels.Selector {
 	return parsed
 }
 
-// protocol of a port: TCP unless it says otherwise.
+// protocol of a port; the default is TCP.
 func protocol(p *corev1.Protocol) corev1.Protocol {
 	if p == nil || *p == "" {
 		return corev1.ProtocolTCP

@@ -13,8 +13,7 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Share bounds what consumers of one kind may use together. The zero value lends
-// everything that is free.
+// Share bounds what consumers of one kind may use together. The zero value lends everything that is free.
 type Share struct {
 	// CPU and Memory are parts of the allocatable, 1 to 100 percent; 0 is 100, Nothing is 0.
 	CPU, Memory int
@@ -22,50 +21,48 @@ type Share struct {
 	MaxPods int64
 }
 
-// Nothing lends nothing, where the zero value lends all.
+// Nothing lends nothing, whereas the zero value lends all.
 const Nothing = -1
 
 // Shares are those of peers, and of the virtual clusters of this device.
 type Shares struct{ Peers, Hosted Share }
 
-// Pool stands for all virtual clusters of this device where consumers are divided by their IDs: they
-// draw from one part together. No cluster has this ID.
+// Pool represents all virtual clusters of this device where consumers are divided by their IDs: they share one part. No
+// cluster has this ID.
 const Pool peer.ID = "virtual-clusters"
 
-// Member is what bounds one virtual cluster.
+// Member are the bounds of one virtual cluster.
 type Member struct {
-	// Most bounds what it may use, Least is kept free for it of what all of them have; what is not in the lists is not bounded.
+	// Most bounds what it may use, Least is reserved for it from the part of all of them; resources that are not listed
+	// are not bounded.
 	Most, Least corev1.ResourceList
-	// Plane is the memory that its control plane takes, bytes: no pod requests it, and it is not lent to peers.
+	// Plane is the memory of its control plane in bytes: no pod requests it, and it is not lent to peers.
 	Plane int64
 }
 
-// None reports whether nothing is lent: no pod runs without CPU, memory and a place.
+// None reports whether nothing is lent: a pod needs CPU, memory and a place.
 func (s Share) None() bool {
 	return s.CPU == Nothing || s.Memory == Nothing || s.MaxPods == Nothing
 }
 
-// lent are the resources of an offer, beside the extended ones (GPUs and the like).
+// lent are the resources of an offer, in addition to extended ones (GPUs and the like).
 var lent = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods}
 
-// room is one node and what is not taken there by this cluster's own pods.
+// room is one node with the resources that this cluster's own pods leave.
 type room struct {
 	node *corev1.Node
 	free corev1.ResourceList
-	// closed says that the node takes no more pods: it lends what guests have there
-	// and no more, so that who was let in is not asked to leave.
+	// closed: the node accepts no more pods. It lends what tenants use there and no more, so that admitted ones are not
+	// evicted.
 	closed bool
 	guests corev1.ResourceList
 }
 
-// Room is what this cluster lends to all consumers together, and what each of
-// them uses of it.
+// Room is what this cluster lends to all consumers together, and what each of them uses of it.
 type Room struct {
-	// Platforms are those that this cluster has nodes of, the one that lends most first;
-	// none while it can run nothing.
+	// Platforms are those of this cluster's nodes, the one that lends most first; none while no node can run pods.
 	Platforms []Lending
-	// Offer has Ready and Reason.
-	Offer Offer
+	Offer     Offer
 	// Members are the consumers that are virtual clusters of this device.
 	Members map[peer.ID]Member
 	nodes   map[string]Platform
@@ -73,23 +70,20 @@ type Room struct {
 
 // Lending is what is lent of one platform.
 type Lending struct {
-	// Lent is all that consumers may use, Peers and Hosted what of it those of one kind may use at most.
+	// Lent is all that consumers may use, Peers and Hosted the bound on it for those of one kind.
 	Lent, Peers, Hosted corev1.ResourceList
-	// Use is what each consumer's pods ask for, those that have no node yet included, as
-	// the API server's quota counts them.
+	// Use are the requests of each consumer's pods, those without a node included, as the API server's quota counts
+	// them.
 	Use map[peer.ID]corev1.ResourceList
-	// Offer is the offer but for Allocatable.
+	// Offer is the offer without Allocatable.
 	Offer PlatformOffer
 }
 
-// Measure says what there is to lend: of the real nodes that are Ready and take
-// pods, their allocatable less the requests of this cluster's own pods on them,
-// within the share. Guests are the pods labelled with a consumer's ID
-// (policy.OriginLabel); tenancy sees to it that the label is true. Own pods that
-// are not scheduled yet take nothing.
+// Measure computes what can be lent: for the real nodes that are Ready and accept pods, their allocatable less the
+// requests of this cluster's own pods on them, within the share. Tenants are the pods labelled with a consumer's ID
+// (policy.OriginLabel); tenancy ensures that the label is true. Own pods that are not scheduled yet use nothing.
 //
-// Nodes of different platforms are measured apart: room that an image cannot run in
-// is no room.
+// Platforms are computed separately: an image cannot use the capacity of another one.
 func (t *Tally) Measure(nodes []*corev1.Node, shares Shares, members map[peer.ID]Member) Room {
 	m := Room{nodes: map[string]Platform{}, Members: members}
 	rooms := map[string]*room{}
@@ -167,7 +161,7 @@ func (m *Room) lend(rooms map[string]*room, shares Shares, planes int64) {
 	}
 	for p, members := range byPlatform {
 		if p.Architecture == "" && len(byPlatform) > 1 {
-			continue // they have just registered and will say
+			continue // just registered, without a platform yet
 		}
 		l := lending(p, members, shares)
 		if p.Architecture == runtime.GOARCH { // control planes run on this device
@@ -195,7 +189,7 @@ func (m *Room) lend(rooms map[string]*room, shares Shares, planes int64) {
 func lending(p Platform, rooms []*room, shares Shares) Lending {
 	l := Lending{Lent: corev1.ResourceList{}, Use: map[peer.ID]corev1.ResourceList{}}
 	allocatable := corev1.ResourceList{}
-	var biggest *room // of those that take pods, if any do
+	var biggest *room // of the open ones, if any is
 	var open, all []*corev1.Node
 	unready := 0
 	for _, r := range rooms {
@@ -228,7 +222,7 @@ func lending(p Platform, rooms []*room, shares Shares) Lending {
 	return l
 }
 
-// cannotRun says why none of some nodes takes pods.
+// cannotRun is why none of some nodes accepts pods.
 func cannotRun(whose string, all, unready int) string {
 	switch {
 	case all == 0:
@@ -239,7 +233,7 @@ func cannotRun(whose string, all, unready int) string {
 	return "no node of " + whose + " takes pods"
 }
 
-// index finds the platform on which guests run, or have to.
+// index finds the platform on which tenants run, or have to run.
 func (m Room) index(g group) int {
 	return slices.IndexFunc(m.Platforms, func(l Lending) bool {
 		if own, here := m.nodes[g.node]; here {
@@ -262,7 +256,7 @@ func (m Room) total(of func(Lending) corev1.ResourceList) corev1.ResourceList {
 	return all
 }
 
-// Account is what stands for a consumer where what is lent is divided.
+// Account is the key of a consumer where what is lent is divided.
 func (m Room) Account(id peer.ID) peer.ID {
 	if _, hosted := m.Members[id]; hosted {
 		return Pool
@@ -270,8 +264,8 @@ func (m Room) Account(id peer.ID) peer.ID {
 	return id
 }
 
-// divided is the room of each platform, divided among the consumers that have a place here: peers, and Pool for all virtual
-// clusters. Who uses one platform has a place on all.
+// divided is the room of each platform, divided among the consumers with a place here: peers, and Pool for all virtual
+// clusters. A consumer that uses one platform has a place on all.
 func (m Room) divided(known ...peer.ID) (out []map[peer.ID]corev1.ResourceList) {
 	for _, l := range m.Platforms {
 		known = slices.AppendSeq(known, maps.Keys(l.Use))
@@ -304,8 +298,8 @@ func (m Room) divided(known ...peer.ID) (out []map[peer.ID]corev1.ResourceList) 
 	return out
 }
 
-// parted divides what is lent between peers and virtual clusters: as between two consumers, but that the pods of virtual
-// clusters are the owner's own, and never handed back for a peer's. It writes the peers' part.
+// parted divides what is lent between peers and virtual clusters, as between two consumers. But pods of virtual
+// clusters are the owner's own, and are never handed back for a peer's. It writes the peers' part.
 func (l Lending) parted(peers map[peer.ID]corev1.ResourceList, pool, part corev1.ResourceList) corev1.ResourceList {
 	out, theirs := corev1.ResourceList{}, corev1.ResourceList{}
 	for _, use := range peers {
@@ -324,8 +318,8 @@ func (l Lending) parted(peers map[peer.ID]corev1.ResourceList, pool, part corev1
 	return out
 }
 
-// Parts divides the room among the consumers that have a place here, each platform
-// by itself: a part is what the consumer may use of all of them. The virtual clusters of this device have one together, Pool.
+// Parts divides the room among the consumers with a place here, each platform separately: a part is what the consumer
+// may use of all of them. The virtual clusters of this device have one together, Pool.
 func (m Room) Parts(known []peer.ID) map[peer.ID]corev1.ResourceList {
 	parts := map[peer.ID]corev1.ResourceList{}
 	for _, platform := range m.divided(slices.Clone(known)...) {
@@ -356,9 +350,8 @@ func (m Room) cap(id peer.ID) (out []corev1.ResourceList) {
 	return out
 }
 
-// Surplus picks those of the consumer's pods that are too many for its part of the
-// platform they are on, see Surplus; pods lists those that have not finished, and is called where there may be any.
-// What Pool has too much is of the newest pods of all virtual clusters.
+// Surplus chooses those of the consumer's pods that exceed its part of their platform, see Surplus; pods lists the
+// unfinished ones, and is called if there may be any. For Pool it chooses the newest pods of all virtual clusters.
 func (m Room) Surplus(consumer peer.ID, known []peer.ID, pods func() []*corev1.Pod) []*corev1.Pod {
 	most := make([]corev1.ResourceList, len(m.Platforms))
 	if consumer == Pool {
@@ -400,8 +393,8 @@ func (m Room) Surplus(consumer peer.ID, known []peer.ID, pods func() []*corev1.P
 	return out
 }
 
-// For is the offer to one consumer. One that has no place here yet hears what it
-// would get if it came. A virtual cluster hears what it may use at most; how much of that is free changes with the others.
+// For is the offer to one consumer. One without a place here yet gets what it would have with one. A virtual cluster
+// gets what it may use at most; how much of that is free depends on the others.
 func (m Room) For(consumer peer.ID, known []peer.ID) Offer {
 	o := m.Offer
 	if !o.Ready {
@@ -423,8 +416,8 @@ func (m Room) For(consumer peer.ID, known []peer.ID) Offer {
 	return o.withFirst()
 }
 
-// bounded is what is lent of one platform, within the share of the allocatable; pods
-// are bounded for all platforms together, by boundPods.
+// bounded is what is lent of one platform, within the share of the allocatable; boundPods bounds pods, for all
+// platforms together.
 func bounded(lent, allocatable corev1.ResourceList, share Share) corev1.ResourceList {
 	limit := corev1.ResourceList{}
 	if share.CPU != 0 && share.CPU < 100 {
@@ -455,8 +448,8 @@ func ready(n *corev1.Node) bool {
 	return false
 }
 
-// Requests is what the scheduler counts for the pod: containers, the highest of
-// the init containers, sidecars, overhead, and resizes under way.
+// Requests is what the scheduler counts for the pod: containers, the highest of the init containers, sidecars,
+// overhead, and resizes under way.
 func Requests(p *corev1.Pod) corev1.ResourceList {
 	if list, ok := summed(p); ok {
 		return list
@@ -466,12 +459,12 @@ func Requests(p *corev1.Pod) corev1.ResourceList {
 	return list
 }
 
-// requested are the requests of what an offer has, but for the pod as such.
+// requested are the requests of resources of an offer, without the pod itself.
 func requested(p *corev1.Pod) corev1.ResourceList {
 	return pick(helpers.PodRequests(p, helpers.PodResourcesOptions{UseStatusResources: true}))
 }
 
-// summed is what asked has found of a pod that trim has been at.
+// summed are the requests of a pod that trim has reduced.
 func summed(p *corev1.Pod) (corev1.ResourceList, bool) {
 	if len(p.Spec.Containers) != 1 || p.Spec.Containers[0].Name != summedUp {
 		return nil, false
@@ -481,11 +474,10 @@ func summed(p *corev1.Pod) (corev1.ResourceList, bool) {
 	return list, true
 }
 
-// summedUp is the name of the container that trim leaves: no pod has one of this name.
+// summedUp is the name of the container that trim leaves: it is not a valid name.
 const summedUp = "*"
 
-// more orders by CPU, then memory; first decides a tie, so that the order of a
-// map never shows.
+// more orders by CPU, then memory; first decides a tie, so that the order of a map has no effect.
 func more(a, b corev1.ResourceList, first bool) bool {
 	if c := a.Cpu().Cmp(*b.Cpu()); c != 0 {
 		return c > 0

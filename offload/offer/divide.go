@@ -11,22 +11,22 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Divide parts what is lent among the consumers that have a place here, by what
-// each uses. It is the first of three steps, of which each reads only the one before:
+// Divide divides what is lent among the consumers with a place here, by what each uses. It is the first of three steps,
+// each of which reads only the previous one:
 //
 //	what is lent ─Divide─▶ a consumer's part ─ration─▶ quotas of its twins ─rationing─▶ ResourceQuota
 //
-// (ration.go, rationing.go and quota.go are in offload/provider/tenancy.) Resources are
-// divided apart from each other, by these rules:
+// (ration.go, rationing.go and quota.go are in offload/provider/tenancy.) Resources are divided separately, by these
+// rules:
 //
 //   - the parts together are what is lent, and never more;
-//   - who uses no more than an equal part never has to give anything back;
-//   - who uses nothing keeps at least half of an equal part to begin with, so
-//     that nobody is kept out by who came first;
-//   - who has come to use half of its part gets more, as long as the others do not
-//     need it: one that is alone gets all;
+//   - a consumer that uses at most an equal part never has to give anything back;
+//   - a consumer that uses nothing has at least half of an equal part, so that
+//     earlier ones cannot exclude it;
+//   - a consumer that uses half of its part or more gets more, as long as the others
+//     do not need it: a single one gets all;
 //
-// Of what cannot be divided (one GPU, two consumers) a part may be nothing.
+// Of an indivisible resource (one GPU, two consumers) a part may be nothing.
 func Divide(lent corev1.ResourceList, use map[peer.ID]corev1.ResourceList) map[peer.ID]corev1.ResourceList {
 	consumers := slices.Sorted(maps.Keys(use))
 	parts := map[peer.ID]corev1.ResourceList{}
@@ -45,8 +45,8 @@ func Divide(lent corev1.ResourceList, use map[peer.ID]corev1.ResourceList) map[p
 	return parts
 }
 
-// divideUpTo is divide with limits: who would get more than its limit gets that, and the
-// rest is divided among the others.
+// divideUpTo is divide with limits: a consumer above its limit gets the limit, and the rest is divided among the
+// others.
 func divideUpTo(lent int64, used []int64, limits map[int]int64) []int64 {
 	parts := make([]int64, len(used))
 	for open := ascending(used); ; {
@@ -93,8 +93,7 @@ func divide(lent int64, used []int64) []int64 {
 	for _, p := range parts {
 		rest -= p
 	}
-	// All have what they want: the rest is anybody's. What does not divide goes to
-	// who uses most.
+	// All have what they need: the rest goes to any of them, and an indivisible remainder to the largest user.
 	order := ascending(used)
 	slices.Reverse(order)
 	for turn, i := range order {
@@ -106,8 +105,7 @@ func divide(lent int64, used []int64) []int64 {
 	return parts
 }
 
-// Fill gives each what it wants, and where that is more than there is the same to
-// all who want that much (max-min fairness).
+// Fill gives each what it wants; if there is too little, those that want more get the same (max-min fairness).
 func Fill(have int64, want []int64) []int64 {
 	got := make([]int64, len(want))
 	for done, i := range ascending(want) {
@@ -136,8 +134,7 @@ func ascending(values []int64) []int {
 	return order
 }
 
-// Amount is a quantity in the resource's own smallest step: thousandths of a CPU,
-// bytes, pieces.
+// Amount is a quantity in the resource's smallest unit: thousandths of a CPU, bytes, pieces.
 func Amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	if name == corev1.ResourceCPU {
 		return q.MilliValue()
@@ -145,7 +142,7 @@ func Amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// Quantity is the way back from Amount.
+// Quantity is the inverse of Amount.
 func Quantity(name corev1.ResourceName, amount int64) resource.Quantity {
 	switch name {
 	case corev1.ResourceCPU:
@@ -156,8 +153,7 @@ func Quantity(name corev1.ResourceName, amount int64) resource.Quantity {
 	return *resource.NewQuantity(amount, resource.DecimalSI)
 }
 
-// extended reports whether the resource is one that a device plugin offers, such
-// as a GPU.
+// extended reports whether a device plugin provides the resource, such as a GPU.
 func extended(name corev1.ResourceName) bool {
 	domain, _, qualified := strings.Cut(string(name), "/")
 	return qualified && domain != "kubernetes.io" && !strings.HasSuffix(domain, ".kubernetes.io") && !strings.HasPrefix(domain, "requests.")

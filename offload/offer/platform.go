@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Platform is what a pod's image has to fit, as GOOS and GOARCH.
+// Platform is what a pod's image has to match, as GOOS and GOARCH.
 type Platform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
@@ -33,7 +33,7 @@ type PlatformOffer struct {
 	Reason        string              `json:"reason,omitempty"`
 }
 
-// withFirst repeats the first platform where those look who know of one only.
+// withFirst copies the first platform to the fields for consumers that support only one.
 func (o Offer) withFirst() Offer {
 	if len(o.Platforms) == 0 {
 		return o
@@ -44,12 +44,11 @@ func (o Offer) withFirst() Offer {
 	return o
 }
 
-// Platform is the one that the offer's own fields speak of.
+// Platform is that of the offer's own fields.
 func (o Offer) Platform() Platform { return Platform{o.OS, o.Architecture} }
 
-// Split makes an offer of each platform, the first first. Of a target that does not
-// tell platforms apart it is the offer itself, and of one that has said nothing of any
-// platform nothing.
+// Split makes an offer of each platform, in order. For a target that does not distinguish platforms it is the offer
+// itself, and without any platform nothing.
 func (o Offer) Split() []Offer {
 	if len(o.Platforms) == 0 {
 		if o.Architecture == "" {
@@ -62,7 +61,7 @@ func (o Offer) Split() []Offer {
 		one := o
 		one.Platforms = []PlatformOffer{p}
 		one = one.withFirst()
-		if one.Platforms = nil; o.Ready { // else none is, whatever was said of it
+		if one.Platforms = nil; o.Ready { // otherwise none is ready
 			one.Ready, one.Reason = p.Ready, p.Reason
 		}
 		out = append(out, one)
@@ -70,8 +69,8 @@ func (o Offer) Split() []Offer {
 	return out
 }
 
-// boundPods lowers the pods that consumers of one kind may have, on all platforms together, to their share: what is used
-// stays, and the rest is divided equally.
+// boundPods lowers the pods of consumers of one kind, on all platforms together, to their share: used ones stay, and
+// the rest is divided equally.
 func (m Room) boundPods(share Share, of func(*Lending) corev1.ResourceList, hosted bool) {
 	if share.MaxPods == 0 {
 		return
@@ -99,11 +98,10 @@ func (m Room) boundPods(share Share, of func(*Lending) corev1.ResourceList, host
 	}
 }
 
-// mostLabels bounds what comes along with an offer.
+// mostLabels bounds the labels of an offer.
 const mostLabels = 40
 
-// common returns the labels that all nodes agree on: a pod that asks for one may go
-// to any of them.
+// common returns the labels that all nodes have with the same value: a pod that selects by one may go to any of them.
 func common(nodes []*corev1.Node) map[string]string {
 	labels := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(nodes[0].Labels)) {
@@ -111,7 +109,7 @@ func common(nodes []*corev1.Node) map[string]string {
 			continue
 		}
 		value := nodes[0].Labels[key]
-		if value == nodes[0].Name { // what a node is called is nobody's business
+		if value == nodes[0].Name { // names of nodes are private
 			continue
 		}
 		if !slices.ContainsFunc(nodes, func(n *corev1.Node) bool { other, has := n.Labels[key]; return !has || other != value }) {
@@ -128,9 +126,8 @@ func topology(key string) bool {
 	return key == corev1.LabelTopologyRegion || key == corev1.LabelTopologyZone
 }
 
-// Copied reports whether a label of a provider's nodes is one of its virtual node,
-// too: topology and what people and device plug-ins have written. What Kubernetes, its
-// distributions and Rivulet say of a node holds for that node only.
+// Copied reports whether a label of a provider's nodes is copied to its virtual node: topology, and labels of users and
+// device plug-ins. Those of Kubernetes, its distributions and Rivulet are about one node only.
 func Copied(key string) bool {
 	if topology(key) || key == corev1.LabelInstanceTypeStable {
 		return true

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Stream answers GET /v1/offer with one line of JSON at once, after every
-// change that makes a difference, and every Heartbeat. It returns when the
-// request's context ends or the consumer takes no more.
+// Stream answers GET /v1/offer with one line of JSON at once, after every relevant change, and every Heartbeat. It
+// returns when the request's context ends or the consumer stops reading.
 func Stream(w http.ResponseWriter, r *http.Request, current func() Offer, changed <-chan struct{}) {
 	out := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/x-ndjson")
@@ -25,7 +24,7 @@ func Stream(w http.ResponseWriter, r *http.Request, current func() Offer, change
 			return // an Offer always marshals
 		}
 		if beat || !bytes.Equal(line, last) {
-			// A consumer that is gone without a word must not hold this goroutine.
+			// A consumer that vanished must not block this goroutine for ever.
 			_ = out.SetWriteDeadline(time.Now().Add(2 * Heartbeat))
 			if _, err := w.Write(append(line, '\n')); err != nil {
 				return

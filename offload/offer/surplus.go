@@ -7,9 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Surplus picks the pods to hand back so that the rest fits into the part: the
-// newest first, and only those whose going helps. Resources that the part does not
-// name do not count. The pods are those that have not finished.
+// Surplus chooses the pods to hand back so that the rest fits into the part: the newest first, and only those whose end
+// helps. Resources that the part does not list are ignored. The pods are unfinished ones.
 func Surplus(part corev1.ResourceList, pods []*corev1.Pod) []*corev1.Pod {
 	use := corev1.ResourceList{}
 	for _, p := range pods {

@@ -11,27 +11,27 @@ import (
 	"rivulet/offload/watch"
 )
 
-// Tally is what pods ask for, summed up by what Measure tells pods apart by. It is kept
-// with each change of a pod, so that a look at the room takes as long as there are nodes
-// and consumers, and not pods: a thousand pods are some thousands of changes.
+// Tally are the requests of pods, summed up by the properties that Measure distinguishes. It is updated with each
+// change of a pod, so that Measure takes time in proportion to nodes and consumers, and not to pods: a thousand pods
+// are thousands of changes.
 type Tally struct {
 	mu   sync.Mutex
 	sums map[group]*sum
 }
 
-// group is what pods are alike in.
+// group are the properties in which pods are equal.
 type group struct {
 	node   string  // "" while it waits for one
 	guest  bool    // of a consumer
 	origin peer.ID // of guests
-	// of guests without a node that is here: the platform that they have to run on
+	// of tenants without a node here: the platform that they require
 	os, architecture string
 }
 
 type sum struct {
 	pods      int
 	requested corev1.ResourceList
-	named     map[corev1.ResourceName]int // by how many pods: what none names any more is not there, and not nothing
+	named     map[corev1.ResourceName]int // by number of pods: a resource that none lists is absent, and not zero
 }
 
 func (s *sum) add(p *corev1.Pod) {
@@ -64,7 +64,7 @@ func NewTally(pods ...*corev1.Pod) *Tally {
 	return t
 }
 
-// change puts a pod in the place of what it was before; nil is none.
+// change replaces a pod's previous state; nil is none.
 func (t *Tally) change(before, now *corev1.Pod) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,7 +87,7 @@ func (t *Tally) change(before, now *corev1.Pod) {
 	}
 }
 
-// each calls f with every group and what its pods ask for, which is f's to keep.
+// each calls f with every group and its requests, which f may keep.
 func (t *Tally) each(f func(group, corev1.ResourceList)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,7 +96,7 @@ func (t *Tally) each(f func(group, corev1.ResourceList)) {
 	}
 }
 
-// counts reports whether a pod takes room: one that has finished does not.
+// counts reports whether a pod uses capacity: a finished one does not.
 func counts(p *corev1.Pod) bool {
 	return p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
 }
@@ -111,7 +111,7 @@ func groupOf(p *corev1.Pod) group {
 	return g
 }
 
-// handler keeps the tally of an informer's pods; done is called after each change.
+// handler updates the tally from an informer's pods; done is called after each change.
 func (t *Tally) handler(done func()) cache.ResourceEventHandler {
 	pod := func(obj any) *corev1.Pod {
 		p, _ := watch.Last(obj).(*corev1.Pod)

@@ -22,11 +22,10 @@ import (
 	"rivulet/offload/watch"
 )
 
-// Settle is how long changes are gathered before a signal is given.
+// Settle is how long changes are collected before a signal.
 const Settle = 250 * time.Millisecond
 
-// Watcher follows nodes and pods of this cluster. It keeps of them only what
-// Measure reads.
+// Watcher caches nodes and pods of this cluster, reduced to what Measure uses.
 type Watcher struct {
 	factory informers.SharedInformerFactory
 	nodes   corelisters.NodeLister
@@ -42,14 +41,14 @@ type Watcher struct {
 	last     measurement
 }
 
-// measurement is a Room that holds until there is another change.
+// measurement is a Room that is valid until the next change.
 type measurement struct {
 	room   Room
 	shares Shares
 	turn   uint64
 }
 
-// NewWatcher returns a Watcher that knows nothing until Run.
+// NewWatcher returns a Watcher without content until Run.
 func NewWatcher(client kubernetes.Interface) *Watcher {
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim))
 	return &Watcher{
@@ -58,7 +57,7 @@ func NewWatcher(client kubernetes.Interface) *Watcher {
 	}
 }
 
-// Run follows the API server until ctx ends; it may be called once.
+// Run watches the API server until ctx ends; it may be called once.
 func (w *Watcher) Run(ctx context.Context) error {
 	mark := func() {
 		w.turns.Add(1)
@@ -79,7 +78,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return nil
 		}
 	}
-	if !cache.WaitForCacheSync(ctx.Done(), counted.HasSynced) { // the pods are known, and counted, too
+	if !cache.WaitForCacheSync(ctx.Done(), counted.HasSynced) { // the pods are loaded and counted
 		return nil
 	}
 	close(w.synced)
@@ -96,16 +95,14 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// Pods are all pods of this cluster: of guests what Measure reads, and what package replacement
-// goes by. It runs with Run.
+// Pods are all pods of this cluster: of tenants the parts that Measure and package replacement use. It runs with Run.
 func (w *Watcher) Pods() cache.SharedIndexInformer { return w.factory.Core().V1().Pods().Informer() }
 
-// Synced is closed when nodes and pods are known.
+// Synced is closed when nodes and pods are loaded.
 func (w *Watcher) Synced() <-chan struct{} { return w.synced }
 
-// Room returns what there is to lend now, and false before that is known. It is not to be
-// changed: all who ask between two changes, the stream of each consumer and the quotas,
-// get the same.
+// Room returns what can be lent now, and false before that is loaded. It is shared by all callers between two changes
+// (the stream of each consumer and the quotas) and must not be changed.
 func (w *Watcher) Room(shares Shares) (Room, bool) {
 	select {
 	case <-w.synced:
@@ -114,7 +111,7 @@ func (w *Watcher) Room(shares Shares) (Room, bool) {
 	}
 	w.measured.Lock()
 	defer w.measured.Unlock()
-	turn := w.turns.Load() // before the look: a change during it is looked at again
+	turn := w.turns.Load() // first: a change in the meantime causes another measurement
 	if turn == 0 || w.last.turn != turn || w.last.shares != shares {
 		nodes, _ := w.nodes.List(labels.Everything()) // a cache cannot fail
 		var members map[peer.ID]Member
@@ -126,14 +123,13 @@ func (w *Watcher) Room(shares Shares) (Room, bool) {
 	return w.last.room, true
 }
 
-// Offer returns what is lent to the consumer now, beside the others that have a
-// place here.
+// Offer returns what is lent to the consumer now, besides the others with a place here.
 func (w *Watcher) Offer(consumer peer.ID, known []peer.ID, shares Shares) Offer {
 	room, _ := w.Room(shares)
 	return room.For(consumer, known)
 }
 
-// PodsOf lists the consumer's pods that have not finished. They are not to be changed.
+// PodsOf lists the consumer's unfinished pods. They must not be changed.
 func (w *Watcher) PodsOf(consumer peer.ID) []*corev1.Pod {
 	pods, _ := w.pods.List(labels.SelectorFromSet(labels.Set{policy.OriginLabel: string(consumer)}))
 	return slices.DeleteFunc(pods, func(p *corev1.Pod) bool {
@@ -141,7 +137,7 @@ func (w *Watcher) PodsOf(consumer peer.ID) []*corev1.Pod {
 	})
 }
 
-// Guests counts the pods of each consumer that have not finished.
+// Guests counts the unfinished pods of each consumer.
 func (w *Watcher) Guests() map[peer.ID]int {
 	counts := map[peer.ID]int{}
 	pods, _ := w.pods.List(labels.Everything())
@@ -153,25 +149,24 @@ func (w *Watcher) Guests() map[peer.ID]int {
 	return counts
 }
 
-// Changed returns a channel that gets a value after nodes or pods changed, all
-// changes of one Settle as one, and the function that ends the subscription.
+// Changed returns a channel that gets a value after nodes or pods changed, all changes of one Settle as one, and the
+// function that ends the subscription.
 func (w *Watcher) Changed() (<-chan struct{}, func()) { return w.signal.Changed() }
 
-// Host says which consumers are virtual clusters of this device; it replaces what was said before. members is not to be
-// changed.
+// Host sets which consumers are virtual clusters of this device; it replaces the previous map. The caller must not
+// change members afterwards.
 func (w *Watcher) Host(members map[peer.ID]Member) {
 	w.members.Store(&members)
 	w.turns.Add(1)
 	w.signal.Notify()
 }
 
-// Poke gives a signal now, for who knows that the Shares are others.
+// Poke gives a signal now, after a change of the Shares.
 func (w *Watcher) Poke() { w.signal.Notify() }
 
-// trim keeps what Measure reads: on a small board the caches of every pod and
-// node are most of what an idle provider costs. What a pod asks for is summed up here,
-// once for each change of it, and not in each look at all pods: it then looks as if one
-// container asked for it.
+// trim keeps what Measure uses: on a small board the caches of every pod and node are most of the cost of an idle
+// provider. The requests of a pod are summed up here, once per change and not in each measurement, and stored as those
+// of one container.
 func trim(o any) (any, error) {
 	switch o := o.(type) {
 	case *corev1.Node:
@@ -188,10 +183,10 @@ func trim(o any) (any, error) {
 			Status: corev1.PodStatus{Phase: o.Status.Phase},
 		}
 		if origin, ok := o.Labels[policy.OriginLabel]; ok {
-			p.Spec.NodeSelector = o.Spec.NodeSelector // for which platform it waits
+			p.Spec.NodeSelector = o.Spec.NodeSelector // the platform that it waits for
 			p.Labels = map[string]string{policy.OriginLabel: origin}
 			p.DeletionGracePeriodSeconds = o.DeletionGracePeriodSeconds
-			if kept, ok := o.Labels[policy.KeptLabel]; ok { // what Pods is asked for
+			if kept, ok := o.Labels[policy.KeptLabel]; ok { // for users of Pods
 				p.Labels[policy.KeptLabel] = kept
 				p.Finalizers = o.Finalizers
 			}

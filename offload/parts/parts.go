@@ -1,6 +1,5 @@
-// Package parts keeps the parts of a role running: each that ends is started again after a
-// pause that grows, holds up no other, and is a problem until it runs. It writes nothing,
-// and forgets everything with the process.
+// Package parts keeps the parts of a role running. One that ends is restarted after a growing pause, does not delay the
+// others, and is a problem until it runs. It writes nothing and has no state across restarts.
 package parts
 
 import (
@@ -16,8 +15,8 @@ import (
 const (
 	// FirstWait and LongestWait bound the pauses, which double.
 	FirstWait, LongestWait = time.Second, 30 * time.Second
-	// settled is how long a part has to run for its problem to be over, steady for
-	// its next failure to count as the first.
+	// settled is how long a part has to run until its problem is over, steady until its next failure counts as the
+	// first.
 	settled, steady = 3 * time.Second, time.Minute
 )
 
@@ -26,13 +25,13 @@ type Parts struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
-	problems map[string]string // what does not run, and why, by part
+	problems map[string]string // the reason, by part
 }
 
 // New returns Parts without problems.
 func New(log *slog.Logger) *Parts { return &Parts{log: log, problems: map[string]string{}} }
 
-// Keep runs a part again and again until ctx ends, and makes its failures visible.
+// Keep runs a part repeatedly until ctx ends, and shows its failures as problems.
 func (p *Parts) Keep(ctx context.Context, part string, run func(context.Context) error) {
 	for pause := (changes.Backoff{First: FirstWait, Longest: LongestWait}); ; {
 		started := time.Now()
@@ -54,7 +53,7 @@ func (p *Parts) Keep(ctx context.Context, part string, run func(context.Context)
 	}
 }
 
-// Report records why a part does not run; nil takes it back.
+// Report records why a part does not run; nil clears it.
 func (p *Parts) Report(part string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +64,7 @@ func (p *Parts) Report(part string, err error) {
 	p.problems[part] = err.Error()
 }
 
-// Problems say which parts do not run, and why. They are tried again.
+// Problems are the parts that do not run, with the reason. They are retried.
 func (p *Parts) Problems() map[string]string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

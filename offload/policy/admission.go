@@ -23,13 +23,12 @@ var admission []byte
 //go:embed images.yaml
 var images []byte
 
-// FieldManager owns what Rivulet applies.
+// FieldManager is that of everything that Rivulet applies.
 const FieldManager = "rivulet"
 
-// EnsureAdmission installs, or brings up to date, what makes the API server add
-// tolerations and affinity to the pods of offloaded namespaces. Pods that exist
-// already are not changed. It needs an API server that serves
-// MutatingAdmissionPolicy in admissionregistration.k8s.io/v1beta1.
+// EnsureAdmission installs or updates the policies by which the API server adds tolerations and affinity to the pods of
+// offloaded namespaces. Existing pods are not changed. It needs an API server with MutatingAdmissionPolicy in
+// admissionregistration.k8s.io/v1beta1.
 func EnsureAdmission(ctx context.Context, config *rest.Config) error {
 	if err := Apply(ctx, config, admission); err != nil {
 		return err
@@ -37,8 +36,7 @@ func EnsureAdmission(ctx context.Context, config *rest.Config) error {
 	return Apply(ctx, config, images)
 }
 
-// Apply brings admission policies and their bindings, a stream of YAML
-// documents, to the API server. Applying the same again changes nothing.
+// Apply applies admission policies and their bindings, a stream of YAML documents, to the API server. It is idempotent.
 func Apply(ctx context.Context, config *rest.Config, manifests []byte) error {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -73,7 +71,7 @@ func Decode(manifests []byte) (objects []*unstructured.Unstructured, err error) 
 	}
 }
 
-// Unserved is an error of a write, or what the API server needs where it does not know the kind.
+// Unserved is an error of a write, or what the API server needs if it does not have the kind.
 func Unserved(object *unstructured.Unstructured, err error) error {
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("the API server does not serve it; start it with --kube-apiserver-arg=feature-gates=MutatingAdmissionPolicy=true --kube-apiserver-arg=runtime-config=%s=true", object.GetAPIVersion())

@@ -6,34 +6,32 @@ import (
 	"strings"
 )
 
-// Kinds are those that are reflected, and so may be named in the annotation
-// ReflectAnnotation of a namespace.
+// Kinds are the reflected ones, which annotation ReflectAnnotation of a namespace may name.
 var Kinds = []string{"Service", KindConfigMap, KindSecret, NetworkPolicyKind, IngressKind, KindClaim}
 
-// Kinds of what pods refer to by name.
+// Kinds that pods refer to by name.
 const (
 	KindConfigMap = "ConfigMap"
 	KindSecret    = "Secret"
 )
 
-// Kinds of which not every target takes objects. Ingresses follow only where they are
-// opted in: they open an application on another LAN.
+// Kinds that not every target accepts. Ingresses follow only if they are opted in: they open an application on another
+// LAN.
 const (
 	NetworkPolicyKind = "NetworkPolicy"
 	IngressKind       = "Ingress"
 )
 
-// KindClaim is that of claims: they are not copied, but get their volume where the pod
-// lands (package volume).
+// KindClaim is that of claims: they are not copied, but get their volume where the pod runs (package volume).
 const KindClaim = "PersistentVolumeClaim"
 
 // Modes of a kind in a namespace, and of one object.
 const (
-	ReflectOff   = "off"    // nothing of it; for an object: not this one
+	ReflectOff   = "off"    // nothing of the kind; for an object: not this one
 	ReflectOptIn = "opt-in" // only objects that are themselves annotated on
-	ReflectOn    = "on"     // everything that is not annotated off
-	// ReflectUsed is that of Secrets and ConfigMaps where nothing is said: those that pods on the
-	// target refer to, and those annotated on.
+	ReflectOn    = "on"     // all objects that are not annotated off
+	// ReflectUsed is the default of Secrets and ConfigMaps: those that pods on the target refer to, and those annotated
+	// on.
 	ReflectUsed = "used"
 )
 

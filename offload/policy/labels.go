@@ -1,16 +1,16 @@
-// Package policy has which namespaces are offloaded, and how. It reads the labels of namespaces and alone writes the
-// admission policies rivulet-offload, by which the API server itself adds to a new pod of such a namespace what the
-// scheduler needs, and rivulet-images (see package fit), and Warning events on namespaces whose label is not
-// understood. Restart: the labels are the state; with Rivulet down the API server goes on by itself. A wrong label
-// counts as off.
+// Package policy evaluates which namespaces are offloaded, and how. It reads the labels of namespaces. It alone writes
+// the admission policies rivulet-offload, by which the API server itself adds to a new pod of such a namespace what the
+// scheduler needs, and rivulet-images (see package fit), and Warning events on namespaces with an invalid label.
+// Restart: the labels are the state, and the API server continues without Rivulet. Failure: an invalid label counts as
+// off.
 package policy
 
 // Labels and annotations of Rivulet's offloading. Users write the first two on
 // a namespace; everything else is Rivulet's own.
 const (
-	// NamespaceLabel switches offloading of a namespace: burst, remote, any or off.
+	// NamespaceLabel is the mode of offloading of a namespace: burst, remote, any or off.
 	NamespaceLabel = "rivulet.dev/offload"
-	// NamespaceToLabel narrows it to the named target, on all of its platforms.
+	// NamespaceToLabel restricts it to the named target, on all of its platforms.
 	NamespaceToLabel = "rivulet.dev/offload-to"
 
 	// OpenLabel, written by users on a namespace or a Service, opens its pods to other
@@ -19,23 +19,22 @@ const (
 
 	// VirtualNodeLabel marks virtual nodes; its value is the target's ID.
 	VirtualNodeLabel = "rivulet.dev/virtual-node"
-	// TargetLabel on a virtual node is the target's name. A target has a node for each
-	// platform, and the first has the target's name itself.
+	// TargetLabel on a virtual node is the target's name. A target has a node for each platform; the first one has the
+	// target's name itself.
 	TargetLabel = "rivulet.dev/target"
-	// KindLabel on a virtual node says what kind of target it stands for: peer, burst.
+	// KindLabel on a virtual node is the kind of its target: peer, burst.
 	KindLabel = "rivulet.dev/kind"
-	// After is a label of virtual nodes that come after the others, and a taint
-	// (PreferNoSchedule): home first, then peers, then these. Pods of namespaces that are
-	// any tolerate it.
+	// After is a label of virtual nodes that are filled last, and a taint (PreferNoSchedule): home first, then peers,
+	// then these. Pods of namespaces with any tolerate it.
 	After = "rivulet.dev/after"
-	// VirtualTaint keeps off virtual nodes what is not offloaded (NoSchedule).
+	// VirtualTaint keeps pods that are not offloaded off virtual nodes (NoSchedule).
 	VirtualTaint = "rivulet.dev/virtual"
-	// AwayTaint makes home preferred (PreferNoSchedule); burst pods do not tolerate it.
+	// AwayTaint makes the scheduler prefer home (PreferNoSchedule); burst pods do not tolerate it.
 	AwayTaint = "rivulet.dev/away"
-	// WithdrawnTaint closes the virtual node of a target that lends nothing any more (NoSchedule).
+	// WithdrawnTaint closes the virtual node of a target whose offer is withdrawn (NoSchedule).
 	WithdrawnTaint = "rivulet.dev/withdrawn"
 
-	// OriginLabel marks what a consumer keeps on a provider; its value is the consumer's cluster ID.
+	// OriginLabel marks a consumer's objects on a provider; its value is the consumer's cluster ID.
 	OriginLabel = "rivulet.dev/origin"
 	// ShareLabel, with the value "true", is the label in containerd of an image that tenants may use.
 	ShareLabel = "rivulet.dev/share"
@@ -43,8 +42,8 @@ const (
 	HomeNamespaceAnnotation = "rivulet.dev/home-namespace"
 	HomePodAnnotation       = "rivulet.dev/home-pod"
 	HomeUIDLabel            = "rivulet.dev/home-uid"
-	// HomeGenerationAnnotation is the metadata.generation of the pod at home whose spec the away
-	// pod has, where that has changed since it was made.
+	// HomeGenerationAnnotation is the metadata.generation of the home pod whose spec the away pod has, if that has
+	// changed since its creation.
 	HomeGenerationAnnotation = "rivulet.dev/home-generation"
 	// KeptLabel marks pods of a consumer that are their own record; its value is a replacement.Mode.
 	KeptLabel = "rivulet.dev/kept"
@@ -55,51 +54,49 @@ const (
 	// HomeNodeAnnotation, on a Service in a twin, is the address of home's node: the ports of the
 	// Service are node ports there.
 	HomeNodeAnnotation = "rivulet.dev/home-node"
-	// HomeAddressesAnnotation marks an away pod that was made for home's addresses, of Services
-	// ("true") or of pods, too ("pods"): what it was told are those, and its provider translates
-	// them. It is there from the creation on, or never.
+	// HomeAddressesAnnotation marks an away pod that was made with home's addresses, of Services ("true") or also of
+	// pods ("pods"); its provider translates them. It is set on creation, or never.
 	HomeAddressesAnnotation = "rivulet.dev/home-addresses"
-	// HomeAddressesOfServices and HomeAddressesOfPods are its values: with the second the pod
-	// has the address by which home knows it, and reaches pods by such.
+	// HomeAddressesOfServices and HomeAddressesOfPods are its values: with the second the pod has home's address of it,
+	// and reaches pods by home's addresses.
 	HomeAddressesOfServices, HomeAddressesOfPods = "true", "pods"
-	// HomeVolume is the volume of such a pod in which its provider tells it its address:
-	// HomeAddressFile has the variable HomeAddressKey, HomeHostsFile is its /etc/hosts.
+	// HomeVolume is the volume of such a pod in which its provider writes the pod's address: HomeAddressFile has the
+	// variable HomeAddressKey, HomeHostsFile is its /etc/hosts.
 	HomeVolume                                     = "rivulet-home"
 	HomeAddressFile, HomeAddressKey, HomeHostsFile = "address", "POD_IP", "hosts"
-	// IngressClassAnnotation, on an Ingress that is reflected, names its class on the
-	// target; without it that is the target's default.
+	// IngressClassAnnotation, on a reflected Ingress, is its class on the target; the default is the target's default
+	// class.
 	IngressClassAnnotation = "rivulet.dev/ingress-class"
-	// IngressServicePrefix begins the names of Services in twins that Ingresses lead to: their
-	// endpoints are pods there, and Kubernetes writes them.
+	// IngressServicePrefix is the prefix of Services in twins behind Ingresses: their endpoints are pods there, written
+	// by Kubernetes.
 	IngressServicePrefix = "rivulet-ingress-"
-	// LANServicePrefix begins the names of Services in twins that a virtual cluster wants on the LAN, LANLabel
-	// marks them. Their provider makes them type NodePort and writes LANAddressAnnotation, or
-	// LANRefusedAnnotation with the reason.
+	// LANServicePrefix is the prefix of Services in twins that a virtual cluster opens on the LAN, LANLabel marks them.
+	// Their provider makes them type NodePort and writes LANAddressAnnotation, or LANRefusedAnnotation with the reason.
 	LANServicePrefix     = "rivulet-lan-"
 	LANLabel             = "rivulet.dev/lan-service"
 	LANAddressAnnotation = "rivulet.dev/lan-address"
 	LANRefusedAnnotation = "rivulet.dev/lan-refused"
-	// LentLabel on an IngressClass lends it to other clusters' Ingresses; its value is the
-	// namespace whose pods, the controller, may therefore reach guests.
+	// LentLabel on an IngressClass lends it to other clusters' Ingresses; its value is the namespace of the controller,
+	// whose pods may therefore reach tenants.
 	LentLabel = "rivulet.dev/lent"
-	// ReflectAnnotation, written by users, with the value off keeps an object at home;
-	// on a namespace it says so of kinds, see Kinds.
+	// ReflectAnnotation, written by users, with the value off keeps an object at home; on a namespace it sets this for
+	// kinds, see Kinds.
 	ReflectAnnotation = "rivulet.dev/reflect"
 )
 
-// The values of OpenLabel beside the ID of a peer.
+// The values of OpenLabel, in addition to the ID of a peer.
 const (
 	OpenToAll   = "all"   // all peers
 	OpenToGroup = "group" // peers that have proved the group's secret
 )
 
-// When says when pods of a namespace go away from home.
+// When is the mode in which pods of a namespace leave home.
 type When string
 
 // The values of NamespaceLabel.
 const (
 	Burst  When = "burst"  // home first, away when home is full
 	Remote When = "remote" // only away
-	Any    When = "any"    // wherever the scheduler likes
+	Any    When = "any"    // wherever the scheduler places it
 	Off    When = "off"    // only at home
 )

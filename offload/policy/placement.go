@@ -6,17 +6,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Home first, then peers, then targets that come after the others: the order in which the
-// scheduler fills nodes is made in this package, of three parts that only work together.
+// Home first, then peers, then targets with After: this package makes the order in which the scheduler fills nodes. It
+// has three parts, which only work together:
 //
-//   - NodeTaints are the taints of a virtual node (package consumer/node puts them on);
-//   - admission.yaml has pods tolerate them, by the mode of their namespace;
-//   - SchedulerConfig gives these taints their weight (package appliance/engine writes it).
+//   - NodeTaints are the taints of a virtual node (package consumer/node sets them);
+//   - admission.yaml makes pods tolerate them, by the mode of their namespace;
+//   - SchedulerConfig sets the weight of these taints (package appliance/engine writes it).
 //
 // TestAgainstAPIServer, subtest order, fills such nodes with the real scheduler.
 
-// NodeTaints returns the taints of a virtual node. after is for a target that comes after the
-// others; its node has After as a label, too.
+// NodeTaints returns the taints of a virtual node. after: the target comes after the others, and its node has After as
+// a label as well.
 func NodeTaints(after bool) []corev1.Taint {
 	taints := []corev1.Taint{
 		{Key: VirtualTaint, Effect: corev1.TaintEffectNoSchedule},
@@ -28,13 +28,13 @@ func NodeTaints(after bool) []corev1.Taint {
 	return taints
 }
 
-// SchedulerConfig returns the scheduler's configuration; kubeconfig is the file by which it
-// reaches the API server, because a scheduler with a configuration ignores the flag.
+// SchedulerConfig returns the scheduler's configuration. kubeconfig is the file for its connection to the API server,
+// because a scheduler with a configuration ignores the flag.
 //
-// Upstream gives taints that are preferred not to be tolerated a weight of 3, and each of three
-// steps is worth 150 points then; spreading replicas (200), emptier nodes (100), balance (100),
-// images (100) and affinity between pods (200) together weigh more, and the last pods that
-// would fit at home run elsewhere. With 15 a step is 750.
+// Kubernetes' default weight of taints that are preferred not to be tolerated is 3; each of three steps is then worth
+// 150 points. Spreading of replicas (200), emptier nodes (100), balance (100), images (100) and affinity between pods
+// (200) together weigh more, so the last pods that would fit at home would run elsewhere. With a weight of 15 a step is
+// 750.
 func SchedulerConfig(kubeconfig string) string {
 	return fmt.Sprintf(`apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration

@@ -8,12 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Namespace says how one namespace is offloaded.
+// Namespace is how one namespace is offloaded.
 type Namespace struct {
 	When When
-	// To is the name of the only target; empty stands for all.
+	// To is the name of the only target; empty is all.
 	To string
-	// Reflect says which kinds of objects follow the pods, where not all do: see Mode.
+	// Reflect are the kinds of objects that follow the pods, if not the default: see Mode.
 	Reflect string `json:",omitempty"`
 }
 
@@ -22,21 +22,20 @@ func (n Namespace) Allows(target string) bool {
 	return n.When != "" && n.When != Off && (n.To == "" || n.To == target)
 }
 
-// System reports whether a namespace is the cluster's own. Its pods serve this cluster and
-// stay at home, whatever its labels say.
+// System reports whether a namespace is the cluster's own. Its pods serve this cluster and stay at home, whatever its
+// labels are.
 func System(namespace string) bool { return strings.HasPrefix(namespace, "kube-") }
 
 var values = []string{string(Burst), string(Remote), string(Any), string(Off)}
 
-// Parse reads the labels of a namespace. It reports Off for one that is not
-// labelled, is off, or is going away, and an error that names the allowed values
-// for a label or an annotation that has none of them.
+// Parse reads the labels of a namespace. It returns Off for one without a label, with off, or being deleted, and an
+// error with the allowed values for an invalid label or annotation.
 func Parse(ns *corev1.Namespace) (Namespace, error) {
 	return parse(ns, Off)
 }
 
-// ParseAll is Parse of a home without nodes of its own: one that is not labelled is Remote,
-// but for the cluster's own. Ingresses follow unless the namespace says otherwise, as nothing at home has any.
+// ParseAll is Parse for a home without nodes of its own: a namespace without a label is Remote, except the cluster's
+// own. Ingresses follow unless the namespace excludes them, since nothing at home could serve them.
 func ParseAll(ns *corev1.Namespace) (Namespace, error) {
 	if System(ns.Name) {
 		return Parse(ns)

@@ -20,8 +20,7 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// Watcher follows the labels of namespaces. Its methods may be called
-// concurrently, and before Run.
+// Watcher watches the labels of namespaces. Its methods may be called concurrently, and before Run.
 type Watcher struct {
 	client kubernetes.Interface
 	log    *slog.Logger
@@ -30,11 +29,11 @@ type Watcher struct {
 
 	mu         sync.Mutex
 	namespaces map[string]Namespace // only those that are offloaded
-	refused    map[string]string    // namespace to the bad value last warned of
+	refused    map[string]string    // the last invalid value with a warning, by namespace
 	signal     changes.Signal
 }
 
-// New returns a Watcher that knows nothing until Run.
+// New returns a Watcher without content until Run.
 func New(client kubernetes.Interface, log *slog.Logger) *Watcher {
 	return &Watcher{
 		client: client, log: log, synced: make(chan struct{}),
@@ -42,14 +41,14 @@ func New(client kubernetes.Interface, log *slog.Logger) *Watcher {
 	}
 }
 
-// NewAll is New of a home without nodes of its own: see ParseAll.
+// NewAll is New for a home without nodes of its own: see ParseAll.
 func NewAll(client kubernetes.Interface, log *slog.Logger) *Watcher {
 	w := New(client, log)
 	w.all = true
 	return w
 }
 
-// Parse reads a namespace as the Watcher does.
+// Parse reads a namespace like the Watcher does.
 func (w *Watcher) Parse(ns *corev1.Namespace) (Namespace, error) {
 	if w.all {
 		return ParseAll(ns)
@@ -57,7 +56,7 @@ func (w *Watcher) Parse(ns *corev1.Namespace) (Namespace, error) {
 	return Parse(ns)
 }
 
-// Run follows the API server until ctx ends; it may be called once.
+// Run watches the API server until ctx ends; it may be called once.
 func (w *Watcher) Run(ctx context.Context) error {
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	defer events.Shutdown()
@@ -94,7 +93,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// WaitSynced waits until every namespace was seen once; false if ctx ended before.
+// WaitSynced waits until every namespace was listed once; false if ctx ended before.
 func (w *Watcher) WaitSynced(ctx context.Context) bool {
 	select {
 	case <-w.synced:
@@ -104,8 +103,7 @@ func (w *Watcher) WaitSynced(ctx context.Context) bool {
 	}
 }
 
-// Namespaces returns the offloaded namespaces. Those that are off, badly
-// labelled or going away are not in it.
+// Namespaces returns the offloaded namespaces, without those that are off, invalid or being deleted.
 func (w *Watcher) Namespaces() map[string]Namespace {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,9 +118,8 @@ func (w *Watcher) Get(name string) (Namespace, bool) {
 	return ns, ok
 }
 
-// Check reads a namespace from the API server itself, and has Get answer by it: a watch lags,
-// and one that the server has lost shows nothing until it is made anew, minutes later. An
-// error is that of the API server.
+// Check reads a namespace from the API server and updates the result of Get: a watch lags, and one that the server has
+// lost shows nothing until it is renewed, minutes later. An error is that of the API server.
 func (w *Watcher) Check(ctx context.Context, name string) error {
 	ns, err := w.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -132,14 +129,14 @@ func (w *Watcher) Check(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("policy: namespace %s: %w", name, err)
 	}
-	if now, err := w.Parse(ns); err == nil { // of what is not understood the watch warns
+	if now, err := w.Parse(ns); err == nil { // the watch reports invalid labels
 		w.set(name, now, "")
 	}
 	return nil
 }
 
-// Changed returns a channel that gets a value after Namespaces changed, several
-// changes as one, and the function that ends the subscription.
+// Changed returns a channel that gets a value after Namespaces changed, several changes as one, and the function that
+// ends the subscription.
 func (w *Watcher) Changed() (<-chan struct{}, func()) { return w.signal.Changed() }
 
 func (w *Watcher) seen(ns *corev1.Namespace, recorder record.EventRecorder) {
@@ -150,14 +147,13 @@ func (w *Watcher) seen(ns *corev1.Namespace, recorder record.EventRecorder) {
 	}
 	if warned := w.set(ns.Name, now, bad); err != nil && !warned {
 		w.log.Warn("namespace label or annotation is not understood", "namespace", ns.Name, "err", err)
-		// Recorded inside the namespace, where its users look.
+		// Recorded inside the namespace, where its users can read it.
 		recorder.Event(&corev1.ObjectReference{Kind: "Namespace", APIVersion: "v1", Name: ns.Name, Namespace: ns.Name, UID: ns.UID},
 			corev1.EventTypeWarning, "InvalidOffload", err.Error())
 	}
 }
 
-// set records the state of one namespace and reports whether the bad value is
-// the one that was warned of before.
+// set records the state of one namespace and reports whether there was a warning for the same invalid value before.
 func (w *Watcher) set(name string, now Namespace, bad string) (warned bool) {
 	w.mu.Lock()
 	before, had := w.namespaces[name]
@@ -180,7 +176,7 @@ func (w *Watcher) set(name string, now Namespace, bad string) (warned bool) {
 	return warned
 }
 
-// trim keeps of a namespace what Parse reads.
+// trim keeps the parts of a namespace that Parse uses.
 func trim(o any) (any, error) {
 	ns, ok := o.(*corev1.Namespace)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package watch is what the parts of offload share in following objects of an API server: handlers of events, options
-// of informers, queues and their workers. It keeps nothing, and reads and writes only what its callers pass to it.
+// Package watch has the common helpers of offload for watching objects of an API server: event handlers, options of
+// informers, queues and their workers. It has no state, and reads and writes only what its callers pass to it.
 package watch
 
 import (
@@ -19,19 +19,19 @@ func Changes(changed func()) cache.ResourceEventHandlerFuncs {
 	return All(func(any) { changed() })
 }
 
-// Each calls seen with each object that was added or changed, as it is now.
+// Each calls seen with each object that was added or changed, in its new state.
 func Each(seen func(obj any)) cache.ResourceEventHandlerFuncs {
 	return cache.ResourceEventHandlerFuncs{AddFunc: seen, UpdateFunc: func(_, obj any) { seen(obj) }}
 }
 
-// All is Each, and calls seen with each object that was deleted, as it was last.
+// All is Each, and also calls seen with each deleted object, in its last state.
 func All(seen func(obj any)) cache.ResourceEventHandlerFuncs {
 	h := Each(seen)
 	h.DeleteFunc = func(obj any) { seen(Last(obj)) }
 	return h
 }
 
-// Last is a deleted object as it was seen last.
+// Last is the last state of a deleted object.
 func Last(obj any) any {
 	if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		return d.Obj
@@ -39,12 +39,12 @@ func Last(obj any) any {
 	return obj
 }
 
-// Labelled limits informers to objects that the label selector selects.
+// Labelled limits informers to objects that match the label selector.
 func Labelled(selector string) informers.SharedInformerOption {
 	return informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = selector })
 }
 
-// Unmanaged is a transform that leaves out who has written which field.
+// Unmanaged is a transform that removes managedFields.
 func Unmanaged(obj any) (any, error) {
 	if m, err := meta.Accessor(obj); err == nil {
 		m.SetManagedFields(nil)
@@ -57,8 +57,8 @@ func Queue[K comparable](first, longest time.Duration) workqueue.TypedRateLimiti
 	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[K](first, longest))
 }
 
-// Work gives each key that is due a goroutine of its own, which calls do, no more than most at once: a queue that is
-// empty costs one. It returns when ctx has ended or the queue is shut down, and all calls have returned.
+// Work calls do for each due key in a goroutine of its own, at most most at once: an empty queue costs one goroutine.
+// It returns when ctx has ended or the queue is shut down, and all calls have returned.
 func Work[K comparable](ctx context.Context, queue workqueue.TypedRateLimitingInterface[K], most int, do func(K)) {
 	var busy sync.WaitGroup
 	defer busy.Wait()
