@@ -1,11 +1,10 @@
-// Package backup writes a device's cluster into one stream and brings it back, on the same
-// hardware or on other (docs/design/backup.md). The stream is package archive's, manifest.json first;
-// it holds private keys.
+// Package backup writes a device's cluster into one stream and restores it, on the same hardware or other
+// (docs/design/backup.md). The stream is package archive's, manifest.json first; it contains private keys.
 //
 // It reads the state, the configuration and volumes while the cluster runs. Beside the stream it alone writes
-// <state>/.backup and <state>/.restore, which are gone when it has ended, and what it restores. Restart, power
-// cut: once a plan is written a start finishes it (Finish), without one the old state is untouched; nothing of
-// the old is deleted, it is set aside. Failure: one error with a cure.
+// <state>/.backup and <state>/.restore, which it removes at the end, and what it restores. Restart, power cut: a start
+// completes a restore with a written plan (Finish); without one the old state is unchanged. Old data are set aside, not
+// deleted. Failure: one error with a cure.
 package backup
 
 import (
@@ -19,7 +18,7 @@ import (
 // Format is the version of the stream's layout.
 const Format = 2
 
-// The members that every stream has, and the folders of the others.
+// The members of every stream, and the folders of the others.
 const (
 	manifestName  = "manifest.json"
 	storeName     = "state.db"
@@ -31,7 +30,7 @@ const (
 	vclustersDir  = "vclusters"
 )
 
-// Manifest says what a stream holds. It comes first.
+// Manifest describes a stream. It is the first member.
 type Manifest struct {
 	Format     int       `json:"format"`
 	Rivulet    string    `json:"rivulet"`    // version that wrote it
@@ -41,32 +40,31 @@ type Manifest struct {
 	ID         string    `json:"id"`
 	Arch       string    `json:"arch"`
 	Created    time.Time `json:"created"`
-	Volumes    bool      `json:"volumes"` // local volumes are in it
-	// VClusters says that virtual clusters are in it, if there were any; since format 2.
+	Volumes    bool      `json:"volumes"` // local volumes are included
+	// VClusters reports whether virtual clusters, if any, are included; since format 2.
 	VClusters bool `json:"vclusters,omitempty"`
 }
 
-// Paths are the places that are saved and restored.
+// Paths are the places to save and restore.
 type Paths struct {
-	State  string // <state>, with state.db and k3s below it
+	State  string // <state>, which contains state.db and k3s
 	Config string // /etc/rivulet
-	Node   string // /etc/rancher/node, a link into the state or a folder of its own
+	Node   string // /etc/rancher/node, a link into the state or a separate folder
 }
 
-// DefaultPaths are those of a device whose state folder is state.
+// DefaultPaths are those of a device with that state folder.
 func DefaultPaths(state string) Paths {
 	return Paths{State: state, Config: "/etc/rivulet", Node: "/etc/rancher/node"}
 }
 
-// ErrUnusable is in every error that says that a stream cannot be restored;
-// nothing was touched then.
+// ErrUnusable is in every error for a stream that cannot be restored; nothing was changed then.
 var ErrUnusable = errors.New("this backup cannot be used")
 
 func unusable(format string, args ...any) error {
 	return fmt.Errorf("backup: %w: %w; nothing was changed", ErrUnusable, fmt.Errorf(format, args...))
 }
 
-// check judges whether this program can run what m describes.
+// check returns an error if this program cannot run what m describes.
 func (m Manifest) check(ourKubernetes string) error {
 	if m.Format > Format {
 		return unusable("its format is %d, this rivulet (%s) knows up to %d; use rivulet %s or newer", m.Format, version.Version, Format, m.Rivulet)
@@ -80,8 +78,8 @@ func (m Manifest) check(ourKubernetes string) error {
 	return nil
 }
 
-// Skips reports whether restoring m with this program leaves out versions of
-// Kubernetes on the way, which mostly works and is not promised.
+// Skips reports whether a restore of m with this program skips minor versions of Kubernetes, which mostly works but is
+// not guaranteed.
 func (m Manifest) Skips(ourKubernetes string) bool {
 	theirs, err1 := version.Minor(m.Kubernetes)
 	ours, err2 := version.Minor(ourKubernetes)

@@ -12,14 +12,13 @@ import (
 	"time"
 )
 
-// configFile is the one file of the configuration that has the cluster's name.
+// configFile is the file of the configuration with the cluster's name.
 const configFile = "config.yaml"
 
-// stageConfig copies what is below staged beside the files of the configuration,
-// which mostly lie on another file system than the state, and returns the steps
-// that put them in place one by one. Files that the backup has not got stay.
+// stageConfig copies the files below staged beside the files of the configuration, which are often on another file
+// system than the state, and returns the steps that move them into place. Files that are not in the backup stay.
 func stageConfig(config, staged, aside string, now time.Time) ([]step, error) {
-	clearStaged(config) // of one that was killed
+	clearStaged(config) // left by a killed restore
 	var out []step
 	err := filepath.WalkDir(staged, func(at string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -46,7 +45,7 @@ func stageConfig(config, staged, aside string, now time.Time) ([]step, error) {
 	return out, err
 }
 
-// clearStaged removes what was staged beside the configuration and never put in place.
+// clearStaged removes files staged beside the configuration that were never moved into place.
 func clearStaged(config string) {
 	_ = filepath.WalkDir(config, func(at string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() && strings.HasPrefix(e.Name(), stagePrefix) {
@@ -73,8 +72,7 @@ func copyFile(from, to string) error {
 
 var nameLine = regexp.MustCompile(`(?m)^name:[^\n]*$`)
 
-// rename sets the cluster's name in the configuration, which may be missing; the
-// rest of the file stays as it was written.
+// rename sets the cluster's name in the configuration, which may be missing; the rest of the file stays.
 func rename(file, name string) error {
 	raw, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

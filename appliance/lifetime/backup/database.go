@@ -10,7 +10,7 @@ import (
 	"rivulet/appliance/engine/datastore"
 )
 
-// snapshot copies the datastore as it is at one moment, and checks the copy.
+// snapshot copies the datastore consistently, and checks the copy.
 func snapshot(ctx context.Context, from, to string) error {
 	if _, err := os.Stat(from); errors.Is(err, os.ErrNotExist) {
 		return errors.New("backup: there is no cluster yet to be saved; wait until `rivulet status` says Ready")
@@ -24,8 +24,8 @@ func snapshot(ctx context.Context, from, to string) error {
 	return nil
 }
 
-// sound checks a database that nobody else has open: every page and every index,
-// which datastore.Check at each start has no time for, and that it is the engine's.
+// sound checks a database that is not open elsewhere: every page and every index, which takes too long for
+// datastore.Check at each start, and that it is the engine's.
 func sound(ctx context.Context, path string) error {
 	db, err := datastore.Open(path, "rw")
 	if err != nil {

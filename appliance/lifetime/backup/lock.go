@@ -11,7 +11,7 @@ import (
 // ErrBusy is returned while another process saves or restores.
 var ErrBusy = errors.New("another backup or restore is at work here")
 
-// lockFile keeps others out until release is called or the process ends.
+// lockFile locks a file until release is called or the process ends.
 func lockFile(path string) (release func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -15,17 +15,15 @@ import (
 	"rivulet/appliance/state/durable"
 )
 
-// plan is a restore that is decided. Once it is on disk under its name it is
-// carried out, by whoever comes first: the restore itself, or a later start.
+// plan is a restore in its final phase. Once it is stored it will be completed, by the restore itself or a later start.
 type plan struct {
 	Format int       `json:"format"`
 	Begun  time.Time `json:"begun"`
 	Steps  []step    `json:"steps"`
 }
 
-// step puts what was staged at New into Place, and what was there to Aside. An
-// empty New only sets aside. Each of its two renames is done at most once, however
-// often the step is begun.
+// step moves what was staged at New to Place, and the old content to Aside. An empty New only sets aside. Each of the
+// two renames is done at most once, however often the step is repeated.
 type step struct {
 	New   string `json:"new,omitempty"`
 	Place string `json:"place"`
@@ -39,7 +37,7 @@ const (
 	asidePrefix = "before-restore-"
 )
 
-// decide writes the plan durably. What it names is on disk before it.
+// decide writes the plan durably. The files that it names are on disk before.
 func (p plan) decide(state string) error {
 	work := filepath.Join(state, workDir)
 	raw, err := json.Marshal(p)
@@ -54,7 +52,7 @@ func (p plan) decide(state string) error {
 	return durable.Write(filepath.Join(work, planName), raw, 0o600)
 }
 
-// folders are those that hold what the plan moves.
+// folders are the folders in which the plan moves files.
 func (p plan) folders(work string) []string {
 	out := []string{work}
 	for _, s := range p.Steps {
@@ -65,9 +63,8 @@ func (p plan) folders(work string) []string {
 	return out
 }
 
-// Finish carries out a restore that was decided and then interrupted, and clears
-// away one that was interrupted before. Every start calls it first. It reports
-// whether it restored something.
+// Finish completes an interrupted restore with a plan, and cleans up after one without. Every start calls it first. It
+// reports whether it restored something.
 func Finish(state string) (bool, error) {
 	work := filepath.Join(state, workDir)
 	if _, err := os.Lstat(work); errors.Is(err, fs.ErrNotExist) {
@@ -105,7 +102,7 @@ func finish(state string) (bool, error) {
 			return false, cure(err)
 		}
 	}
-	// The plan goes first: without it the rest is only to be cleared away.
+	// The plan is deleted first: without it the rest is only cleaned up.
 	if err := durable.Remove(filepath.Join(work, planName)); err != nil {
 		return false, cure(err)
 	}
@@ -118,7 +115,7 @@ func finish(state string) (bool, error) {
 func (s step) do() error {
 	if s.New != "" {
 		if _, err := os.Lstat(s.New); errors.Is(err, fs.ErrNotExist) {
-			return nil // it was moved before
+			return nil // moved before
 		} else if err != nil {
 			return err
 		}
@@ -136,7 +133,7 @@ func (s step) do() error {
 	return move(s.New, s.Place)
 }
 
-// move renames durably. The folder of the new name is made if there is none.
+// move renames durably. It creates the folder of the new name if needed.
 func move(from, to string) error {
 	if _, err := os.Lstat(from); err != nil {
 		return err
@@ -147,7 +144,7 @@ func move(from, to string) error {
 	return durable.Rename(from, to)
 }
 
-// syncFS has everything on disk that was written to path's file system.
+// syncFS syncs path's file system.
 func syncFS(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

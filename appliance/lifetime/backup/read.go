@@ -18,8 +18,8 @@ import (
 	"rivulet/appliance/state/bolt"
 )
 
-// stage unpacks a stream into dir, which is empty, and checks all of it. Any error
-// says what is wrong with the stream or the disk.
+// stage unpacks a stream into the empty folder dir, and checks all of it. Errors describe a defect of the stream or the
+// disk.
 func stage(ctx context.Context, in io.Reader, passphrase, ourKubernetes, dir string) (m Manifest, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -59,7 +59,7 @@ func checkContent(ctx context.Context, dir string, m Manifest) error {
 	return nil
 }
 
-// stager takes the members of a stream one by one.
+// stager unpacks the members of a stream one by one.
 type stager struct {
 	root       *os.Root
 	kubernetes string
@@ -85,7 +85,7 @@ func (s *stager) member(h *tar.Header, content io.Reader) error {
 	return s.unpack(h, content)
 }
 
-// known reports whether name is a place of this format.
+// known reports whether name is valid in this format.
 func known(name string) bool {
 	name = strings.TrimSuffix(name, "/")
 	if name != path.Clean(name) || !filepath.IsLocal(name) {
@@ -98,8 +98,8 @@ func known(name string) bool {
 	return below && slices.Contains([]string{serverDir, configDir, storageDir, vclustersDir}, first)
 }
 
-// unpack writes one member below the root, which nothing in the stream can lead
-// out of, with its owner, rights and times.
+// unpack writes one member below the root, which nothing in the stream can escape, with its owner, permissions and
+// times.
 func (s *stager) unpack(h *tar.Header, content io.Reader) error {
 	name := strings.TrimSuffix(h.Name, "/")
 	disk := func(err error) error {

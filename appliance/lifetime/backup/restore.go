@@ -19,33 +19,31 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// Options say how a backup comes back.
+// Options are those of a restore.
 type Options struct {
-	// Over allows to set aside a cluster that is there already.
+	// Over allows an existing cluster to be set aside.
 	Over bool
-	// Name gives the cluster another name for its peers; empty keeps the old one.
+	// Name is another name of the cluster for its peers; empty keeps the old one.
 	Name       string
 	Passphrase string
-	Kubernetes string    // version of this program's
-	Now        time.Time // names what is set aside
-	// DataOnly leaves the configuration, volumes and the agent's files as they are:
-	// an update is undone on the device on which it was made.
+	Kubernetes string    // version in this program
+	Now        time.Time // for names of what is set aside
+	// DataOnly keeps the configuration, volumes and the agent's files: for an update that is undone on its own device.
 	DataOnly bool
 }
 
-// Report says what a restore did.
+// Report is the result of a restore.
 type Report struct {
 	Manifest Manifest `json:"manifest"`
 	// Aside is where the old cluster is now, empty if there was none.
 	Aside string `json:"aside,omitempty"`
 }
 
-// ErrExists is returned when there is a cluster and Options.Over is not set.
+// ErrExists is returned if there is a cluster and Options.Over is not set.
 var ErrExists = errors.New("a cluster is here already")
 
-// Restore puts the cluster of a stream in the place of what is there. Until
-// everything was read, checked and written beside the old, nothing is changed.
-// Rivulet must not be running.
+// Restore replaces the cluster here by that of a stream. Nothing is changed until all of it was read, checked and
+// written beside the old. Rivulet must not be running.
 func Restore(ctx context.Context, in io.Reader, at Paths, o Options) (Report, error) {
 	if err := os.MkdirAll(at.State, 0o700); err != nil {
 		return Report{}, fmt.Errorf("backup: %w; run as root", err)
@@ -55,7 +53,7 @@ func Restore(ctx context.Context, in io.Reader, at Paths, o Options) (Report, er
 		return Report{}, err
 	}
 	defer release()
-	if _, err := finish(at.State); err != nil { // an earlier one, now or never
+	if _, err := finish(at.State); err != nil { // completes an earlier one first
 		return Report{}, err
 	}
 	there := exists(at.State)
@@ -109,8 +107,7 @@ func exists(state string) bool {
 	return false
 }
 
-// lockStore holds the supervisor's own lock, even on a damaged state.db, so that
-// none runs and none starts meanwhile.
+// lockStore holds the supervisor's lock, even on a damaged state.db, so that none runs and none starts meanwhile.
 func lockStore(path string) (unlock func(), err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,10 +123,10 @@ func lockStore(path string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// engineEnd is how long an engine may take to end whose supervisor was killed.
+// engineEnd is how long the engine of a killed supervisor may take to end.
 const engineEnd = 20 * time.Second
 
-// waitEngine returns once nobody has the datastore open.
+// waitEngine returns once no process has the datastore open.
 func waitEngine(ctx context.Context, state string) error {
 	deadline := time.Now().Add(engineEnd)
 	for {
@@ -146,7 +143,7 @@ func waitEngine(ctx context.Context, state string) error {
 	}
 }
 
-// prepare stages the stream and makes it fit this device.
+// prepare stages the stream and adapts it to this device.
 func prepare(ctx context.Context, in io.Reader, at Paths, staged string, o Options) (Manifest, error) {
 	m, err := stage(ctx, in, o.Passphrase, o.Kubernetes, staged)
 	if err != nil {
@@ -179,8 +176,8 @@ func aside(state string, o Options) string {
 	return filepath.Join(state, name)
 }
 
-// steps is where everything goes. The datastore comes last of the state: as long
-// as it is not there, nothing looks like a cluster that could be started.
+// steps returns the moves. The datastore is the last part of the state: without it there is nothing that could be
+// started as a cluster.
 func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
 	old := aside(at.State, o)
 	p := plan{Format: Format, Begun: o.Now}
@@ -191,26 +188,26 @@ func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
 	second := bolt.CopyOf(storeName)
 	put(second, second)
 	if _, err := os.Lstat(filepath.Join(staged, second)); err != nil {
-		p.Steps[len(p.Steps)-1].New = "" // the old one must not outlive what it is a copy of
+		p.Steps[len(p.Steps)-1].New = "" // the old one must not outlive its original
 	}
-	// Snapshots of the old datastore must not mend the restored one.
+	// Snapshots of the old datastore must not be used to recover the restored one.
 	p.Steps = append(p.Steps, step{Place: datastore.Snapshots(at.State), Aside: filepath.Join(old, "snapshots")})
 	put("node", "k3s-node")
 	if m.Volumes && !o.DataOnly {
-		if err := os.MkdirAll(filepath.Join(staged, storageDir), 0o755); err != nil { // none of them may be in it
+		if err := os.MkdirAll(filepath.Join(staged, storageDir), 0o755); err != nil { // the backup may contain none
 			return p, err
 		}
 		put(storageDir, "storage")
 	}
 	if m.VClusters {
-		if err := os.MkdirAll(filepath.Join(staged, vclustersDir), 0o700); err != nil { // none may be in it
+		if err := os.MkdirAll(filepath.Join(staged, vclustersDir), 0o700); err != nil { // the backup may contain none
 			return p, err
 		}
 		put(vclustersDir, vclustersDir)
 	}
 	if !o.DataOnly {
-		// The agent's certificates are of the old cluster; its images and pods are kept,
-		// and pods that the restored cluster does not know are ended by its kubelet.
+		// The agent's certificates are of the old cluster; its images and pods stay, and the kubelet ends pods that are
+		// unknown in the restored cluster.
 		for _, pattern := range []string{"*.crt", "*.key", "*.kubeconfig"} {
 			found, err := filepath.Glob(filepath.Join(at.State, "k3s/agent", pattern))
 			if err != nil {
@@ -233,8 +230,7 @@ func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
 	return p, nil
 }
 
-// foreignNode is for a host whose /etc/rancher/node is a folder of its own, where
-// k3s looks for the node's password.
+// foreignNode is for a host whose /etc/rancher/node is a separate folder, where k3s reads the node's password.
 func foreignNode(at Paths, staged, old string) ([]step, bool) {
 	fi, err := os.Lstat(at.Node)
 	if err != nil || !fi.IsDir() {

@@ -12,8 +12,8 @@ import (
 	"rivulet/appliance/state/identity"
 )
 
-// Stopped is the source of a device on which no supervisor runs; none can start
-// until done is called. The caller sets the versions in the manifest.
+// Stopped is the source of a device without a running supervisor; none can start until done is called. The caller sets
+// the versions in the manifest.
 func Stopped(state string) (src Source, done func(), err error) {
 	path := filepath.Join(state, storeName)
 	if _, err := os.Stat(path); err != nil {

@@ -18,26 +18,24 @@ import (
 	"rivulet/offload/nodeagent/filetree"
 )
 
-// Source is what a backup is made of.
+// Source is the input of a backup.
 type Source struct {
 	Paths
-	// CopyStore writes a consistent copy of state.db: the supervisor's, which has
-	// it open, or one that the caller has opened itself.
+	// CopyStore writes a consistent copy of state.db: the supervisor's open store, or one that the caller has opened.
 	CopyStore func(w io.Writer) error
-	// VClusters writes a tar of all virtual clusters, a folder each; nil leaves them out. What is in
-	// the folder leftOut is of those that are not in it.
+	// VClusters writes a tar of all virtual clusters, one folder each; nil leaves them out. The folder leftOut contains
+	// those that are missing.
 	VClusters func(w io.Writer) error
-	// LeftOut is called with each virtual cluster that is not in the backup, and why.
+	// LeftOut is called with each virtual cluster that is not in the backup, and the reason.
 	LeftOut  func(name, why string)
-	Manifest Manifest // all but what Write knows itself
+	Manifest Manifest // all but what Write sets
 	// Volumes adds local volumes. They are copied file by file while pods write.
 	Volumes bool
-	// Passphrase encrypts the stream when it is not empty.
+	// Passphrase encrypts the stream if it is not empty.
 	Passphrase string
 }
 
-// Write writes a backup to out. When it returns an error, what out has is no
-// backup, and no restore would take it for one.
+// Write writes a backup to out. After an error out contains no valid backup, and a restore refuses it.
 func Write(ctx context.Context, out io.Writer, src Source) error {
 	work := filepath.Join(src.State, ".backup")
 	if err := os.MkdirAll(src.State, 0o700); err != nil {
@@ -49,7 +47,7 @@ func Write(ctx context.Context, out io.Writer, src Source) error {
 	}
 	defer release()
 	defer os.RemoveAll(work)
-	os.RemoveAll(work) // of one that was killed
+	os.RemoveAll(work) // left by a killed backup
 	if err := os.Mkdir(work, 0o700); err != nil {
 		return fmt.Errorf("backup: %w; look at the disk (space, read-only mount)", err)
 	}
@@ -78,7 +76,7 @@ func failed(err error) error {
 	return nil
 }
 
-// members are those of the stream being written.
+// members adds members to a stream.
 type members struct{ *archive.Writer }
 
 func (a members) all(ctx context.Context, src Source, datastore string, store []byte) error {
@@ -116,7 +114,7 @@ func (a members) all(ctx context.Context, src Source, datastore string, store []
 // leftOut is the folder of the reasons.
 const leftOut = ".left-out"
 
-// maxReason bounds one, bytes.
+// maxReason bounds one reason, bytes.
 const maxReason = 4 << 10
 
 // vclusters adds the virtual clusters.
@@ -154,15 +152,15 @@ func (a members) vclusters(src Source) error {
 	}
 }
 
-// skipServer leaves out what is not to be copied file by file (the datastore), and
-// what every start writes anew, for the paths of the device it starts on.
+// skipServer leaves out files that must not be copied one by one (the datastore), and those that every start writes
+// again with the paths of its device.
 func skipServer(name string, e fs.DirEntry) bool {
 	switch name {
 	case "db", "etc", "static", "tls/temporary-certs", "manifests/rivulet-engine.yaml":
 		return true
 	}
-	// The engine writes a kubeconfig, with paths of the device in it, when it makes the
-	// client certificate: without the one it would never make the other.
+	// The engine writes a kubeconfig, with paths of the device, when it creates the client certificate: with a restored
+	// certificate it would never create the kubeconfig.
 	client, _ := path.Match("tls/client-*.crt", name)
 	authority, _ := path.Match("tls/client-ca*", name)
 	return client && !authority || path.Ext(name) == ".kubeconfig" || e.Type()&fs.ModeSymlink != 0
@@ -173,8 +171,8 @@ func skipConfig(name string, _ fs.DirEntry) bool {
 	return strings.HasPrefix(name, asidePrefix) || strings.HasPrefix(path.Base(name), stagePrefix)
 }
 
-// tree adds all below dir under prefix. A folder that is missing is empty, and
-// what vanishes while it is walked was deleted in time.
+// tree adds all files below dir under prefix. A missing folder counts as empty, and a file that disappears meanwhile
+// was deleted in time.
 func (a members) tree(ctx context.Context, prefix, dir string, skip func(name string, e fs.DirEntry) bool) error {
 	return filepath.WalkDir(dir, func(at string, e fs.DirEntry, err error) error {
 		switch {
@@ -203,8 +201,8 @@ func (a members) tree(ctx context.Context, prefix, dir string, skip func(name st
 	})
 }
 
-// volumes adds the files of volumes. Pods change them meanwhile, those of other clusters,
-// too: each is opened by what it is, not by where it was (package tree).
+// volumes adds the files of volumes. Pods, also tenants, change them meanwhile: each file is opened by identity, not by
+// path (package tree).
 func (a members) volumes(ctx context.Context, dir string) error {
 	err := filetree.Visit(ctx, dir, func(e *filetree.Entry) error {
 		fi, err := e.Info()
@@ -213,7 +211,7 @@ func (a members) volumes(ctx context.Context, dir string) error {
 		}
 		return a.add(path.Join(storageDir, e.Path), fi, e.Readlink, e.Open)
 	})
-	if errors.Is(err, fs.ErrNotExist) { // no volume was ever made
+	if errors.Is(err, fs.ErrNotExist) { // there never was a volume
 		return nil
 	}
 	return err
@@ -231,7 +229,7 @@ func (a members) path(ctx context.Context, name, at string) error {
 	return a.add(name, fi, func() (string, error) { return os.Readlink(at) }, func() (*os.File, error) { return os.Open(at) })
 }
 
-// add adds a file, a folder or a link; sockets, pipes and devices are nobody's data.
+// add adds a file, a folder or a link; sockets, pipes and devices contain no data.
 func (a members) add(name string, fi fs.FileInfo, readlink func() (string, error), open func() (*os.File, error)) (err error) {
 	link := ""
 	var content *os.File
@@ -244,7 +242,7 @@ func (a members) add(name string, fi fs.FileInfo, readlink func() (string, error
 			return err
 		}
 		defer content.Close()
-		fi, err = content.Stat() // of what was opened
+		fi, err = content.Stat() // of the opened file
 	default:
 		return nil
 	}

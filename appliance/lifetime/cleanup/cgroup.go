@@ -12,11 +12,10 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// podCgroups are the names that a kubelet gives to the group of all pods, with
-// either driver, and that of virtual clusters.
+// podCgroups are the kubelet's names for the group of all pods, with either driver, and that of virtual clusters.
 var podCgroups = []string{"kubepods", "kubepods.slice", "rivulet-vclusters"}
 
-// slices has systemd forget the slices and scopes that were made for pods.
+// slices removes systemd's slices and scopes of pods.
 func (c *cleaner) slices(ctx context.Context) {
 	if c.foreign != "" {
 		return
@@ -59,8 +58,8 @@ func (c *cleaner) cgroups(ctx context.Context) {
 	}
 }
 
-// removeCgroup removes a cgroup and those in it; processes that have just ended
-// may still be counted for a moment.
+// removeCgroup removes a cgroup and its children; it retries, because ended processes may still be counted for a
+// moment.
 func removeCgroup(ctx context.Context, dir string) bool {
 	ctx, cancel := context.WithTimeout(ctx, killGrace)
 	defer cancel()
@@ -74,7 +73,7 @@ func removeCgroup(ctx context.Context, dir string) bool {
 		})
 		slices.Reverse(dirs)
 		for _, d := range dirs {
-			_ = os.Remove(d) // looked at below
+			_ = os.Remove(d) // checked below
 		}
 		if _, err := os.Stat(dir); err != nil {
 			return true

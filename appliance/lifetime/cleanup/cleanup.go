@@ -1,10 +1,10 @@
-// Package cleanup takes away what a running Rivulet leaves in the machine: processes, mounts, network namespaces,
-// links, addresses, rules, cgroups and files outside of the state folder (docs/design/install.md).
+// Package cleanup removes what a running Rivulet leaves on the machine: processes, mounts, network namespaces, links,
+// addresses, rules, cgroups and files outside of the state folder (docs/design/install.md).
 //
-// It reads /proc, the kernel's network configuration and the state folder; it writes nothing and removes only what
-// it can tell to be ours. It may be run on anything, and again after it was cut short. Failure: what cannot be
-// removed is reported with a cure, the rest is removed all the same. What makes things ends before the things are
-// removed, and no file is removed while something is mounted below it.
+// It reads /proc, the kernel's network configuration and the state folder; it writes nothing and removes only what it
+// identifies as Rivulet's. It may be run on any machine, and again after an interruption. Failure: what cannot be
+// removed is reported with a cure, the rest is removed. Processes end before the things that they create are removed,
+// and no file is removed while something is mounted below it.
 package cleanup
 
 import (
@@ -14,14 +14,14 @@ import (
 	"rivulet/appliance/config/fixed"
 )
 
-// Config says what to look for.
+// Config is the input of Run.
 type Config struct {
 	State, Run string // Rivulet's folders
 	// EngineName is argv[0] of the engine.
 	EngineName string
 }
 
-// Report is what came of it.
+// Report is the result of Run.
 type Report struct {
 	Removed []string `json:"removed"`
 	// Left could not be removed; each ends in "; cure".
@@ -36,7 +36,7 @@ func (r *Report) left(format string, args ...any) {
 	r.Left = append(r.Left, fmt.Sprintf(format, args...))
 }
 
-// check reports err, if there is one, as something that is left.
+// check adds err, if there is one, to Left.
 func (r *Report) check(err error) {
 	if err != nil {
 		r.Left = append(r.Left, err.Error())
@@ -67,9 +67,8 @@ func Run(ctx context.Context, cfg Config) Report {
 type cleaner struct {
 	Config
 	Report
-	// foreign is what says that another kubelet is at home here; then what
-	// kubelets share is left alone. Empty if there is none.
+	// foreign is the evidence of another kubelet here, whose shared objects are then left; empty if there is none.
 	foreign string
-	// containers are the IDs of our containers, as long as their files are there.
+	// containers are the IDs of Rivulet's containers, while their files exist.
 	containers []string
 }

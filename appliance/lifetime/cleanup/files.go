@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// otherKubelet returns what says that this machine is a node of another
-// Kubernetes, installed the usual way; "" if nothing does.
+// otherKubelet returns evidence that this machine is a node of another Kubernetes, installed in a usual way; "" if
+// there is none.
 func otherKubelet() string {
 	for _, path := range []string{"/etc/kubernetes/kubelet.conf", "/var/lib/rancher/k3s/agent/kubelet.kubeconfig", "/var/snap/microk8s/current"} {
 		if _, err := os.Stat(path); err == nil {
@@ -23,12 +23,11 @@ func otherKubelet() string {
 
 const (
 	taskDir = k3sRun + "/containerd/io.containerd.runtime.v2.task/k8s.io"
-	// runcDir is in the container runtime's run folder, shared with a docker or
-	// containerd of the host.
+	// runcDir is in the container runtime's run folder, shared with a docker or containerd of the host.
 	runcDir = "/run/containerd/runc/k8s.io"
 )
 
-// ourContainers are the IDs of the containers that our containerd has files of.
+// ourContainers are the IDs of the containers with files of Rivulet's containerd.
 func ourContainers() (ids []string) {
 	entries, _ := os.ReadDir(taskDir)
 	for _, e := range entries {
@@ -37,7 +36,7 @@ func ourContainers() (ids []string) {
 	return ids
 }
 
-// files removes what lies outside of the state folder.
+// files removes files outside of the state folder.
 func (c *cleaner) files() {
 	n := 0
 	remove := func(path string) {
@@ -78,7 +77,7 @@ func (c *cleaner) files() {
 			remove(link)
 		}
 	}
-	// Folders that others may use as well go if they are empty.
+	// Folders that others may use are removed if they are empty.
 	for _, dir := range []string{runcDir, filepath.Dir(runcDir), "/run/containerd/s", "/run/containerd", "/run/nri", netnsDir, "/var" + netnsDir,
 		"/etc/rancher/k3s", "/etc/rancher", "/etc/cni/net.d", "/etc/cni", "/etc/rivulet", "/opt/cni/bin", "/opt/cni"} {
 		if os.Remove(dir) == nil {
@@ -90,7 +89,7 @@ func (c *cleaner) files() {
 	}
 }
 
-// nobodyListens reports whether a socket is left of a program that has ended.
+// nobodyListens reports whether a socket is left from an ended program.
 func nobodyListens(path string) bool {
 	fi, err := os.Lstat(path)
 	if err != nil || fi.Mode()&fs.ModeSocket == 0 {

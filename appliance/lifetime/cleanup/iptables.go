@@ -11,16 +11,14 @@ import (
 	"strings"
 )
 
-// ourChains are the prefixes of the names that kube-proxy, the kubelet, CNI
-// plugins and flannel give to their chains.
+// ourChains are the prefixes of the chains of kube-proxy, the kubelet, CNI plugins and flannel.
 var ourChains = []string{"KUBE-", "CNI-", "FLANNEL-"}
 
-// rules removes our chains from every table of every kind of iptables that the
-// machine or our bundle has, and the rules elsewhere that lead to them. Everything else stays
-// as it is, counters too.
+// rules removes these chains from every table of every iptables on the machine or in the bundle, and rules elsewhere
+// that lead to them. Everything else stays, counters too.
 func (c *cleaner) rules(ctx context.Context) {
 	if c.foreign != "" {
-		return // they have the same names
+		return // it has chains of the same names
 	}
 	found := false
 	bundled := filepath.Join(c.State, "bundle/current/netfilter")
@@ -32,7 +30,7 @@ func (c *cleaner) rules(ctx context.Context) {
 			found = true
 			n, err := removeRules(ctx, tool)
 			switch {
-			case err != nil && tool == family: // of the others the kernel may not have what they need
+			case err != nil && tool == family: // the kernel may lack support for the others
 				c.left("%v; look at %s-save", err, tool)
 			case n > 0:
 				c.removed("%s chains (%d)", tool, n)
@@ -61,8 +59,8 @@ func removeRules(ctx context.Context, tool string) (chains int, err error) {
 	return chains, nil
 }
 
-// withoutOurs turns the output of iptables-save into the input of
-// iptables-restore --noflush that removes our chains, "" if there are none.
+// withoutOurs converts the output of iptables-save to the input of iptables-restore --noflush that removes the chains,
+// "" if there are none.
 func withoutOurs(saved string) (script string, chains int) {
 	var out strings.Builder
 	var table string
@@ -86,7 +84,7 @@ func withoutOurs(saved string) (script string, chains int) {
 			for _, j := range jumps {
 				out.WriteString(j + "\n")
 			}
-			for _, name := range ours { // all are emptied before one is removed: they lead to each other
+			for _, name := range ours { // all are flushed before one is removed, because they refer to each other
 				out.WriteString("-F " + name + "\n")
 			}
 			for _, name := range ours {
@@ -108,7 +106,7 @@ var (
 	leads  = regexp.MustCompile(` (?:-j|-g|--jump|--goto) (\S+)`)
 )
 
-// target is where a rule leads to. A comment may hold anything, in quotes.
+// target is where a rule leads to. A quoted comment may contain anything.
 func target(rule string) string {
 	if m := leads.FindStringSubmatch(" " + quoted.ReplaceAllString(rule, `""`)); m != nil {
 		return m[1]

@@ -9,21 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Folders that kubelets and container runtimes have by convention.
+// Folders of kubelets and container runtimes by convention.
 const (
 	kubeletDir = "/var/lib/kubelet"
 	k3sRun     = "/run/k3s"
 	netnsDir   = "/run/netns"
-	netnsMark  = "cni-" // how the container runtime names the namespaces of pods
+	netnsMark  = "cni-" // prefix of the container runtime's names for pod namespaces
 )
 
-// mounts undoes ours.
+// mounts unmounts Rivulet's mounts.
 func (c *cleaner) mounts() { c.unmount(c.ourMounts) }
 
-// unmount undoes the mounts that points finds, the last mounted first.
+// unmount unmounts what points returns, the last mounted first.
 func (c *cleaner) unmount(points func(mountinfo string) []string) {
 	n := 0
-	// What is mounted twice at one place takes more than one round.
+	// Several mounts at one place take more than one round.
 	for range 3 {
 		found := points(mountinfo())
 		if len(found) == 0 {
@@ -55,7 +55,7 @@ func mountinfo() string {
 	return string(raw)
 }
 
-// ourMounts returns our mount points, the last mounted first.
+// ourMounts returns Rivulet's mount points, the last mounted first.
 func (c *cleaner) ourMounts(info string) (points []string) {
 	for line := range strings.Lines(info) {
 		f := strings.Fields(line)
@@ -67,7 +67,7 @@ func (c *cleaner) ourMounts(info string) (points []string) {
 		switch {
 		case strictlyBelow(point, k3sRun), strictlyBelow(point, c.Run):
 		case strictlyBelow(point, kubeletDir) && c.foreign == "":
-		// A disk that somebody has mounted in the state folder is theirs.
+		// A disk mounted in the state folder belongs to the operator.
 		case strictlyBelow(point, c.State) && slices.Contains([]string{"overlay", "tmpfs", "nsfs", "proc"}, fstype):
 		default:
 			continue
@@ -80,13 +80,13 @@ func (c *cleaner) ourMounts(info string) (points []string) {
 
 func strictlyBelow(path, folder string) bool { return path != folder && below(path, folder) }
 
-// unescape undoes the kernel's way to write blanks and the like in a path.
+// unescape decodes the kernel's escapes for blanks and the like in a path.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// RemoveAll removes a folder and everything in it, unless something is mounted
-// there: that would be emptied, and it may be a disk with somebody's data.
+// RemoveAll removes a folder and its content, unless something is mounted there, which would be emptied: it may be a
+// disk with data.
 func RemoveAll(dir string) error {
 	for line := range strings.Lines(mountinfo()) {
 		if f := strings.Fields(line); len(f) > 4 && strictlyBelow(unescape(f[4]), dir) {
@@ -94,7 +94,7 @@ func RemoveAll(dir string) error {
 		}
 	}
 	if err := os.RemoveAll(dir); err != nil {
-		// A mount point cannot go, but what was in it can.
+		// A mount point cannot be removed, but its content was.
 		if left, rerr := os.ReadDir(dir); rerr == nil && len(left) == 0 {
 			return nil
 		}

@@ -15,10 +15,10 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// namespaces removes the network namespaces of pods that no process is in any more.
+// namespaces removes the network namespaces of pods without processes.
 func (c *cleaner) namespaces() {
 	names, _ := filepath.Glob(filepath.Join(netnsDir, netnsMark+"*"))
-	// The container runtime says /var/run; that it is the same folder is custom only.
+	// The container runtime uses /var/run, which is only by convention the same folder.
 	if a, err := os.Stat("/run"); err == nil {
 		if b, err := os.Stat("/var/run"); err == nil && !os.SameFile(a, b) {
 			more, _ := filepath.Glob(filepath.Join("/var", netnsDir, netnsMark+"*"))
@@ -30,7 +30,7 @@ func (c *cleaner) namespaces() {
 	for _, name := range names {
 		var st unix.Stat_t
 		if err := unix.Stat(name, &st); err == nil && used[st.Ino] {
-			continue // another container runtime's
+			continue // of another container runtime
 		}
 		if err := unix.Unmount(name, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 			c.left("network namespace %s: %v; ip netns delete %s", name, err, filepath.Base(name))
@@ -45,7 +45,7 @@ func (c *cleaner) namespaces() {
 	}
 }
 
-// usedNamespaces are the inodes of the network namespaces that processes are in.
+// usedNamespaces are the inodes of the network namespaces of processes.
 func usedNamespaces() map[uint64]bool {
 	used := map[uint64]bool{}
 	links, _ := filepath.Glob("/proc/[0-9]*/ns/net")
@@ -58,9 +58,9 @@ func usedNamespaces() map[uint64]bool {
 	return used
 }
 
-// links removes the interfaces of tunnel and pods, and what we put on lo.
+// links removes the interfaces of tunnel and pods, and Rivulet's addresses on lo.
 func (c *cleaner) links() {
-	all, err := netmon.Dump(netlink.LinkList) // interfaces of pods are going at this moment
+	all, err := netmon.Dump(netlink.LinkList) // interfaces of pods are disappearing now
 	if err != nil {
 		c.left("interfaces cannot be listed: %v; run this again as root", err)
 		return
@@ -78,7 +78,7 @@ func (c *cleaner) links() {
 		if !ours {
 			continue
 		}
-		var gone netlink.LinkNotFoundError // with its bridge or its namespace
+		var gone netlink.LinkNotFoundError // removed with its bridge or its namespace
 		if err := netlink.LinkDel(l); err != nil && !errors.Is(err, unix.ENODEV) && !errors.As(err, &gone) {
 			c.left("interface %s: %v; ip link delete %s", a.Name, err, a.Name)
 			continue
@@ -88,8 +88,8 @@ func (c *cleaner) links() {
 	c.loopback()
 }
 
-// ourBridge reports whether a link is the bridge of our pods: k3s's name for it
-// is everybody's, the addresses are not.
+// ourBridge reports whether a link is the bridge of Rivulet's pods: others use k3s's name for it, too, but not the
+// addresses.
 func (c *cleaner) ourBridge(l netlink.Link) bool {
 	if l.Attrs().Name != fixed.Bridge || l.Type() != "bridge" {
 		return false
@@ -106,7 +106,7 @@ func (c *cleaner) ourBridge(l netlink.Link) bool {
 	return true
 }
 
-// loopback takes the node's address and the route of the services off lo.
+// loopback removes the node's address and the route of the Services from lo.
 func (c *cleaner) loopback() {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

@@ -11,11 +11,10 @@ import (
 	"rivulet/offload/nodeagent/isolation"
 )
 
-// ourTables are all that the product makes on the host.
+// ourTables are all tables of Rivulet on the host.
 var ourTables = []string{tunnelTable, firewall.Table, isolation.Table, reach.Table, netpol.Table}
 
-// tables removes the tunnel's table, the host firewall, the tenants', those of policies and those that iptables made for its rules
-// and that hold nothing any more.
+// tables removes ourTables, and tables of iptables that have become empty.
 func (c *cleaner) tables() {
 	conn, err := nftables.New()
 	if err != nil {
@@ -42,7 +41,7 @@ func (c *cleaner) tables() {
 	c.removed("nftables tables (%d)", len(names))
 }
 
-// tunnelTable is the name of the tunnel's (package tunnel).
+// tunnelTable is the tunnel's table (package tunnel).
 const tunnelTable = "rivulet"
 
 func iptablesTable(t *nftables.Table) bool {
@@ -50,8 +49,7 @@ func iptablesTable(t *nftables.Table) bool {
 		slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, t.Name)
 }
 
-// isEmpty reports whether a table has nothing but built-in chains without rules
-// that let everything through.
+// isEmpty reports whether a table has only built-in chains without rules and with policy accept.
 func isEmpty(conn *nftables.Conn, t *nftables.Table) bool {
 	chains, err := conn.ListChainsOfTableFamily(t.Family)
 	if err != nil {

@@ -9,10 +9,8 @@ import (
 	"strings"
 )
 
-// EndPods ends what our containerd runs when containerd itself cannot, because its
-// database is damaged: the processes of pods and their shims, with their mounts,
-// network namespaces and addresses. No containerd of ours may run. All but the
-// pods stays as it is.
+// EndPods ends the pods of a containerd whose database is damaged: their processes and shims, with mounts, network
+// namespaces and addresses. Rivulet's containerd must not run. Everything else stays.
 func EndPods(ctx context.Context, cfg Config) error {
 	c := &cleaner{Config: cfg}
 	c.foreign = otherKubelet()

@@ -15,9 +15,9 @@ import (
 	"rivulet/appliance/machine/process"
 )
 
-// How long processes may take to end by themselves.
+// How long processes may take to end after SIGTERM.
 const (
-	supervisorGrace = 60 * time.Second // it stops its parts one after the other
+	supervisorGrace = 60 * time.Second // it stops its components one after the other
 	engineGrace     = 15 * time.Second
 	podGrace        = 10 * time.Second
 	killGrace       = 5 * time.Second
@@ -38,32 +38,32 @@ const (
 	engine          // k3s and its containerd
 	tunnel
 	shim
-	pod    // what runs in our containers
-	helper // anything else out of the bundle
+	pod    // a process in one of Rivulet's containers
+	helper // any other program of the bundle
 )
 
-// step is one kind of process to end, and how long those may take to do it themselves.
+// step is one kind of process to end, and its grace period.
 type step struct {
 	kind  kind
 	what  string
 	grace time.Duration
 }
 
-// processes ends ours: first what starts others again, last the shims.
+// processes ends Rivulet's processes: first those that restart others, last the shims.
 func (c *cleaner) processes(ctx context.Context) {
 	c.end(ctx,
 		step{supervisor, "the supervisor", supervisorGrace},
 		step{engine, "the engine and containerd", engineGrace},
 		step{tunnel, "the tunnel", engineGrace},
 		step{pod, "processes of pods", podGrace},
-		step{shim, "containers' shims", 0}, // they do not end as long as nobody asks them for the result
+		step{shim, "containers' shims", 0}, // they do not end until their result is read
 		step{helper, "helpers", 0},
 	)
 }
 
 func (c *cleaner) end(ctx context.Context, steps ...step) {
 	for _, step := range steps {
-		// Twice, because a process may be starting another while it is ended.
+		// Twice, because a process may start another one while it is ended.
 		ended := 0
 		for range 2 {
 			ours := slices.DeleteFunc(c.find(), func(p found) bool { return p.kind != step.kind })
@@ -81,7 +81,7 @@ func (c *cleaner) end(ctx context.Context, steps ...step) {
 	}
 }
 
-// find returns our processes in this mount namespace, and those of our containers.
+// find returns Rivulet's processes in this mount namespace, and those of its containers.
 func (c *cleaner) find() []found {
 	all := map[int]*found{}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -117,11 +117,11 @@ func (c *cleaner) find() []found {
 	return ours
 }
 
-// classify tells what a process is by what it runs.
+// classify returns the kind of a process by its program.
 func (c *cleaner) classify(dir string) (kind, string) {
 	cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 	if err != nil || len(cmdline) == 0 {
-		return none, "" // gone, or the kernel's own
+		return none, "" // ended, or a kernel thread
 	}
 	argv0, _, _ := bytes.Cut(cmdline, []byte{0})
 	name := string(argv0)
@@ -145,7 +145,7 @@ func (c *cleaner) classify(dir string) (kind, string) {
 		}
 		return helper, name
 	}
-	// k3s and containerd write their title over all arguments.
+	// k3s and containerd overwrite their arguments by a title.
 	title, _, _ := strings.Cut(name, " ")
 	if title != c.EngineName && filepath.Base(title) != "containerd" {
 		return none, name
@@ -156,8 +156,7 @@ func (c *cleaner) classify(dir string) (kind, string) {
 	return engine, name
 }
 
-// hasPath reports whether the environment's PATH has a folder: what the engine
-// starts finds our tools there.
+// hasPath reports whether the environment's PATH has a folder: children of the engine have the bundle's.
 func hasPath(environ []byte, folder string) bool {
 	for kv := range strings.SplitSeq(string(environ), "\x00") {
 		if path, ok := strings.CutPrefix(kv, "PATH="); ok {
@@ -167,7 +166,7 @@ func hasPath(environ []byte, folder string) bool {
 	return false
 }
 
-// inOurContainer reports whether the root of the process is a layer of our containerd.
+// inOurContainer reports whether the root of the process is a layer of Rivulet's containerd.
 func (c *cleaner) inOurContainer(dir string) bool {
 	raw, err := os.ReadFile(filepath.Join(dir, "mountinfo"))
 	if err != nil {
@@ -181,7 +180,7 @@ func (c *cleaner) inOurContainer(dir string) bool {
 	return false
 }
 
-// belowShim reports whether p was started, however indirectly, by one of our shims.
+// belowShim reports whether one of Rivulet's shims is an ancestor of p.
 func belowShim(all map[int]*found, p *found) bool {
 	for range len(all) {
 		p = all[p.parent]
@@ -195,9 +194,8 @@ func belowShim(all map[int]*found, p *found) bool {
 	return false
 }
 
-// belongsHere reports whether a process of a container is one of this machine's:
-// a container whose shim died has our init for a parent. One of another Rivulet in
-// namespaces of its own, as in a lab, has the init of those.
+// belongsHere reports whether a container's process is of this machine: after its shim has died its parent is this
+// init. A process of another Rivulet in its own namespaces, as in a lab, has the init of those.
 func belongsHere(all map[int]*found, p *found) bool {
 	for range len(all) {
 		if p.parent == 1 {
@@ -234,13 +232,12 @@ func parentOf(dir string) (int, bool) {
 	return parent, err == nil
 }
 
-// end has the processes end, gives them time, and kills those that do not.
+// end ends the processes: SIGTERM, a grace period, SIGKILL.
 func end(ctx context.Context, ps []found, grace time.Duration) error {
 	var all []process.Handle
 	names := map[int]string{}
 	for _, p := range ps {
-		// What ends in between, and whoever gets its PID, is not hit: the handle is the
-		// process's, and it is judged before that by /proc, a moment ago.
+		// A pidfd, and a check of /proc after it was opened, so that a reused number hits no other process.
 		if h, err := process.Open(p.pid); err == nil {
 			defer h.Close()
 			all, names[p.pid] = append(all, h), p.name

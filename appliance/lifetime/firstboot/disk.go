@@ -17,7 +17,7 @@ type disk struct {
 
 func (d disk) path(name string) string { return filepath.Join(d.root, name) }
 
-// read returns a file's content, nil if it is not there.
+// read returns a file's content, nil if it does not exist.
 func (d disk) read(name string) ([]byte, error) {
 	data, err := os.ReadFile(d.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -26,7 +26,7 @@ func (d disk) read(name string) ([]byte, error) {
 	return data, err
 }
 
-// write replaces a file and its mode; one that is as it should be is left alone.
+// write replaces a file and its mode; an unchanged one is not written.
 func (d disk) write(name string, data []byte, mode fs.FileMode) error {
 	path := d.path(name)
 	folder := fs.FileMode(0o755)

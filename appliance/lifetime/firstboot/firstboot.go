@@ -1,9 +1,9 @@
-// Package firstboot makes a device out of the image that many were flashed with: `rivulet firstboot`, at each boot,
-// before rivulet itself (docs/design/firstboot.md). It reads rivulet.yaml on the boot partition, which need not be
-// there, and alone writes what that asks for (configuration, secrets, Wi-Fi, ssh keys, host name), the note
-// <state>/firstboot.json and rivulet.yaml.error.txt. Restart, power cut: each step is one write and may be done
-// again; secrets go off the card last but one, the note is last. Failure: what is right in the file is taken, and
-// the device boots whatever is wrong; while the data partition cannot be used, secrets stay on the card.
+// Package firstboot configures a device from its image: `rivulet firstboot`, at each boot, before rivulet itself
+// (docs/design/firstboot.md). It reads the optional rivulet.yaml on the boot partition, and alone writes what that
+// contains (configuration, secrets, Wi-Fi, SSH keys, host name), the note <state>/firstboot.json and
+// rivulet.yaml.error.txt. Restart, power cut: each step is one write and may be repeated; secrets leave the card before
+// the note, which is last. Failure: the valid parts of the file are applied, and the device boots in any case; secrets
+// stay on the card while the data partition cannot be used.
 package firstboot
 
 import (
@@ -25,7 +25,7 @@ import (
 	"rivulet/image/device/layout"
 )
 
-// Where things are on a device.
+// Paths on a device.
 const (
 	NotePath     = "/var/lib/rivulet/firstboot.json"
 	secretPath   = "/etc/rivulet/group.secret"
@@ -34,52 +34,52 @@ const (
 	hostsPath    = "/etc/hosts"
 	wifiDir      = "/var/lib/iwd"
 	radioPath    = "/etc/iwd/main.conf"
-	// ErrorName is the file beside the card's that says what is wrong with it.
+	// ErrorName is the file on the boot partition with the errors of the card's file.
 	ErrorName = config.CardName + ".error.txt"
 )
 
-// unread is no file's digest: the next one that can be read is taken.
+// unread is no file's digest: the next readable file is applied.
 const unread = "unread"
 
-// maxCard is far beyond any real file.
+// maxCard is far beyond the size of any real file, bytes.
 const maxCard = 64 << 10
 
-// Note is what was done.
+// Note records what was done.
 type Note struct {
 	// Card is the digest of the file as it was left, empty for none.
 	Card string `json:"card,omitempty"`
-	// Config is the digest of the configuration that was written out of it.
+	// Config is the digest of the configuration derived from it.
 	Config   string `json:"config,omitempty"`
 	Hostname string `json:"hostname"`
-	// Files were written because of the card, and go when it does not ask for them any more.
+	// Files were written because of the card, and are removed when a later card lacks them.
 	Files    []string        `json:"files,omitempty"`
 	Problems config.Problems `json:"problems,omitempty"`
 }
 
-// Device is what there is to work on.
+// Device has the places to work on.
 type Device struct {
 	// Root is / on a device.
 	Root string
-	// Boot is where the boot partition is, below Root.
+	// Boot is the boot partition's folder, below Root.
 	Boot string
-	// Open makes the boot partition writable, and returns what makes it read-only again.
+	// Open makes the boot partition writable; shut makes it read-only again.
 	Open func() (shut func(), err error)
 }
 
-// Read returns what was noted, the zero Note before the first boot.
+// Read returns the note, the zero Note before the first boot.
 func Read(root string) (n Note, err error) {
 	raw, err := disk{root}.read(NotePath)
 	if err != nil || raw == nil {
 		return n, err
 	}
 	if err := json.Unmarshal(raw, &n); err != nil {
-		return Note{}, nil //nolint:nilerr // a note that cannot be read is as good as none: all is done again
+		return Note{}, nil //nolint:nilerr // an unreadable note counts as none: all is repeated
 	}
 	return n, nil
 }
 
-// Run does what is to do. The Note says what is wrong with the card; an error is a
-// device that cannot be written to.
+// Run applies the card's file. The Note has the file's errors; the returned error means that the device cannot be
+// written.
 func Run(dev Device) (Note, error) {
 	d := disk{dev.Root}
 	was, err := Read(dev.Root)
@@ -104,7 +104,7 @@ func (b *boot) card(name string) string { return filepath.Join(b.dev.Boot, name)
 
 func (b *boot) run() error {
 	raw, err := b.readCard()
-	if err != nil { // the partition is damaged: that is no reason not to boot
+	if err != nil { // a damaged partition must not prevent the boot
 		b.now = b.was
 		b.now.Card = unread
 		b.now.Problems = config.Problems{{File: config.CardName, Text: "it cannot be read: " + err.Error(), Cure: "repair the boot partition in a PC, or flash the card again"}}
@@ -112,7 +112,7 @@ func (b *boot) run() error {
 	}
 	switch {
 	case b.was.Hostname == "":
-	case raw == nil: // somebody has tidied up: no reason to lose the Wi-Fi
+	case raw == nil: // the file was deleted: keep the Wi-Fi
 		b.now = b.was
 		b.now.Problems = nil
 		if err := b.name(b.was.Hostname); err != nil {
@@ -144,7 +144,7 @@ func (b *boot) problem(key, text, cure string) {
 	b.now.Problems = append(b.now.Problems, config.Problem{File: config.CardName, Key: key, Text: text, Cure: cure})
 }
 
-// readCard finds the file, also where its replacement was cut short.
+// readCard finds the file, also after an interrupted replacement.
 func (b *boot) readCard() ([]byte, error) {
 	raw, err := b.disk.read(b.card(config.CardName))
 	if err != nil || raw != nil {
@@ -157,11 +157,11 @@ func (b *boot) readCard() ([]byte, error) {
 	if err != nil || len(fresh) == 0 {
 		return nil, err
 	}
-	// FAT renames in two steps: between them there is only the new one.
+	// FAT renames in two steps: between them only the new file exists.
 	return fresh, nil
 }
 
-// apply puts everything where it belongs.
+// apply writes everything to its place.
 func (b *boot) apply(card config.Card, parsed config.Parsed) error {
 	hostname := cmp.Or(parsed.Config.Name, b.was.Hostname, born())
 	b.now.Hostname = hostname
@@ -188,7 +188,7 @@ func born() string {
 	return "rivulet-" + strings.ToLower(base32.StdEncoding.EncodeToString(raw))[:6]
 }
 
-// name gives the host its name, unless somebody has given it another since.
+// name sets the host's name, unless the operator has changed it since.
 func (b *boot) name(hostname string) error {
 	has, err := b.disk.read(hostnamePath)
 	if err != nil {
@@ -206,14 +206,14 @@ func (b *boot) name(hostname string) error {
 	return b.disk.write(hostsPath, []byte("127.0.0.1 localhost\n127.0.1.1 "+hostname+"\n::1 localhost ip6-localhost ip6-loopback\n"), 0o644)
 }
 
-// keep notes a file that is there because of the card, and writes it.
+// keep records a file of the card, and writes it.
 func (b *boot) keep(name string, data []byte) error {
 	b.now.Files = append(b.now.Files, name)
 	return b.disk.write(name, data, 0o600)
 }
 
-// stays notes a file whose content went off the card at an earlier boot. It reports
-// whether the device has it.
+// stays records a file whose content was removed from the card at an earlier boot. It reports whether the device has
+// it.
 func (b *boot) stays(name string) bool {
 	if raw, err := b.disk.read(name); err != nil || raw == nil {
 		return false
@@ -255,7 +255,7 @@ func (b *boot) wifi(card config.Card) error {
 	return nil
 }
 
-// network is a file of iwd: its name says which network and of which kind.
+// network is a file of iwd: its name contains the network and its kind.
 func network(w config.WiFi) (name string, data []byte) {
 	name = w.SSID
 	if strings.ContainsFunc(name, func(r rune) bool {
@@ -290,7 +290,7 @@ func (b *boot) ssh(card config.Card) error {
 	return b.keep(keysPath, []byte("# Written by rivulet firstboot out of "+config.CardName+" on the boot partition.\n"+strings.Join(card.SSHKeys, "\n")+"\n"))
 }
 
-// config writes the device's configuration, unless somebody has changed it there.
+// config writes the device's configuration, unless the operator has changed it there.
 func (b *boot) config(card config.Card, parsed config.Parsed) error {
 	used := map[string]bool{}
 	text := card.Good(parsed, secretPath, func(name string) string {
@@ -332,7 +332,7 @@ func (b *boot) config(card config.Card, parsed config.Parsed) error {
 	return b.disk.write(config.DefaultPath, text, 0o600)
 }
 
-// forget removes what an earlier card asked for and this one does not.
+// forget removes files of an earlier card that this one lacks.
 func (b *boot) forget() error {
 	for _, old := range b.was.Files {
 		if !slices.Contains(b.now.Files, old) {
@@ -344,13 +344,12 @@ func (b *boot) forget() error {
 	return nil
 }
 
-// leave makes the boot partition say what is wrong and hold no secret. It returns the
-// card as it is then.
+// leave writes errors to the boot partition and removes secrets from it. It returns the new content of the card's file.
 func (b *boot) leave(raw []byte, card config.Card, parsed config.Parsed) (left []byte, err error) {
 	emptied := card.Emptied(parsed)
 	files := b.now.Files
 	if failed, err := b.disk.read(layout.DataFailed); err == nil && failed != nil {
-		// The device's own copies are in memory: the card's are the only ones that last.
+		// The device's own copies are in memory: only the card's last.
 		emptied, files = nil, nil
 	}
 	var gone []string
@@ -378,7 +377,7 @@ func (b *boot) leave(raw []byte, card config.Card, parsed config.Parsed) (left [
 		}
 		defer shut()
 	}
-	if fresh != nil { // a rename that was cut in two: finished before the name is used again
+	if fresh != nil { // completes an interrupted rename before the name is used again
 		if has, err := b.disk.read(b.card(config.CardName)); err == nil && has == nil {
 			if err := b.disk.rename(b.card(config.CardName+".new"), b.card(config.CardName)); err != nil {
 				return raw, err
@@ -413,7 +412,7 @@ func (b *boot) leave(raw []byte, card config.Card, parsed config.Parsed) (left [
 	return left, nil
 }
 
-// explain is the text beside the card: for somebody who has only a PC.
+// explain is the text beside the card's file, for users with only a PC.
 func explain(problems config.Problems) []byte {
 	if len(problems) == 0 {
 		return nil
@@ -426,9 +425,9 @@ func explain(problems config.Problems) []byte {
 	return []byte(out.String())
 }
 
-// finish notes what was done: the last step.
+// finish writes the note: the last step.
 func (b *boot) finish() error {
-	if b.now.Hostname == "" { // the card cannot be read at the first boot
+	if b.now.Hostname == "" { // the card is unreadable at the first boot
 		b.now.Hostname = born()
 		if err := b.name(b.now.Hostname); err != nil {
 			return err
@@ -441,7 +440,7 @@ func (b *boot) finish() error {
 	return b.disk.write(NotePath, append(raw, '\n'), 0o600)
 }
 
-// digest tells files apart; that of none is another than that of an empty one.
+// digest identifies content; a missing file differs from an empty one.
 func digest(raw []byte) string {
 	if raw == nil {
 		return ""

@@ -13,8 +13,8 @@ import (
 	"rivulet/image/device/layout"
 )
 
-// ReportInitrd shows that the initrd of our image could not use the data partition: this
-// device begins anew at each start.
+// ReportInitrd reports that the image's initrd could not use the data partition: then this device starts from scratch
+// at each boot.
 func ReportInitrd(root string, t *health.Tracker, log *slog.Logger) {
 	why, err := os.ReadFile(filepath.Join(root, layout.DataFailed))
 	switch {
@@ -28,8 +28,7 @@ func ReportInitrd(root string, t *health.Tracker, log *slog.Logger) {
 	t.Set(health.DataInMemory, text, "if there was nothing on this card that you miss, flash it again; else save what can be read of its fourth partition first. If it comes back, take another card")
 }
 
-// Report shows what could not be taken of the file on the boot partition; it was
-// read before us, once for this boot.
+// Report reports errors of the file on the boot partition, which firstboot has read once in this boot.
 func Report(root string, t *health.Tracker, log *slog.Logger) {
 	note, err := Read(root)
 	if err != nil {

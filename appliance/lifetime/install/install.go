@@ -1,7 +1,7 @@
-// Package install makes Rivulet a service of the operating system, and takes it out again (docs/design/install.md).
-// It reads this program's own file and alone writes /usr/local/bin/rivulet, the files that systemd.Files names, and
-// a configuration where there is none and a name was given. Installing again changes nothing where it is already
-// so; every file is replaced in one step. Failure: an error names what is missing and how to go on without.
+// Package install makes Rivulet a service of the operating system, and removes it again (docs/design/install.md). It
+// reads this program's file and alone writes /usr/local/bin/rivulet, the files of systemd.Files, and a configuration if
+// there is none and a name was given. Installing again changes only differences; every file is replaced in one step.
+// Failure: an error names what is missing and how to continue without it.
 package install
 
 import (
@@ -21,14 +21,14 @@ import (
 	"rivulet/systemd"
 )
 
-// ErrNoSystemd is returned where systemd is not PID 1.
+// ErrNoSystemd is returned if systemd is not PID 1.
 var ErrNoSystemd = errors.New("install: systemd does not run this machine, so there is nothing to install a service into; " +
 	"run the appliance by hand, or from what starts services here: rivulet run")
 
 // Options of Install.
 type Options struct {
 	Executable string // this program's file
-	Name       string // of the cluster for its peers; empty: as it is
+	Name       string // of the cluster for its peers; empty: unchanged
 	Start      bool
 }
 
@@ -38,7 +38,7 @@ type Step struct {
 	Changed bool   `json:"changed"`
 }
 
-// Install installs. The steps tell how far it came, also with an error.
+// Install installs. It returns the completed steps, also with an error.
 func Install(ctx context.Context, o Options) (steps []Step, err error) {
 	did := func(changed bool, format string, args ...any) {
 		steps = append(steps, Step{fmt.Sprintf(format, args...), changed})
@@ -111,7 +111,7 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 	return steps, nil
 }
 
-// copyProgram puts the program in its place, in one step, unless it is there.
+// copyProgram installs the program in one step, unless it is there.
 func copyProgram(from, to string) (changed bool, err error) {
 	if same(from, to) {
 		return false, nil
@@ -127,7 +127,7 @@ func copyProgram(from, to string) (changed bool, err error) {
 	return true, nil
 }
 
-// link makes a name beside the program another name of it. What has that name already stays.
+// link creates a link to the program under another name beside it. An existing file of that name stays.
 func link(name string) (made bool, err error) {
 	if _, err := os.Lstat(name); err == nil {
 		return false, nil
@@ -138,13 +138,13 @@ func link(name string) (made bool, err error) {
 	return true, nil
 }
 
-// ours reports whether a name is a link that link has made.
+// ours reports whether a name is such a link.
 func ours(name string) bool {
 	to, err := os.Readlink(name)
 	return err == nil && to == filepath.Base(systemd.Binary)
 }
 
-// same reports whether two files are one, or have the same content.
+// same reports whether two files are identical or have the same content.
 func same(a, b string) bool {
 	fa, err1 := os.Stat(a)
 	fb, err2 := os.Stat(b)
@@ -177,7 +177,7 @@ func writeFile(path string, content []byte, mode fs.FileMode) (changed bool, err
 	return true, replace(path, mode, func(f *os.File) error { _, err := f.Write(content); return durable.Cure(err) })
 }
 
-// replace is durable.Replace with what helps here.
+// replace is durable.Replace with the cure for this place.
 func replace(path string, mode fs.FileMode, write func(*os.File) error) error {
 	err := durable.Cure(os.MkdirAll(filepath.Dir(path), 0o755))
 	if err == nil {

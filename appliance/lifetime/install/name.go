@@ -9,8 +9,7 @@ import (
 	"rivulet/appliance/config"
 )
 
-// setName writes the name into the configuration, the one place where it can be
-// changed later. A file that is there is the user's: it is not edited.
+// setName writes the name into a new configuration. An existing file is the user's and is not edited.
 func setName(path, name string) (changed bool, err error) {
 	data, err := os.ReadFile(path)
 	switch {

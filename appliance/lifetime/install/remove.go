@@ -11,13 +11,13 @@ import (
 	"rivulet/systemd"
 )
 
-// Remove takes out what Install put in; the service must have been stopped. It
-// returns what it removed, and what it could not.
+// Remove removes what Install installed; the service must have been stopped. It returns what was removed, and an error
+// with what was not.
 func Remove(ctx context.Context) (removed []string, err error) {
 	var errs []error
 	remove := func(path string) bool {
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-			return false // os.Remove would complain of a read-only file system
+			return false // os.Remove would fail on a read-only file system
 		}
 		switch err := os.Remove(path); {
 		case err == nil:
@@ -32,7 +32,7 @@ func Remove(ctx context.Context) (removed []string, err error) {
 	if have && isEnabled(ctx) {
 		errs = append(errs, systemctl(ctx, "disable", "--quiet", systemd.UnitName))
 	}
-	// Where systemd does not answer, the link at least.
+	// At least the link, if systemd does not answer.
 	remove("/etc/systemd/system/multi-user.target.wants/" + systemd.UnitName)
 	journal := false
 	for _, f := range systemd.Files() {
@@ -41,12 +41,12 @@ func Remove(ctx context.Context) (removed []string, err error) {
 		}
 	}
 	for _, f := range systemd.Files() {
-		os.Remove(filepath.Dir(f.Path)) // if it is empty: ours, or nobody misses it
+		os.Remove(filepath.Dir(f.Path)) // if it is empty
 	}
-	os.Remove(systemd.UnitPath + ".d") // drop-ins are the user's, the folder alone is nobody's
+	os.Remove(systemd.UnitPath + ".d") // drop-ins are the user's; an empty folder is removed
 	if have {
 		errs = append(errs, systemctl(ctx, "daemon-reload"))
-		_ = systemctl(ctx, "reset-failed", systemd.UnitName) // unless it is forgotten already
+		_ = systemctl(ctx, "reset-failed", systemd.UnitName) // unless it is unknown already
 		if journal {
 			_ = systemctl(ctx, "try-restart", "systemd-journald.service")
 		}

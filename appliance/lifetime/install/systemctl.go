@@ -19,14 +19,13 @@ func HaveSystemd() bool {
 	return err == nil && fi.IsDir()
 }
 
-// Installed reports whether the unit is there.
+// Installed reports whether the unit exists.
 func Installed() bool {
 	_, err := os.Stat(systemd.UnitPath)
 	return err == nil
 }
 
-// IsActive reports whether the service runs, is being started or waits to be
-// started again.
+// IsActive reports whether the service runs, is being started or waits for a restart.
 func IsActive(ctx context.Context) bool {
 	out, _ := exec.CommandContext(ctx, "systemctl", "is-active", systemd.UnitName).Output()
 	switch strings.TrimSpace(string(out)) {
@@ -48,14 +47,13 @@ func systemctl(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// Stop ends the service, and start it again.
+// Stop stops the service.
 func Stop(ctx context.Context) error { return systemctl(ctx, "stop", systemd.UnitName) }
 
 // Start starts the service.
 func Start(ctx context.Context) error { return systemctl(ctx, "start", systemd.UnitName) }
 
-// apply puts a setting in force that does not wait for the next boot. That it
-// cannot is no error: the next boot does it.
+// apply applies a setting at once. A failure is no error: the next boot applies it.
 func apply(ctx context.Context, f systemd.File) {
 	switch f.Path {
 	case systemd.SysctlPath:
@@ -69,14 +67,14 @@ func apply(ctx context.Context, f systemd.File) {
 	}
 }
 
-// journalLimit is that of the drop-in, in bytes.
+// journalLimit is the limit in the drop-in, bytes.
 const journalLimit = 128 << 20
 
-// journalSize is how much the journal takes on the disk.
+// journalSize is the size of the journal on the disk.
 func journalSize() (n int64) {
 	_ = filepath.WalkDir("/var/log/journal", func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
-			return nil //nolint:nilerr // what cannot be read does not count
+			return nil //nolint:nilerr // unreadable files do not count
 		}
 		if fi, err := d.Info(); err == nil {
 			n += fi.Size()

@@ -1,7 +1,7 @@
-// Package reset brings a device back to its first day, without touching the operating system or the installation.
-// It reads and alone removes what is in the state folder, with the supervisor stopped and all that hangs on it
-// removed (package cleanup); without factory identity, WireGuard key and configuration are kept. Power cut: it may
-// be run again; the datastore goes first, in one step, so that no cluster is left with half of its objects.
+// Package reset restores a device to its first day, without changes to the operating system or the installation. It
+// reads and alone removes files in the state folder, with the supervisor stopped and its traces removed (package
+// cleanup); without factory, identity, WireGuard key and configuration are kept. Power cut: it may be run again; the
+// datastore is removed first, in one step, so that no cluster is left with half of its objects.
 package reset
 
 import (
@@ -17,8 +17,7 @@ import (
 	"rivulet/fabric/trust"
 )
 
-// kept is what survives in the state folder: who we are, and what is the
-// installation's rather than the cluster's.
+// kept is what stays in the state folder: the identity, and what belongs to the installation and not to the cluster.
 var kept = []string{"state.db", "state.db.copy", "bundle", "versions", "config.yaml", "config.good.yaml"}
 
 // State removes the cluster from a state folder, or everything with factory.
@@ -26,9 +25,9 @@ func State(folder string, factory bool) (removed []string, err error) {
 	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	// k3s would take a folder without some of its files for one to repair.
+	// k3s would treat a folder with missing files as one to repair.
 	gone := filepath.Join(folder, "k3s.removed")
-	if err := cleanup.RemoveAll(gone); err != nil { // of a reset that was cut short
+	if err := cleanup.RemoveAll(gone); err != nil { // left by an interrupted reset
 		return nil, err
 	}
 	if err := os.Rename(filepath.Join(folder, "k3s"), gone); err == nil {
@@ -63,8 +62,7 @@ func State(folder string, factory bool) (removed []string, err error) {
 	return removed, errors.Join(errs...)
 }
 
-// forgetPeers removes the trust in all peers, and what was said of others; those that are still there are
-// found and met anew.
+// forgetPeers removes the trust in all peers and decisions about others; peers that still exist are discovered again.
 func forgetPeers(path string) (n int, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return 0, nil

@@ -21,14 +21,14 @@ import (
 
 const (
 	maxManifest = 1 << 20
-	// maxBoot bounds all files of a boot folder: two of them have to fit.
+	// maxBoot bounds all files of a boot folder, bytes: two of them have to fit.
 	maxBoot = 80 << 20
 )
 
 var (
-	// ErrBundle is in every error that says that a bundle is not good.
+	// ErrBundle is in every error about an invalid bundle.
 	ErrBundle = errors.New("slots: the update bundle is not good")
-	// ErrSlot is in every error of writing a slot; the one that runs is as it was.
+	// ErrSlot is in every error of writing a slot; the running one is unchanged.
 	ErrSlot = errors.New("slots: the other slot could not be written, the one that runs is as it was")
 )
 
@@ -48,9 +48,8 @@ func IsBundle(file string) bool {
 	return err == nil && bytes.HasPrefix(head[257:], []byte("ustar"))
 }
 
-// Read goes through a bundle once and holds every file against the manifest. Digest
-// takes in all of the file, so that its signature can be judged; take, which may be
-// nil, is handed each file behind the manifest.
+// Read reads a bundle once and compares every file with the manifest. digest receives the whole file, to verify its
+// signature; take, which may be nil, receives each file after the manifest.
 func Read(ctx context.Context, r io.Reader, digest io.Writer, take func(m layout.Manifest, f layout.File, content io.Reader) error) (layout.Manifest, error) {
 	var m layout.Manifest
 	all := bufio.NewReaderSize(io.TeeReader(r, digest), 1<<20)
@@ -89,11 +88,11 @@ func Read(ctx context.Context, r io.Reader, digest io.Writer, take func(m layout
 	if _, err := t.Next(); !errors.Is(err, io.EOF) {
 		return m, bad("there is more in it than its manifest says; get it once more")
 	}
-	_, err = io.Copy(io.Discard, all) // what lies behind a tar's end is signed, too
+	_, err = io.Copy(io.Discard, all) // content after a tar's end is signed, too
 	return m, err
 }
 
-// content hashes what is taken of a file.
+// content hashes what is read of a file.
 type content struct {
 	ctx context.Context
 	r   io.Reader
@@ -109,7 +108,7 @@ func (c *content) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// sound judges a manifest: plain names, a root that fits, enough to boot.
+// sound checks a manifest: plain names, a root that fits, enough to boot.
 func sound(m layout.Manifest) error {
 	if m.Version == "" || m.Kubernetes == "" || m.Arch == "" {
 		return bad("its manifest does not say version, kubernetes and arch; get the bundle of a release")
@@ -143,8 +142,8 @@ type Root interface {
 	Sync() error
 }
 
-// Fill puts a bundle into a slot that was cleared, and reads back what it wrote. The
-// bundle was checked before; digest says afterwards whether it still is that one.
+// Fill writes a bundle into a cleared slot, and reads back what it wrote. The bundle was checked before; digest shows
+// afterwards whether it has changed.
 func Fill(ctx context.Context, r io.Reader, digest io.Writer, b Boot, root Root, forget func(), to layout.Slot) (layout.Manifest, error) {
 	version, err := nextVersion(b)
 	if err != nil {

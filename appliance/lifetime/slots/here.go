@@ -13,7 +13,7 @@ import (
 	"rivulet/image/device/layout"
 )
 
-// Running says which slot of a device image runs; ErrNoImage where none does.
+// Running returns the running slot of a device image; ErrNoImage if there is none.
 func Running() (layout.Slot, error) {
 	raw, err := os.ReadFile(layout.RunSlot)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -25,13 +25,13 @@ func Running() (layout.Slot, error) {
 	return 0, fmt.Errorf("slots: %s does not say which slot runs (%v); restart the device", layout.RunSlot, err)
 }
 
-// OpenRoot opens the partition of the slot that does not run, for us alone.
+// OpenRoot opens the partition of the other slot exclusively.
 func OpenRoot(to layout.Slot) (*os.File, error) {
 	raw, err := os.ReadFile(layout.RunPart(to.String()))
 	if err != nil {
 		return nil, failed(fmt.Errorf("%w; restart the device", err))
 	}
-	// O_EXCL: the kernel refuses it should it be mounted after all.
+	// O_EXCL: the kernel refuses it if it is mounted after all.
 	f, err := os.OpenFile(strings.TrimSpace(string(raw)), os.O_RDWR|os.O_EXCL, 0)
 	if err != nil {
 		return nil, failed(fmt.Errorf("%w; run as root on the device itself", err))
@@ -39,10 +39,10 @@ func OpenRoot(to layout.Slot) (*os.File, error) {
 	return f, nil
 }
 
-// Folder is the boot partition of this device while it may be written to.
+// Folder is the boot partition of this device while it is writable.
 type Folder struct{ dir string }
 
-// Change makes the boot partition writable, as long as f runs.
+// Change makes the boot partition writable while f runs.
 func Change(f func(Boot) error) (err error) {
 	dir := layout.BootDir
 	if err := remount(dir, 0); err != nil {
@@ -62,7 +62,7 @@ func remount(dir string, flags uintptr) error {
 
 func (d Folder) at(name string) string { return filepath.Join(d.dir, filepath.FromSlash(name)) }
 
-// List is of Boot.
+// List implements Boot.
 func (d Folder) List(dir string) (names []string, err error) {
 	es, err := os.ReadDir(d.at(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,10 +86,10 @@ func (d Folder) Write(name string, content []byte) error {
 	return d.write(name, content, os.O_CREATE|os.O_TRUNC)
 }
 
-// Overwrite is of Boot.
+// Overwrite implements Boot.
 func (d Folder) Overwrite(name string, content []byte) error { return d.write(name, content, 0) }
 
-// OverwriteEnd is of Boot.
+// OverwriteEnd implements Boot.
 func (d Folder) OverwriteEnd(name string, content []byte) error {
 	fi, err := os.Stat(d.at(name))
 	if err != nil {
@@ -115,14 +115,14 @@ func (d Folder) writeAt(name string, content []byte, flags int, at int64) error 
 	return d.sync(err)
 }
 
-// Rename is of Boot.
+// Rename implements Boot.
 func (d Folder) Rename(from, to string) error { return d.sync(os.Rename(d.at(from), d.at(to))) }
 
-// Remove is of Boot.
+// Remove implements Boot.
 func (d Folder) Remove(name string) error { return d.sync(os.RemoveAll(d.at(name))) }
 
-// sync writes out all of the file system after a change, unless that failed: FAT has no
-// journal, and a folder's own fsync does not write the table.
+// sync syncs the whole file system after a change, unless that failed: FAT has no journal, and fsync of a folder does
+// not write the allocation table.
 func (d Folder) sync(changed error) error {
 	if changed != nil {
 		return cure(changed)

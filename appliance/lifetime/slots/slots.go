@@ -1,12 +1,12 @@
-// Package slots changes which of the two root slots of a device image boots, and
-// puts the content of an update bundle into the one that does not run (docs/design/image.md).
+// Package slots selects which of the two root slots of a device image boots, and writes update bundles to the slot that
+// does not run (docs/design/image.md).
 //
-//	Clear ──▶ Fill ──▶ Arm ──▶ (restart) ──▶ Accept      the other slot is the one from now on
-//	                                   └───▶ Reject      the old one is
+//	Clear ──▶ Fill ──▶ Arm ──▶ (restart) ──▶ Accept      the other slot boots from now on
+//	                                   └───▶ Reject      the old one does
 //
-// It reads what the initrd left in /run/rivulet-image, and the boot partition; it alone writes the other slot's
-// partition and boot folder, slot.cfg, systemd-boot's entries and what syslinux starts once. Power cut: before and
-// after each write a slot boots that was whole before, and each step may be done again. Failure: an error with a cure.
+// It reads the initrd's files in /run/rivulet-image, and the boot partition; it alone writes the other slot's partition
+// and boot folder, slot.cfg, systemd-boot's entries and syslinux's one-time entry. Power cut: before and after each
+// write an intact slot boots, and each step may be repeated. Failure: an error with a cure.
 package slots
 
 import (
@@ -23,28 +23,28 @@ import (
 
 // Boot is the boot partition. Each change is on the disk when it returns.
 type Boot interface {
-	// List names what is in a folder; one that is not there is empty.
+	// List returns the names in a folder; a missing one is empty.
 	List(dir string) ([]string, error)
 	Read(name string) ([]byte, error)
-	// Write makes a file, and its folder; a power cut may leave a part of it.
+	// Write creates a file, and its folder; a power cut may leave a part of it.
 	Write(name string, content []byte) error
-	// Overwrite changes a file of one sector in place: a power cut leaves old or new.
+	// Overwrite changes a file of one sector in place: a power cut leaves old or new content.
 	Overwrite(name string, content []byte) error
-	// OverwriteEnd does so with a file's last sectors; of each a power cut leaves old or new.
+	// OverwriteEnd does so with a file's last sectors; for each a power cut leaves old or new content.
 	OverwriteEnd(name string, content []byte) error
 	Rename(from, to string) error
-	// Remove takes a file or a whole folder away; one that is not there is no error.
+	// Remove removes a file or a whole folder; a missing one is no error.
 	Remove(name string) error
 }
 
 // entries is systemd-boot's folder; only PCs have it.
 const entries = "loader/entries"
 
-// kept is where a slot's entry waits in its folder until it is armed.
+// kept is the path of a slot's entry in its folder until it is armed.
 func kept(s layout.Slot) string { return path.Join(s.String(), layout.EntryFile) }
 
-// Clear takes all away that could have the loader start a slot, and all flags of
-// earlier attempts: from now on only running boots.
+// Clear removes everything by which a loader could start another slot, and the flags of earlier attempts: from now on
+// only running boots.
 func Clear(b Boot, running layout.Slot) error {
 	if err := settle(b, running); err != nil {
 		return err
@@ -52,7 +52,7 @@ func Clear(b Boot, running layout.Slot) error {
 	return removeEntries(b, running.Other())
 }
 
-// settle has the loaders that do not count start one slot, and try none.
+// settle makes loaders without counters start one slot, and try none.
 func settle(b Boot, s layout.Slot) error {
 	if err := once(b, 0); err != nil {
 		return err
@@ -65,12 +65,12 @@ func settle(b Boot, s layout.Slot) error {
 	return choose(b, layout.Choice{Load: s, Good: s})
 }
 
-// Arm has the loader try a slot, for so many starts that do not come far.
+// Arm makes the loader try a slot, for a limited number of failed starts.
 func Arm(b Boot, from, to layout.Slot) error {
 	trial := layout.Choice{Load: to, Good: from, Try: to, Tries: layout.Tries}
 	raw, err := b.Read(layout.SyslinuxFile)
 	if err == nil && layout.HasOnce(raw) {
-		// Started once, it has the loader take it from then on (the initrd's choice).
+		// After one successful start the loader keeps it (the initrd's choice).
 		trial.Load = from
 		if err := b.Write(path.Join(to.String(), layout.OnceFile), layout.Once(to)); err != nil {
 			return err
@@ -94,7 +94,7 @@ func Arm(b Boot, from, to layout.Slot) error {
 	if err := removeEntries(b, to); err != nil {
 		return err
 	}
-	// Not .conf before it is whole: the loader takes what ends so.
+	// Not .conf before it is complete: the loader reads files with that suffix.
 	tmp := path.Join(entries, "rivulet-"+to.String()+".new")
 	if err := b.Write(tmp, entry); err != nil {
 		return err
@@ -102,7 +102,7 @@ func Arm(b Boot, from, to layout.Slot) error {
 	return b.Rename(tmp, path.Join(entries, layout.EntryName(to, true)))
 }
 
-// Accept makes a slot that was tried the one that boots.
+// Accept makes a tried slot the one that boots.
 func Accept(b Boot, slot layout.Slot) error {
 	if err := settle(b, slot); err != nil {
 		return err
@@ -120,10 +120,10 @@ func Accept(b Boot, slot layout.Slot) error {
 	return nil
 }
 
-// Reject makes the slot of before the one that boots, and the other none.
+// Reject makes the earlier slot the one that boots, and disables the other.
 func Reject(b Boot, back layout.Slot) error { return Clear(b, back) }
 
-// choose writes slot.cfg, if it says something else.
+// choose writes slot.cfg if it differs.
 func choose(b Boot, c layout.Choice) error {
 	raw, err := b.Read(layout.ChoiceFile)
 	if err != nil {
@@ -136,8 +136,7 @@ func choose(b Boot, c layout.Choice) error {
 	return b.Overwrite(layout.ChoiceFile, want)
 }
 
-// once has syslinux start a slot the next time only, or none so. Other loaders have no
-// such file.
+// once makes syslinux start a slot at the next boot only, or clears that. Other loaders have no such file.
 func once(b Boot, s layout.Slot) error {
 	raw, err := b.Read(layout.SyslinuxFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -175,8 +174,7 @@ func entriesOf(b Boot, s layout.Slot) (out []string, err error) {
 	return out, nil
 }
 
-// entry reads the name of an entry: rivulet-b.conf, rivulet-b+2-1.conf. FAT keeps case
-// as it likes.
+// entry parses the name of an entry: rivulet-b.conf, rivulet-b+2-1.conf. FAT does not preserve case.
 func entry(name string) (s layout.Slot, tries int, ok bool) {
 	rest, is := strings.CutPrefix(strings.ToLower(name), "rivulet-")
 	rest, conf := strings.CutSuffix(rest, ".conf")
@@ -207,7 +205,7 @@ func removeEntries(b Boot, s layout.Slot) error {
 	return nil
 }
 
-// nextVersion is above that of all entries: systemd-boot takes the highest.
+// nextVersion is above that of all entries: systemd-boot selects the highest.
 func nextVersion(b Boot) (int, error) {
 	names, err := b.List(entries)
 	if err != nil {
@@ -227,7 +225,7 @@ func nextVersion(b Boot) (int, error) {
 	return top + 1, nil
 }
 
-// EntryVersion is the number behind the word version of an entry; 0 is none.
+// EntryVersion is the version number in an entry; 0 is none.
 func EntryVersion(text string) int {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) == 2 && f[0] == "version" {
@@ -238,5 +236,5 @@ func EntryVersion(text string) int {
 	return 0
 }
 
-// ErrNoImage is returned where no device image runs.
+// ErrNoImage is returned if no device image runs.
 var ErrNoImage = errors.New("slots: this system was not written by rivulet flash")

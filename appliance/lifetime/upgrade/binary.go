@@ -16,10 +16,10 @@ import (
 	"rivulet/appliance/version"
 )
 
-// machines are the ELF names of the architectures Rivulet is built for.
+// machines are the ELF names of the supported architectures.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "arm": elf.EM_ARM}
 
-// BuildID returns what the linker wrote into a binary to tell it from all others.
+// BuildID returns the linker's unique ID of a binary.
 func BuildID(path string) (string, error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -29,9 +29,8 @@ func BuildID(path string) (string, error) {
 	return buildID(f, path)
 }
 
-// Go's own is made of the inputs, folders among them. A release is built without, so
-// that it is the same on every machine, and has the one that the C linker makes of
-// the content.
+// Go's own is derived from the inputs, folders included. Reproducible releases are built without it, and have the C
+// linker's, derived from the content.
 var buildNotes = []struct {
 	section, owner string
 	read           func([]byte) string
@@ -62,8 +61,8 @@ func buildID(f *elf.File, path string) (string, error) {
 	return "", fmt.Errorf("update: %s is no Go program, or has no build ID; build it with make build", path)
 }
 
-// inspect says what a release file is: a program for this machine that runs here.
-// It is called only for files whose signature is good, or that run already.
+// inspect describes a release file, and checks that it runs on this machine. It is called only for files with a good
+// signature, or that run already.
 func inspect(ctx context.Context, path string) (Version, error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -96,7 +95,7 @@ func inspect(ctx context.Context, path string) (Version, error) {
 	return v, nil
 }
 
-// versionTimeout is how long a binary may take to say what it is, on a slow card.
+// versionTimeout is how long a binary may take to print its version, on a slow card.
 const versionTimeout = time.Minute
 
 // versionsOf runs `rivulet version` of another binary.

@@ -20,9 +20,9 @@ import (
 
 // Device is the World of a real device.
 type Device struct {
-	// State and Run are Rivulet's folders, Installed where `rivulet install` put the binary.
+	// State and Run are Rivulet's folders, Installed is the path of the installed binary.
 	State, Run, Installed string
-	// Args are of `rivulet run`, without the program's name.
+	// Args are those of `rivulet run`, without the program's name.
 	Args []string
 	Log  *slog.Logger
 }
@@ -50,7 +50,7 @@ func (d *Device) Snapshot(ctx context.Context, s State) (string, error) {
 		return "", err
 	}
 	defer done()
-	src.Config = "" // the user's, not the version's
+	src.Config = "" // the configuration does not depend on the version
 	src.VClusters = func(w io.Writer) error { return vcluster.BackupStopped(ctx, d.State, d.Run, w, d.Log) }
 	src.LeftOut = func(name, why string) {
 		d.Log.Error("what is undone with the upgrade has no copy of a virtual cluster", "name", name, "why", why)
@@ -60,7 +60,7 @@ func (d *Device) Snapshot(ctx context.Context, s State) (string, error) {
 	return name, updateErr(err)
 }
 
-// Restore brings the snapshot's data back; what the new version wrote is set aside.
+// Restore restores the snapshot's data; what the new version wrote is set aside.
 func (d *Device) Restore(ctx context.Context, s State) (string, error) {
 	if err := d.endEngine(ctx); err != nil {
 		return "", err
@@ -76,13 +76,12 @@ func (d *Device) Restore(ctx context.Context, s State) (string, error) {
 	return r.Aside, err
 }
 
-// endEngine ends what is left of a supervisor that was killed, and waits for it.
+// endEngine ends the processes left by a killed supervisor, and waits for their end.
 func (d *Device) endEngine(ctx context.Context) error {
 	return endProcess(ctx, filepath.Join(d.Run, "engine.pid"), "rivulet-engine")
 }
 
-// Point makes `current` lead to the current version, puts it at the installed place
-// and removes versions and snapshots that nothing needs.
+// Point makes `current` lead to the current version, installs it, and removes unneeded versions and snapshots.
 func (d *Device) Point(s State) bool {
 	linked, err := d.point(s)
 	if err != nil {
@@ -102,28 +101,27 @@ func (d *Device) point(s State) (bool, error) {
 		return false, err
 	}
 	if fi, err := os.Lstat(d.Installed); err != nil || !fi.Mode().IsRegular() {
-		return false, nil //nolint:nilerr // not installed, or somebody's own link
+		return false, nil //nolint:nilerr // not installed, or a user's link
 	}
-	// Only what the update began with is replaced, never what a person put there since.
+	// Only the binary from before the update is replaced, never one that an operator installed since.
 	switch id, err := BuildID(d.Installed); {
 	case err != nil:
-		return false, nil //nolint:nilerr // not ours
+		return false, nil //nolint:nilerr // not Rivulet's
 	case id == s.Current.BuildID:
 		return true, nil
 	case id != s.Base && id != s.Previous.buildID():
 		return false, nil
 	}
 	if err := install(d.binary(*s.Current), d.Installed); errors.Is(err, syscall.EROFS) {
-		return false, nil // a device image: its own binary goes on being started first
+		return false, nil // a device image: its own binary is still started first
 	} else if err != nil {
 		return false, err
 	}
 	return true, nil
 }
 
-// install puts a program at its installed place in one step: a second name of the
-// same file where that can be, a copy elsewhere. It is not a link into the state,
-// which a reset may remove.
+// install installs a program in one step: as a second name of the same file if possible, otherwise as a copy. It is not
+// a link into the state, which a reset may remove.
 func install(from, to string) error {
 	tmp := to + ".new"
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -154,7 +152,7 @@ func (v *Version) buildID() string {
 	return v.BuildID
 }
 
-// link makes or changes a symbolic link in one step.
+// link creates or changes a symbolic link in one step.
 func link(to, at string) error {
 	if was, err := os.Readlink(at); err == nil && was == to {
 		return nil
@@ -171,8 +169,7 @@ func link(to, at string) error {
 	return err
 }
 
-// tidy removes the versions and snapshots that the state does not name. The last
-// snapshot stays until the next update.
+// tidy removes the versions and snapshots that the state does not name. The last snapshot stays until the next update.
 func (d *Device) tidy(s State) {
 	kept := map[string]bool{currentName: true, stateName: true, ".lock": true, cancelName: true}
 	for _, v := range []*Version{s.Current, s.Previous} {
@@ -197,7 +194,7 @@ func (d *Device) tidy(s State) {
 	}
 }
 
-// lastSnapshot names the newest.
+// lastSnapshot returns the name of the newest.
 func lastSnapshot(dir string) (name string) {
 	var newest time.Time
 	entries, _ := os.ReadDir(dir)

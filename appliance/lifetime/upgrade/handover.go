@@ -20,19 +20,17 @@ import (
 	"rivulet/offload/policy"
 )
 
-// HoldLabel on a pod of this cluster, whatever its value, keeps an upgrade waiting
-// as long as the pod is not finished.
+// HoldLabel on a pod of this cluster, with any value, delays an upgrade until the pod is finished.
 const HoldLabel = "rivulet.dev/hold-upgrade"
 
-// holdLook is how often the pods that hold an upgrade are looked at again.
+// holdLook is the interval of checks of the pods that hold an upgrade.
 const holdLook = 3 * time.Second
 
-// holdersTimeout bounds the question for the pods that hold an upgrade.
+// holdersTimeout limits the request for the pods that hold an upgrade.
 const holdersTimeout = 2 * time.Second
 
-// Handover is the running supervisor's part in an upgrade that is staged: it waits
-// until no pod holds it, and ends the supervisor, to be started again. Its fields are
-// set before it is used; its methods may be called at any time.
+// Handover is the running supervisor's part of a staged upgrade: it waits until no pod holds it, and ends the
+// supervisor for a restart. Its fields are set before use; its methods may be called at any time.
 type Handover struct {
 	State  string                      // the state folder
 	Client func() kubernetes.Interface // nil before the API server answered
@@ -42,11 +40,11 @@ type Handover struct {
 	Log     *slog.Logger
 
 	mu      sync.Mutex
-	waiting context.CancelFunc // of the one that waits now
+	waiting context.CancelFunc // cancels the present wait
 	heldBy  []string
 }
 
-// Routes are `rivulet upgrade`'s last step.
+// Routes registers the last step of `rivulet upgrade`.
 func (h *Handover) Routes(mux *http.ServeMux) {
 	mux.Handle("POST /v1/upgrade", api.JSON(func(r *http.Request) (any, error) {
 		var req api.UpgradeRequest
@@ -62,7 +60,7 @@ func (h *Handover) Routes(mux *http.ServeMux) {
 		}
 		holders := h.holders(r.Context())
 		if req.Now || len(holders) == 0 {
-			// After the answer: the socket closes with us.
+			// After the answer, because the socket closes with the supervisor.
 			time.AfterFunc(100*time.Millisecond, h.restart)
 			return h.View(), nil
 		}
@@ -76,7 +74,7 @@ func (h *Handover) restart() {
 	h.Restart()
 }
 
-// waitForHolders restarts once no pod holds the upgrade any more.
+// waitForHolders restarts once no pod holds the upgrade.
 func (h *Handover) waitForHolders(holders []string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	h.mu.Lock()
@@ -110,8 +108,8 @@ func (h *Handover) held(ctx context.Context, by []string) {
 	}
 }
 
-// holders are the pods that hold an upgrade. Those of other clusters hold nothing
-// here; if the API server does not answer, nothing does: the upgrade may be the cure.
+// holders returns the pods that hold an upgrade. Tenants cannot hold it. Without an answer of the API server nothing
+// does: the upgrade may be the cure.
 func (h *Handover) holders(ctx context.Context) (names []string) {
 	client := h.Client()
 	if client == nil {
@@ -135,7 +133,7 @@ func (h *Handover) holders(ctx context.Context) (names []string) {
 	return names
 }
 
-// View is what status shows of upgrades, nil without one; it keeps their health problems too.
+// View is the part of status about upgrades, nil without one; it also updates their health problems.
 func (h *Handover) View() *api.Upgrade {
 	st, err := Load(Dir(h.State))
 	h.Health.Report(health.UpgradeUnreadable, err)

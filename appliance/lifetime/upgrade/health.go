@@ -17,8 +17,8 @@ import (
 	"rivulet/appliance/version"
 )
 
-// seen is the part of `rivulet status` that the judge reads. It is from another
-// version than the judge: these fields keep their names and meaning.
+// seen is the part of `rivulet status` that the judge reads. It may be of another version than the judge: these fields
+// keep their names and meaning.
 type seen struct {
 	Version string     `json:"version"`
 	Ready   bool       `json:"ready"`
@@ -35,12 +35,11 @@ type seenPeer struct {
 // connected is peer.Connected, as text.
 const connected = "Connected"
 
-// checkTimeout bounds one look at the version that is tried.
+// checkTimeout bounds one check of the tried version.
 const checkTimeout = 20 * time.Second
 
-// healthy looks at the version that is tried from outside: it serves, its API
-// server and node are ready, the datastore takes a write, and every peer that was
-// connected before is connected again.
+// healthy checks the tried version from outside: it serves, its API server and node are ready, the datastore accepts a
+// write, and every peer that was connected before is connected again.
 func (d *Device) healthy(ctx context.Context, a Attempt) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -49,7 +48,7 @@ func (d *Device) healthy(ctx context.Context, a Attempt) error {
 		return fmt.Errorf("it gives no status: %w", err)
 	}
 	if a.Image != nil {
-		a.Next.Name = version.Version // it is this very binary, of the slot that is tried
+		a.Next.Name = version.Version // it is this binary, of the tried slot
 	}
 	if st.Version != a.Next.Name {
 		return fmt.Errorf("version %s answers in its place", st.Version)
@@ -76,10 +75,10 @@ func (d *Device) healthy(ctx context.Context, a Attempt) error {
 	return nil
 }
 
-// leaseName is of the object that is written to see that writes arrive.
+// leaseName is the object for the test of writes.
 const leaseName = "rivulet-update"
 
-// touch writes one object with a client of our own.
+// touch writes one object with a separate client.
 func touch(ctx context.Context, kubeconfig, who string) error {
 	cfg, err := engine.RESTConfig(kubeconfig)
 	if err != nil {

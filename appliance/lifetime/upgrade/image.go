@@ -8,25 +8,25 @@ import (
 	"rivulet/image/device/layout"
 )
 
-// An update of a whole image: what is tried is the other slot of the device.
+// An update of a whole image tries the other slot of the device.
 //
-//	in slot From                                 │ in slot To
-//	                                             │
-//	Staged ──data saved──▶ Trying ──armed, restart──▶ Trying ──healthy: accepted──▶ Idle (To)
-//	                          │                  │      │ unhealthy, crashed 3 times, begun 10 times
-//	                          │ the loader came  │      ▼
-//	                          ▼ back             │  Returning
-//	Idle (From) ◀─restored─ Returning ◀──rejected, restart──┘
+// 	in slot From                                 │ in slot To
+// 	                                             │
+// 	Staged ──data saved──▶ Trying ──armed, restart──▶ Trying ──healthy: accepted──▶ Idle (To)
+// 	                          │                  │      │ unhealthy, crashed 3 times, begun 10 times
+// 	                          │ the loader came  │      ▼
+// 	                          ▼ back             │  Returning
+// 	Idle (From) ◀─restored─ Returning ◀──rejected, restart──┘
 //
-// The judge in slot To is its own binary as the parent of itself. What is no judge
-// any more (a kernel that hangs, a root that cannot be mounted, a binary that does not
-// start) is found by the loader and the initrd, which count tries down.
+// The judge in slot To is its own binary as its parent process. Failures before a judge runs (a kernel that hangs, a
+// root that cannot be mounted, a binary that does not start) are handled by the loader and the initrd, which count down
+// the tries.
 
-// Image is the part of an attempt that an image has.
+// Image is the part of an attempt for an image.
 type Image struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Armed is true once the loader was told, in the boot of that ID.
+	// Armed is true once the loader was armed, in the boot with that ID.
 	Armed bool   `json:"armed,omitempty"`
 	Boot  string `json:"boot,omitempty"`
 }
@@ -34,20 +34,19 @@ type Image struct {
 func (i Image) from() layout.Slot { return layout.Slot(i.From[0]) }
 func (i Image) to() layout.Slot   { return layout.Slot(i.To[0]) }
 
-// Slots is what the machine needs of a device with slots.
+// Slots are the machine's operations on a device with slots.
 type Slots interface {
-	// Slot that runs; 0 is a system without slots.
+	// Slot returns the running slot; 0 is a system without slots.
 	Slot() layout.Slot
-	// BootID is of this run of the kernel.
+	// BootID identifies this boot.
 	BootID() string
-	// Arm has the loader try To; Accept and Reject make To or From the one that boots.
-	// Each may be done again.
+	// Arm makes the loader try To; Accept and Reject make To or From the one that boots. Each may be repeated.
 	Arm(Image) error
 	Accept(Image) error
 	Reject(Image) error
 }
 
-// image is the one that is tried.
+// image returns the tried image.
 func (s State) image() *Image {
 	if s.Attempt == nil || s.Phase == Idle {
 		return nil
@@ -63,10 +62,10 @@ func (s State) armed(boot string) State {
 	})
 }
 
-// tryImage is in the old slot: the new one is about to be tried, or was.
+// tryImage runs in the old slot: before the trial of the new one, or after it.
 func tryImage(w World, s State, log *slog.Logger) (State, Choice, error) {
 	a, img := s.Attempt, *s.Attempt.Image
-	again := img.Armed && a.Starts == 0 && img.Boot == w.BootID() // we have not restarted since
+	again := img.Armed && a.Starts == 0 && img.Boot == w.BootID() // not restarted since
 	if a.Starts > 0 || img.Armed && !again {
 		log.Error("the loader came back to the old slot", "version", a.Next.Name)
 		return s.unhealthy("its slot did not start, or did not stay up long enough to be judged"), Choice{}, nil
@@ -82,8 +81,8 @@ func tryImage(w World, s State, log *slog.Logger) (State, Choice, error) {
 	return s.armed(w.BootID()), Choice{Restart: true}, nil
 }
 
-// ofThisSlot sees that no older version runs on the data of a newer one, when somebody
-// chose the other slot in the loader's menu, or the loader had to.
+// ofThisSlot prevents an older version from running on the data of a newer one, after the other slot was selected in
+// the loader's menu, or by the loader.
 func (s State) ofThisSlot(w World, log *slog.Logger) error {
 	here := w.Slot()
 	if s.Slot == "" || !here.Valid() || here.String() == s.Slot {

@@ -14,19 +14,18 @@ import (
 	"rivulet/appliance/version"
 )
 
-// Launch is called before anything else by `rivulet run`: it carries an update on
-// that is under way, which may take as long as the update's window, and says what
-// this process then has to become.
+// Launch is the first call of `rivulet run`: it continues an update in progress, which may take the whole window, and
+// returns which version this process has to become.
 func (d *Device) Launch(ctx context.Context) (Choice, error) {
 	if _, err := os.Stat(filepath.Join(d.dir(), stateName)); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return Choice{}, nil // never updated; or no state folder, which the store says better
+		return Choice{}, nil // never updated; or no state folder, for which the store has a better error
 	}
 	release, err := lock(d.dir())
 	if errors.Is(err, ErrBusy) || err == nil && d.supervised() {
 		if err == nil {
 			release()
 		}
-		return Choice{}, nil // rivulet runs here already: let it be told so in the usual words
+		return Choice{}, nil // rivulet runs here already: the usual error follows
 	}
 	if err != nil {
 		return Choice{}, err
@@ -54,8 +53,7 @@ func (d *Device) supervised() bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
 }
 
-// usable falls back to this binary when the chosen one is gone, unless it is older
-// than the data.
+// usable falls back to this binary if the chosen one is missing, unless it is older than the data.
 func (d *Device) usable(c Choice) (Choice, error) {
 	path := d.binary(*c.Run)
 	id, err := BuildID(path)

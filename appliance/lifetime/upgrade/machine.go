@@ -7,43 +7,42 @@ import (
 	"time"
 )
 
-// World is what the machine acts on: the device, or a test's model of one. Each
-// method may have been cut short by a power cut before, and be called again.
+// World is what the state machine acts on: the device, or a test's model of one. Each method may have been interrupted
+// by a power cut before, and is then called again.
 type World interface {
 	Load() (State, error)
 	Save(State) error // durable when it returns
-	// Snapshot saves the data as it is before the new version touches it.
+	// Snapshot saves the data before the new version changes them.
 	Snapshot(context.Context, State) (name string, err error)
-	// Restore brings the data of the snapshot back and returns where the other is.
+	// Restore restores the data of the snapshot and returns where the other data are.
 	Restore(context.Context, State) (aside string, err error)
 	// Try runs the new version until there is a verdict.
 	Try(context.Context, State) Verdict
-	// Point puts what the state says at the installed place, and removes what no
-	// version of it needs. It reports whether the installed place has it.
+	// Point installs the current version, and removes unneeded ones. It reports whether it is installed.
 	Point(State) (linked bool)
 	Now() time.Time
 	Slots
 }
 
-// Kind says how a trial ended.
+// Kind is how a trial ended.
 type Kind int
 
-// The ways a trial ends.
+// The results of a trial.
 const (
-	Healthy   Kind = iota // through the whole window
+	Healthy   Kind = iota // for the whole window
 	Unhealthy             // at its end, or cancelled
 	Crashed               // it ended by itself
-	Stopped               // we were told to stop
+	Stopped               // this process was stopped
 )
 
-// Verdict is the end of a trial.
+// Verdict is the result of a trial.
 type Verdict struct {
 	Kind   Kind
 	Reason string
-	Code   int // of exit, when stopped
+	Code   int // exit code, when stopped
 }
 
-// Choice is what `rivulet run` has to do.
+// Choice is the next action of `rivulet run`.
 type Choice struct {
 	// Run is the version to become; nil is this binary.
 	Run *Version
@@ -54,12 +53,11 @@ type Choice struct {
 	Restart bool
 }
 
-// decide carries the machine on until it is idle, or told to stop. self is the
-// build of this binary.
+// decide runs the state machine until it is idle, or stopped. self is the build of this binary.
 func decide(ctx context.Context, w World, self string, log *slog.Logger) (Choice, error) {
 	s, err := w.Load()
 	if err != nil {
-		// A device must not stay down for the sake of an update that is over.
+		// A finished update must not keep a device down.
 		log.Error("the state of updates cannot be read; going on with this binary", "err", err)
 		return Choice{}, nil
 	}
@@ -99,7 +97,7 @@ func decide(ctx context.Context, w World, self string, log *slog.Logger) (Choice
 	return Choice{Run: s.Current}, nil
 }
 
-// step is one of an update; the state that it returns is saved before the choice is followed.
+// step does one step of an update; the returned state is saved before the choice is followed.
 func step(ctx context.Context, w World, s State, log *slog.Logger) (State, Choice, error) {
 	a, img, here := s.Attempt, s.image(), w.Slot()
 	if img != nil && here != img.from() && here != img.to() {
@@ -125,7 +123,7 @@ func step(ctx context.Context, w World, s State, log *slog.Logger) (State, Choic
 		log.Error("the update is undone, the data of before comes back", "version", a.Next.Name, "reason", a.Reason)
 		if img != nil {
 			if err := w.Reject(*img); err != nil {
-				// The device must not stay down for it: what is left of the tries is few.
+				// This must not keep the device down: few tries are left.
 				log.Error("the loader may try the other slot again", "err", err)
 			}
 		}
@@ -136,7 +134,7 @@ func step(ctx context.Context, w World, s State, log *slog.Logger) (State, Choic
 		return s.ended(a.Reason, aside, w.Now()), Choice{}, nil
 	case s.Phase == Returning:
 		if err := w.Reject(*img); err != nil {
-			// The tries that are left run out instead: nothing of this slot goes on.
+			// Then the remaining tries run out: this slot must not continue.
 			log.Error("the old slot cannot be chosen; restarting until the loader does", "err", err)
 		}
 		return s, Choice{Restart: true}, nil
@@ -145,7 +143,7 @@ func step(ctx context.Context, w World, s State, log *slog.Logger) (State, Choic
 	return s.ended("the state of updates was not known", "", w.Now()), Choice{}, nil
 }
 
-// evaluate tries the new version: the child of this binary, or what the slot that is tried has.
+// evaluate tries the new version: as a child of this binary, or the binary of the tried slot.
 func evaluate(ctx context.Context, w World, s State, log *slog.Logger) (State, Choice, error) {
 	if s = s.started(w.Now()); s.Phase != Trying {
 		return s, Choice{}, nil
@@ -166,11 +164,11 @@ func evaluate(ctx context.Context, w World, s State, log *slog.Logger) (State, C
 	}
 	next := s.committed(w.Now())
 	if img := a.Image; img != nil {
-		// First the loader: should the power fail in between, it is judged once more.
+		// First the loader: after a power cut in between the version is evaluated again.
 		if err := w.Accept(*img); err != nil {
 			return s.unhealthy("it was healthy, but its slot could not be made the one that boots: " + err.Error()), Choice{}, nil
 		}
-		// Nothing is left of updates of the binary: the slot has one of its own.
+		// Updates of the binary have no meaning any more: the slot has its own.
 		next.Current, next.Previous, next.Base = nil, nil, ""
 		next.Slot, next.SlotKubernetes = img.To, a.Next.Kubernetes
 	}

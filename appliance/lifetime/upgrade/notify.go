@@ -15,8 +15,8 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// notifier passes on what the version that is tried tells systemd, which listens
-// to the main process only, and feeds systemd's watchdog meanwhile.
+// notifier forwards the tried version's messages to systemd, which accepts them from the main process only, and feeds
+// systemd's watchdog meanwhile.
 type notifier struct {
 	path string // of the child's socket, empty without systemd
 	from *net.UnixConn
@@ -47,8 +47,7 @@ func startNotify(run string, log *slog.Logger) *notifier {
 	return n
 }
 
-// pass carries each message on, without what is not true of us: that we stop when
-// the child does, and that it is the main process.
+// pass forwards each message, without what is true only of the child: that it stops, and that it is the main process.
 func (n *notifier) pass() {
 	buf := make([]byte, 8<<10)
 	for {

@@ -11,17 +11,16 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// The service manager gives a start three minutes (TimeoutStartSec). Saving the data
-// of a large cluster takes longer on a slow card, and a version that hangs never says
-// that it is ready: without more time its judge would be stopped before it judges, be
-// started again, and so for ever.
+// The service manager limits a start to 3 min (TimeoutStartSec). Saving the data of a large cluster on a slow card
+// takes longer, and a hanging version never becomes ready: without more time its judge would be stopped before the
+// verdict, be started again, and so on for ever.
 const (
 	extendEvery = 30 * time.Second
 	moreTime    = 3 * time.Minute
 )
 
-// patient asks the service manager for more time, again and again, until enough is
-// called. Without a service manager it does nothing.
+// patient requests more time from the service manager repeatedly, until enough is called. Without a service manager it
+// does nothing.
 func patient(every time.Duration, log *slog.Logger) (enough func()) {
 	ctx, enough := context.WithCancel(context.Background())
 	go func() {

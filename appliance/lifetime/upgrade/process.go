@@ -9,11 +9,10 @@ import (
 	"rivulet/appliance/machine/process"
 )
 
-// endGrace is how long a process may take to end before it is killed, and then.
+// endGrace is how long a process may take to end before SIGKILL, and after it.
 const endGrace = 20 * time.Second
 
-// endProcess ends the process of a PID file, if it still is that program, and waits
-// until it is gone.
+// endProcess ends the process of a PID file, if it still runs that program, and waits for its end.
 func endProcess(ctx context.Context, pidFile, program string) error {
 	err := process.EndOld(ctx, pidFile, program, endGrace, endGrace, nil)
 	if err == nil || errors.Is(err, ctx.Err()) {

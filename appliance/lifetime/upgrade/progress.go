@@ -7,7 +7,7 @@ import (
 	"rivulet/image/flash"
 )
 
-// counted tells how far the reading of a file is.
+// counted reports the progress of reading a file.
 type counted struct {
 	io.Reader
 	done, of int64
@@ -21,7 +21,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// progress is where the request's goes, nowhere if nobody looks.
+// progress returns the request's progress function, or one without effect.
 func (r Request) progress() flash.Progress {
 	if r.Progress == nil {
 		return func(flash.Stage, int64, int64) {}
@@ -29,7 +29,7 @@ func (r Request) progress() flash.Progress {
 	return r.Progress
 }
 
-// countedRoot tells how far the writing and the reading back of a slot is.
+// countedRoot reports the progress of writing and reading back a slot.
 type countedRoot struct {
 	slots.Root
 	written, read, of int64

@@ -13,7 +13,7 @@ import (
 	"rivulet/image/device/layout"
 )
 
-// Slot is of Slots.
+// Slot implements Slots.
 func (d *Device) Slot() layout.Slot {
 	s, err := slots.Running()
 	if err != nil {
@@ -22,29 +22,28 @@ func (d *Device) Slot() layout.Slot {
 	return s
 }
 
-// BootID is of Slots.
+// BootID implements Slots.
 func (d *Device) BootID() string {
 	raw, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return string(bytes.TrimSpace(raw))
 }
 
-// Arm is of Slots.
+// Arm implements Slots.
 func (d *Device) Arm(i Image) error {
 	return slots.Change(func(b slots.Boot) error { return slots.Arm(b, i.from(), i.to()) })
 }
 
-// Accept is of Slots.
+// Accept implements Slots.
 func (d *Device) Accept(i Image) error {
 	return slots.Change(func(b slots.Boot) error { return slots.Accept(b, i.to()) })
 }
 
-// Reject is of Slots.
+// Reject implements Slots.
 func (d *Device) Reject(i Image) error {
 	return slots.Change(func(b slots.Boot) error { return slots.Reject(b, i.from()) })
 }
 
-// Restart starts the device anew, in order: pods are ended by the service manager.
-// It returns when we are told to stop.
+// Restart restarts the device in order: the service manager ends pods. It returns when this process is stopped.
 func (d *Device) Restart(ctx context.Context) error {
 	unix.Sync()
 	if out, err := exec.CommandContext(ctx, "systemctl", "reboot").CombinedOutput(); err != nil && ctx.Err() == nil {

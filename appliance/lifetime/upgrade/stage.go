@@ -25,29 +25,29 @@ import (
 	"rivulet/image/signed"
 )
 
-// Defaults of the window in which an update proves itself.
+// Defaults of the window in which an update is tried.
 const (
 	DefaultWindow = 15 * time.Minute
 	DefaultEvery  = time.Minute
 )
 
-// Request is what `rivulet upgrade` asks for.
+// Request is the request of `rivulet upgrade`.
 type Request struct {
 	State string // the state folder
 	File  string // the release; FILE.sig is beside it
-	// Running is the executable that runs now, RunningBuild its build.
+	// Running is the running executable, RunningBuild its build.
 	Running, RunningBuild string
 	Window, Every         time.Duration
-	Peers                 []string // that are connected now
+	Peers                 []string // connected now
 	CheckOnly             bool
-	Progress              flash.Progress // nil: nobody looks
+	Progress              flash.Progress // nil: none
 	Now                   time.Time
 }
 
 var (
 	// ErrBusy is returned while an update is tried.
 	ErrBusy = errors.New("update: another update is being tried")
-	// ErrRefused is in every error that says that a file is not taken.
+	// ErrRefused is in every error for a refused file.
 	ErrRefused = errors.New("update: refused")
 )
 
@@ -57,9 +57,8 @@ func refused(format string, args ...any) error {
 
 const binaryName = "rivulet"
 
-// Stage checks a release file and, unless only that was asked for, puts it beside
-// the version that runs, to be tried at the next start. Nothing of the file is run
-// before its signature is known to be good.
+// Stage checks a release file and, unless only that was requested, stores it beside the running version, to be tried at
+// the next start. It runs nothing of the file before the signature is verified.
 func Stage(ctx context.Context, r Request) (next Version, err error) {
 	dir := Dir(r.State)
 	roots, err := signed.Roots()
@@ -76,7 +75,7 @@ func Stage(ctx context.Context, r Request) (next Version, err error) {
 	}
 	defer release()
 	work := filepath.Join(dir, ".new")
-	os.RemoveAll(work) // of one that was killed
+	os.RemoveAll(work) // left by a killed upgrade
 	defer os.RemoveAll(work)
 	if err := os.Mkdir(work, 0o755); err != nil {
 		return next, fmt.Errorf("update: %w; look at the disk (space, read-only mount)", err)
@@ -120,7 +119,7 @@ func Stage(ctx context.Context, r Request) (next Version, err error) {
 		Generation: sig.Certificate.Generation, StagedAt: r.Now}))
 }
 
-// claim has the folder for one upgrade, until release: not while another is under way.
+// claim reserves the folder for one upgrade until release; it fails while another one is in progress.
 func claim(dir string) (s State, release func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return s, nil, fmt.Errorf("update: %w; run as root", err)
@@ -138,8 +137,7 @@ func claim(dir string) (s State, release func(), err error) {
 	return s, release, nil
 }
 
-// Cancel takes back an update: one that waits is forgotten, one that is tried is
-// undone at the judge's next look.
+// Cancel cancels an update: a staged one is dropped, a tried one is undone at the judge's next check.
 func Cancel(state string, now time.Time) (Phase, error) {
 	dir := Dir(state)
 	s, err := Load(dir)
@@ -162,7 +160,7 @@ func Cancel(state string, now time.Time) (Phase, error) {
 	return s.Phase, nil
 }
 
-// cancelName is a file that tells the judge to stop trying.
+// cancelName is a file that makes the judge end the trial.
 const cancelName = "cancel"
 
 func lock(dir string) (release func(), err error) {
@@ -189,14 +187,14 @@ func readSignature(file string) (signed.Signature, error) {
 }
 
 const (
-	// maxBinary bounds what a compressed file may unpack to.
+	// maxBinary bounds the unpacked size of a compressed file, bytes.
 	maxBinary = 1 << 30
-	// spare is what stays free on the disk beside the new version and the snapshot.
+	// spare is what stays free on the disk beside the new version and the snapshot, bytes.
 	spare = 100 << 20
 )
 
-// take copies the release to a new file, unpacked, and hashes what it writes, so
-// that what is checked is what will run.
+// take copies and unpacks the release to a new file, and hashes what it writes, so that exactly the checked content
+// will run.
 func take(r Request, digest io.Writer, to string) (hash string, err error) {
 	f, err := os.Open(r.File)
 	if err != nil {
@@ -242,8 +240,8 @@ func take(r Request, digest io.Writer, to string) (hash string, err error) {
 	return hex.EncodeToString(sum.Sum(nil)), out.Close()
 }
 
-// enough looks for room for the unpacked binary, a copy of the old one and the
-// snapshot of the data, before anything is written.
+// enough checks, before any write, the space for the unpacked binary, a copy of the old one and the snapshot of the
+// data.
 func enough(state string, f *os.File) error {
 	fi, err := f.Stat()
 	if err != nil {
@@ -259,7 +257,7 @@ func enough(state string, f *os.File) error {
 	return room(state, want)
 }
 
-// room looks for so much, and for the snapshot of the data.
+// room checks for that many bytes, and the snapshot of the data.
 func room(state string, want int64) error {
 	if db, err := os.Stat(datastore.Path(state)); err == nil {
 		want += 2 * db.Size()
@@ -274,7 +272,7 @@ func room(state string, want int64) error {
 	return nil
 }
 
-// running says which version runs now.
+// running returns the running version.
 func running(ctx context.Context, r Request) (Version, error) {
 	v, err := inspect(ctx, r.Running)
 	if err != nil {
@@ -286,7 +284,7 @@ func running(ctx context.Context, r Request) (Version, error) {
 	return v, nil
 }
 
-// fits judges the step from one version to another.
+// fits checks the step from one version to another.
 func fits(from, next Version) error {
 	if from.BuildID == next.BuildID {
 		return refused("%s runs already; there is nothing to do", next.Name)
@@ -319,8 +317,7 @@ func dirName(name, hash string) (string, error) {
 	return name + "-" + hash[:12], nil
 }
 
-// keep makes sure that the version that runs is below versions, for the day it is
-// returned to, and says where.
+// keep makes sure that the running version is below versions, for a later return, and returns it with its place.
 func keep(dir string, s State, from Version, path string) (Version, error) {
 	if s.Current != nil && s.Current.BuildID == from.BuildID {
 		return *s.Current, nil
@@ -349,8 +346,7 @@ func keep(dir string, s State, from Version, path string) (Version, error) {
 	return from, place(dir, work, from.Dir)
 }
 
-// place gives a finished folder its name, in the place of one of the same content
-// that an earlier update left.
+// place moves a finished folder to its name, and replaces one of the same content from an earlier update.
 func place(dir, work, name string) error {
 	to := filepath.Join(dir, name)
 	if err := durable.SyncDir(work); err != nil {

@@ -16,8 +16,8 @@ import (
 	"rivulet/image/signed"
 )
 
-// StageImage checks an update bundle and, unless only that was asked for, writes it
-// into the slot that does not run, to be tried when rivulet is started anew.
+// StageImage checks an update bundle and, unless only that was requested, writes it to the slot that does not run, to
+// be tried at the next start of rivulet.
 func StageImage(ctx context.Context, r Request) (next Version, err error) {
 	dir := Dir(r.State)
 	roots, err := signed.Roots()
@@ -70,8 +70,8 @@ func StageImage(ctx context.Context, r Request) (next Version, err error) {
 		Image: &Image{From: here.String(), To: here.Other().String()}})
 }
 
-// remembers refuses where the restart would forget that an update is tried, and the
-// data with it: the initrd says in a file why the data partition could not be used.
+// remembers refuses an update if a restart would lose its state and the data: the initrd has written why the data
+// partition could not be used.
 func remembers(failed string) error {
 	switch why, err := os.ReadFile(failed); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -83,8 +83,7 @@ func remembers(failed string) error {
 	}
 }
 
-// stageImage has the other slot filled, and says so only then: nothing may try it while
-// it is neither what it was nor what it will be.
+// stageImage fills the other slot, and stores the attempt only then: an incomplete slot must not be tried.
 func stageImage(s State, save func(State) error, fill func() error, a Attempt) error {
 	if s.Attempt != nil {
 		s = s.ended("another upgrade was begun", "", a.StagedAt)
@@ -98,8 +97,8 @@ func stageImage(s State, save func(State) error, fill func() error, a Attempt) e
 	return save(s.staged(a))
 }
 
-// checkBundle reads a bundle to its end; the signature counts before anything in it. It
-// says which version it has, and how large its root is.
+// checkBundle reads a bundle to its end; the signature is verified before anything in it is used. It returns its
+// version, and the size of its root.
 func checkBundle(ctx context.Context, f *os.File, show flash.Progress, verify func(*signed.Digest) error) (v Version, root int64, err error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -119,13 +118,13 @@ func checkBundle(ctx context.Context, f *os.File, show flash.Progress, verify fu
 	v = Version{Name: m.Version, Kubernetes: m.Kubernetes}
 	for _, x := range m.Files {
 		if x.Name == layout.RootName {
-			v.BuildID, root = x.SHA256, x.Size // by the hash one image is told from another
+			v.BuildID, root = x.SHA256, x.Size // the hash identifies an image
 		}
 	}
 	return v, root, nil
 }
 
-// fillSlot writes the other slot from a bundle that was found good.
+// fillSlot writes the other slot from a verified bundle.
 func fillSlot(ctx context.Context, f *os.File, here layout.Slot, rootSize int64, show flash.Progress, verify func(*signed.Digest) error) error {
 	root, err := slots.OpenRoot(here.Other())
 	if err != nil {

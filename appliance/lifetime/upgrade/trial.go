@@ -20,24 +20,24 @@ import (
 	"rivulet/image/device/layout"
 )
 
-// TrialEnv tells the version that is tried that it has a judge.
+// TrialEnv is set in the environment of a tried version.
 const TrialEnv = "RIVULET_ON_TRIAL"
 
-// OnTrial reports whether this process is a version that is tried.
+// OnTrial reports whether this process is a tried version.
 func OnTrial() bool { return os.Getenv(TrialEnv) != "" }
 
-// steady is how many looks in a row must be good at the end of the window.
+// steady is how many consecutive checks must succeed at the end of the window.
 const steady = 3
 
-// stopGrace is how long the version that is tried may take to stop.
+// stopGrace is how long the tried version may take to stop.
 const stopGrace = 50 * time.Second
 
-// Try runs the new version as a child until its window ends, it ends, or ctx does.
-// The child dies with us: there is never a version that is tried without a judge.
+// Try runs the new version as a child until its window ends, it ends, or ctx does. The child ends with this process:
+// there is never a tried version without a judge.
 func (d *Device) Try(ctx context.Context, s State) Verdict {
 	a := *s.Attempt
 	if a.Image != nil {
-		// The slot is judged from now on: no timer need end what nobody judges.
+		// From here on this process evaluates the slot, and the timer for a missing judge is not needed.
 		if err := os.Remove(layout.RunTrying); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			d.Log.Warn("the deadline of a slot that nobody judges goes on", "err", err)
 		}
@@ -50,7 +50,7 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 		return Verdict{Kind: Crashed, Reason: err.Error()}
 	}
 	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, unix.SIGHUP) // reload: the child's
+	signal.Notify(hup, unix.SIGHUP) // reload: for the child
 	defer signal.Stop(hup)
 	look := time.NewTicker(a.Every)
 	defer look.Stop()
@@ -86,7 +86,7 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 			continue
 		}
 		if child.Ended() || ctx.Err() != nil {
-			continue // the channels say how
+			continue // the channels have the result
 		}
 		_ = d.stop(child)
 		switch {
@@ -99,14 +99,14 @@ func (d *Device) Try(ctx context.Context, s State) Verdict {
 	}
 }
 
-// crashPause is between two starts of a version that ends by itself.
+// crashPause is the pause before the restart of a version that ended by itself.
 const crashPause = 2 * time.Second
 
 // spawn starts the new version.
 func (d *Device) spawn(a Attempt, n *notifier) (*process.Child, error) {
 	program := d.binary(a.Next)
 	if a.Image != nil {
-		program = "/proc/self/exe" // the slot that is tried runs already, and so does its binary
+		program = "/proc/self/exe" // the tried slot runs already, and so does its binary
 	}
 	cmd := exec.Command(program, d.Args...)
 	cmd.Args[0] = binaryName
@@ -119,8 +119,8 @@ func (d *Device) spawn(a Attempt, n *notifier) (*process.Child, error) {
 	return c, nil
 }
 
-// childEnv is ours, with a socket for notifications that leads through us, and no
-// watchdog: the judge feeds that, and judges a version that hangs by its window.
+// childEnv is this process's environment with the notification socket of the judge and without the watchdog: the judge
+// feeds that, and detects a hanging version by the window.
 func childEnv(env []string, id string, n *notifier) []string {
 	out := []string{TrialEnv + "=" + id}
 	for _, kv := range env {
@@ -158,7 +158,7 @@ func exitCode(err error) int {
 	return 1
 }
 
-// how says how a process ended, in the words of a shell user.
+// how describes how a process ended, in the terms of a shell user.
 func how(err error) string {
 	if err == nil {
 		return "exit code 0"

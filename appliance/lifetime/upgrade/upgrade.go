@@ -1,5 +1,5 @@
-// Package upgrade replaces the binary or the image that a device runs, and takes the old one and
-// the old data back by itself when the new one is not up to it (docs/design/upgrade.md).
+// Package upgrade replaces the binary or the image of a device, and restores the old one with the old data by itself if
+// the new one does not work (docs/design/upgrade.md).
 //
 //	          rivulet upgrade FILE         data saved          healthy for the whole window
 //	Idle ──────────────────────▶ Staged ────────────▶ Trying ───────────────────────────▶ Idle (new)
@@ -7,9 +7,9 @@
 //	 │◀────────────────────────────┘                    ▼
 //	 └──────────── data restored ───────────────── Returning                             Idle (old)
 //
-// It reads the release file, its signature, status and API of the version that is tried; it alone writes
-// <state>/versions (the state is update.json there, not state.db, which goes back with the data) and the installed
-// program. Restart, power cut: each step can be begun again. Failure: status and health codes upgrade-*.
+// It reads the release file, its signature, status and API of the tried version; it alone writes <state>/versions (the
+// state is update.json there, not state.db, which is restored with the data) and the installed program. Restart, power
+// cut: each step can be repeated. Failure: status and health codes upgrade-*.
 package upgrade
 
 import (
@@ -24,7 +24,7 @@ import (
 	"rivulet/appliance/state/durable"
 )
 
-// Phase says how far an update is.
+// Phase is the progress of an update.
 type Phase string
 
 // The phases; see the drawing above.
@@ -36,72 +36,72 @@ const (
 )
 
 const (
-	maxCrashes = 3  // a new version may end by itself so often
-	maxStarts  = 10 // or be begun so often, by power cuts above all
+	maxCrashes = 3  // how often a new version may end by itself
+	maxStarts  = 10 // how often it may be started, by power cuts above all
 )
 
 // Version is a binary below <state>/versions.
 type Version struct {
-	Name       string `json:"name"`       // as `rivulet version` says
+	Name       string `json:"name"`       // in `rivulet version`
 	Dir        string `json:"dir"`        // below versions: <name>-<hash>
-	BuildID    string `json:"buildID"`    // by which a running binary knows itself
-	Kubernetes string `json:"kubernetes"` // version of it
+	BuildID    string `json:"buildID"`    // identifies a running binary
+	Kubernetes string `json:"kubernetes"` // its version
 }
 
-// Outcome is what became of the last update.
+// Outcome is the result of the last update.
 type Outcome struct {
 	Version string    `json:"version"`
 	From    string    `json:"from"`
 	OK      bool      `json:"ok"`
-	Reason  string    `json:"reason,omitempty"` // why it was not taken
+	Reason  string    `json:"reason,omitempty"` // why it was not kept
 	At      time.Time `json:"at"`
-	// Aside is where the data is that was written while it was tried.
+	// Aside has the data that were written during the trial.
 	Aside string `json:"aside,omitempty"`
 }
 
-// State is all that is known of updates. The zero value is a device that never had one.
+// State is the state of updates. The zero value is a device that never had one.
 type State struct {
 	Format int   `json:"format"`
 	Phase  Phase `json:"phase"`
-	// Current is what runs when nothing is tried; nil is the binary that was installed.
+	// Current is what runs without a trial; nil is the installed binary.
 	Current *Version `json:"current,omitempty"`
 	// Previous is the one before, kept on disk.
 	Previous *Version `json:"previous,omitempty"`
-	// Base is the build of the binary that was installed when the first update was
-	// staged: it goes on being started first where its place cannot be written to.
+	// Base is the build of the binary that was installed when the first update was staged: it is still started first if
+	// its place is not writable.
 	Base string `json:"base,omitempty"`
-	// Linked is true once Current is at the installed place.
+	// Linked is true once Current is installed.
 	Linked bool     `json:"linked,omitempty"`
 	Last   *Outcome `json:"last,omitempty"`
-	// Generation is the highest of a signing key that was ever taken.
+	// Generation is the highest generation of a signing key so far.
 	Generation int `json:"generation,omitempty"`
 
-	// Slot is that of the last whole image that was taken; empty is the one that was
-	// flashed. SlotKubernetes is what its data may be of.
+	// Slot is the build of the last accepted image; empty is the flashed one. SlotKubernetes is the version that may
+	// have written its data.
 	Slot           string `json:"slot,omitempty"`
 	SlotKubernetes string `json:"slotKubernetes,omitempty"`
 	// Of an update that is under way.
 	Attempt *Attempt `json:"attempt,omitempty"`
 }
 
-// Attempt is an update under way. A new one begins with nothing of an older one.
+// Attempt is an update in progress. A new one starts without data of an older one.
 type Attempt struct {
 	Next Version `json:"next"`
 	From Version `json:"from"`
-	// Window is how long it must be healthy, looked at each Every.
+	// Window is how long it must be healthy, checked at the interval Every.
 	Window time.Duration `json:"window"`
 	Every  time.Duration `json:"every"`
-	// Peers were connected before, and must be again.
+	// Peers were connected before, and must be connected again.
 	Peers      []string  `json:"peers,omitempty"`
 	Generation int       `json:"generation"`
 	StagedAt   time.Time `json:"stagedAt"`
 
 	Starts   int       `json:"starts"`
 	Crashes  int       `json:"crashes"`
-	Begun    time.Time `json:"begun,omitzero"` // of the last start
+	Begun    time.Time `json:"begun,omitzero"` // time of the last start
 	Snapshot string    `json:"snapshot,omitempty"`
-	Reason   string    `json:"reason,omitempty"` // why it returns
-	// Image is there when a whole image is tried and not a binary: image.go.
+	Reason   string    `json:"reason,omitempty"` // why it is undone
+	// Image is set if a whole image is tried and not a binary: image.go.
 	Image *Image `json:"image,omitempty"`
 }
 
@@ -129,8 +129,7 @@ func (s State) begun(snapshot string) State {
 	return s.change(func(s *State, a *Attempt) { s.Phase, a.Snapshot = Trying, snapshot })
 }
 
-// started is written before the new version is started: if the power fails then,
-// it was a start.
+// started is written before the new version is started, so that a start with a power cut counts.
 func (s State) started(now time.Time) State {
 	return s.change(func(s *State, a *Attempt) {
 		if a.Starts++; a.Starts > maxStarts {
@@ -140,7 +139,7 @@ func (s State) started(now time.Time) State {
 	})
 }
 
-// stopped takes a start back that was ended in order.
+// stopped uncounts a start that was ended in order.
 func (s State) stopped() State {
 	return s.change(func(_ *State, a *Attempt) { a.Starts-- })
 }
@@ -162,12 +161,12 @@ func (s State) committed(now time.Time) State {
 	s.Previous, s.Current = &a.From, &a.Next
 	s.Generation = max(s.Generation, a.Generation)
 	s.Phase, s.Attempt = Idle, nil
-	s.Linked = false // until it is seen to be at the installed place
+	s.Linked = false // until it is seen to be installed
 	s.Last = &Outcome{Version: a.Next.Name, From: a.From.Name, OK: true, At: now}
 	return s
 }
 
-// ended is an update that was not taken; whatever it wrote is undone.
+// ended is an update that was not kept; its writes are undone.
 func (s State) ended(reason, aside string, now time.Time) State {
 	a := s.Attempt
 	s.Phase, s.Attempt = Idle, nil
@@ -175,11 +174,11 @@ func (s State) ended(reason, aside string, now time.Time) State {
 	return s
 }
 
-// replaced reports whether a person has put another binary in place by hand, which
-// then counts: it is none of those that an update has to do with.
+// replaced reports whether an operator has installed another binary by hand, which takes precedence: it is unrelated to
+// updates.
 func (s State) replaced(self string) bool {
 	if s.image() != nil {
-		return false // which slot runs says more, and its binary is of no update
+		return false // the running slot is decisive, and its binary is of no update
 	}
 	if s.Phase == Idle && s.Current == nil {
 		return false
@@ -204,17 +203,17 @@ func (s State) replaced(self string) bool {
 	return true
 }
 
-// reset forgets all but what protects against old releases.
+// reset keeps only the protection against old releases.
 func (s State) reset() State {
 	return State{Format: format, Phase: Idle, Generation: s.Generation, Last: s.Last, Slot: s.Slot, SlotKubernetes: s.SlotKubernetes}
 }
 
-// Dir is the folder of versions below a state folder.
+// Dir is the folder of versions in a state folder.
 func Dir(state string) string { return filepath.Join(state, "versions") }
 
 const stateName = "update.json"
 
-// Load reads the state below versions; a device that has none is idle.
+// Load reads the state in the folder of versions; without one the device is idle.
 func Load(dir string) (State, error) {
 	s := State{Format: format, Phase: Idle}
 	raw, err := os.ReadFile(filepath.Join(dir, stateName))

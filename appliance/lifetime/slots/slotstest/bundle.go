@@ -12,14 +12,13 @@ import (
 	"rivulet/image/device/layout"
 )
 
-// T is of testing and of rapid.
+// T is the common part of testing and rapid.
 type T interface {
 	Helper()
 	Fatal(args ...any)
 }
 
-// Bundle is one of a version, whose files say so; on a PC it has an entry for
-// systemd-boot.
+// Bundle is a bundle of a version, which its files contain; on a PC it has an entry for systemd-boot.
 func Bundle(t T, version string, pc bool) []byte {
 	t.Helper()
 	files := [][2]string{{"boot/linux", "kernel " + version}, {"boot/initrd", "initrd " + version}, {"boot/cmdline.txt", "rivulet.slot=@SLOT@\n"}}
