@@ -1,7 +1,6 @@
-// Package console draws what a device shows on its screen or its serial line: the same
-// glance as the status page, in text, within 80 columns and 25 rows, beside it a QR code
-// with which another device becomes its peer. It reads and writes nothing itself:
-// `rivulet console` asks the supervisor and prints.
+// Package console draws what a device shows on its screen or serial line: the summary of the status page as text,
+// within 80 columns and 25 rows, and a QR code with which another device becomes its peer. It reads and writes nothing
+// itself: `rivulet console` sends requests to the supervisor and prints.
 package console
 
 import (
@@ -14,22 +13,22 @@ import (
 // Size is a terminal's.
 type Size struct{ Columns, Rows int }
 
-// Least is what every screen and serial terminal has.
+// Least is the size of every screen and serial terminal.
 var Least = Size{80, 25}
 
-// Invite is what lets another device be a peer.
+// Invite is an invite for another device.
 type Invite struct {
 	Code  string
-	Until string   // the time of day at which it ends
-	QR    []string // drawn, a string for each row; each is QRWidth wide on the screen
+	Until string   // end of its validity, time of day
+	QR    []string // one string per row; each is Width wide on the screen
 	Width int      // columns of the QR code
 }
 
-// leastText is what the text keeps of a row, whatever is beside it.
+// leastText is the least width of the text, whatever is beside it.
 const leastText = 36
 
-// Draw is the picture as rows, none wider than the terminal and no more than it has.
-// note replaces the glance where the device cannot say anything.
+// Draw returns the picture as rows, within the size of the terminal. note replaces the summary if the device cannot
+// answer.
 func Draw(v *summary.View, note string, i *Invite, size Size) []string {
 	size.Columns, size.Rows = max(size.Columns, 40), max(size.Rows, 10)
 	foot := footer(i, size)
@@ -92,7 +91,7 @@ func text(v *summary.View, note string, width, room int) []string {
 	return head(out, room)
 }
 
-// mark says how a step is, in letters that every terminal has.
+// mark shows a step's state in ASCII.
 var mark = map[summary.State]string{summary.Done: "ok", summary.Working: "..", summary.Failed: "!!", summary.Waiting: "  "}
 
 func footer(i *Invite, size Size) []string {
@@ -115,8 +114,7 @@ func clip(s string, width int) string {
 	return s
 }
 
-// wrap breaks a text at spaces, or anywhere if a word is longer than a row; rows but
-// the first begin with indent.
+// wrap breaks a text at spaces, or anywhere if a word is longer than a row; rows after the first begin with indent.
 func wrap(s string, width int, indent string) (out []string) {
 	lead := s[:len(s)-len(strings.TrimLeft(s, " "))]
 	row, begun := lead, false
@@ -149,7 +147,7 @@ func wrap(s string, width int, indent string) (out []string) {
 	return out
 }
 
-// fields are words; runs of spaces that make columns stay with the word before.
+// fields are words; runs of spaces that form columns stay with the word before.
 func fields(s string) (out []string) {
 	for len(s) > 0 {
 		end := strings.IndexByte(s, ' ')

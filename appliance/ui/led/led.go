@@ -1,11 +1,11 @@
-// Package led shows with a device's one lamp how it is, for shelves without a screen:
+// Package led shows the state of a device by its lamp, for devices without a screen:
 //
-//	dark, a short flash every two seconds   all is well
-//	on and off, a second each               it is starting
-//	quick blinking                          something is wrong: the status page says what
+//	dark, a short flash every 2 s           all is well
+//	on and off, 1 s each                    it is starting
+//	quick blinking                          there is an error: see the status page
 //
-// It alone writes the lamp's files in /sys/class/leds, and gives the lamp back when it ends. It blinks by itself and
-// not by the kernel's triggers: a lamp that stands still means a device that hangs. Failure: one line in the log.
+// It alone writes the lamp's files in /sys/class/leds, and restores them at the end. It does not use the kernel's
+// triggers: a lamp that does not change means a device that hangs. Failure: one line in the log.
 package led
 
 import (
@@ -21,24 +21,22 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// Dir is where the kernel shows lamps.
+// Dir is the kernel's folder of lamps.
 const Dir = "/sys/class/leds"
 
-// names are those of the lamp that is for the system: in Debian's trees for the
-// Raspberry Pi, and in its makers'.
+// names are those of the system lamp: in Debian's device trees for the Raspberry Pi, and in the vendor's.
 var names = []string{"ACT", "led-act", "led0"}
 
 // State is what the lamp shows.
 type State int
 
-// The states.
 const (
 	Starting State = iota
 	Well
 	Wrong
 )
 
-// rhythm is for how long the lamp is lit and dark, again and again.
+// rhythm is how long the lamp is lit and dark in each cycle.
 func (s State) rhythm() (lit, dark time.Duration) {
 	switch s {
 	case Well:
@@ -50,16 +48,15 @@ func (s State) rhythm() (lit, dark time.Duration) {
 	}
 }
 
-// checkEvery is how often the caller is asked what there is to say. There may be no lamp
-// yet: its driver comes when udev brings it.
+// checkEvery is the interval of checks of the state. The lamp may appear later, when udev loads its driver.
 const checkEvery = 4 * time.Second
 
-// Run shows what state says until ctx ends.
+// Run shows the state until ctx ends.
 func Run(ctx context.Context, dir string, state func() State, log *slog.Logger) {
 	for {
 		if l := find(dir); l != nil {
 			err := l.run(ctx, state)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) { // the lamp has gone: perhaps it comes again
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // the lamp is gone: it may return
 				log.Warn("the lamp cannot be used; the status page says the same", "lamp", l.dir, "err", err)
 				return
 			}
@@ -84,7 +81,7 @@ func find(dir string) *lamp {
 
 func (l *lamp) file(name string) string { return filepath.Join(l.dir, name) }
 
-// write writes to a file that is there: the kernel's, so none is made.
+// write writes to an existing file of the kernel.
 func (l *lamp) write(name, text string) error {
 	f, err := os.OpenFile(l.file(name), os.O_WRONLY, 0)
 	if err != nil {
@@ -95,7 +92,7 @@ func (l *lamp) write(name, text string) error {
 	return err
 }
 
-// chosen is the trigger of a list, the one in brackets.
+// chosen matches the active trigger of a list, the one in brackets.
 var chosen = regexp.MustCompile(`\[([^]]+)\]`)
 
 func (l *lamp) run(ctx context.Context, state func() State) error {

@@ -2,8 +2,7 @@ package led
 
 import "rivulet/appliance/health"
 
-// Of is what a lamp can show of a device: an error goes first, a start that takes its
-// time is none.
+// Of is the lamp's state: an error takes precedence, and a slow start is no error.
 func Of(problems []health.Problem, ready bool) State {
 	for _, p := range problems {
 		if p.Severity == health.Error {

@@ -19,39 +19,39 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// Device is what a device's page is made of. All fields must be set.
+// Device is the input of a page. All fields must be set.
 type Device struct {
 	View func() summary.View
 	LANs *netmon.Monitor
-	// Own are the networks that no visitor comes from: pods, Services, nodes.
+	// Own are the networks without visitors: pods, Services, nodes.
 	Own    []netip.Prefix
-	MDNS   *mdns.Source // answers for the device's name
-	Image  bool         // this is a device of the image, where the page is on by itself
-	Report func(error)  // is told what keeps the page from its port; nil is nothing
+	MDNS   *mdns.Source // announces the device's name
+	Image  bool         // a device of the image, where the page is on by default
+	Report func(error)  // called when the page cannot listen; nil is success
 	Log    *slog.Logger
 }
 
-// Page is the status page of a device, and the name under which the LAN finds it.
+// Page is the status page of a device, and its name on the LAN.
 type Page struct {
 	Device
 	server *Server
 
 	mu      sync.Mutex
 	on      bool
-	names   []string // the device may have on the LAN, the best first
-	name    string   // it has; empty while that is not known
+	names   []string // allowed names on the LAN, the best first
+	name    string   // present name; empty while unknown
 	changed chan struct{}
 }
 
-// NewPage returns a page that is off until it is configured.
+// NewPage returns a page that is off until Configure.
 func NewPage(d Device) *Page {
 	p := &Page{Device: d, changed: make(chan struct{}, 1)}
 	p.server = New(Config{View: d.View, Admit: p.admit, Names: p.called, Report: d.Report, Log: d.Log})
 	return p
 }
 
-// Configure takes the setting, of which nil is what the machine is, and the names that
-// the device may have on the LAN, the best first.
+// Configure takes the setting, whose nil is the default of the machine, and the allowed names on the LAN, the best
+// first.
 func (p *Page) Configure(set *bool, names []string) {
 	on := p.Image
 	if set != nil {
@@ -68,8 +68,8 @@ func (p *Page) Configure(set *bool, names []string) {
 	changes.Poke(p.changed)
 }
 
-// admit lets in this device itself and what is on a link of its LANs: no pod, no
-// peer through the tunnel, nobody through a router.
+// admit accepts this device itself and hosts on a link of its LANs: no pod, no peer through the tunnel, no host behind
+// a router.
 func (p *Page) admit(from netip.Addr) bool {
 	from = from.Unmap()
 	for _, own := range p.Own {
@@ -81,7 +81,7 @@ func (p *Page) admit(from netip.Addr) bool {
 	return from.IsLoopback() || lans.Own(from) || lans.OnLink(from)
 }
 
-// called are the names by which the page may be asked for.
+// called are the names by which the page may be requested.
 func (p *Page) called() []string {
 	out := []string{}
 	if h, err := os.Hostname(); err == nil {
@@ -92,8 +92,7 @@ func (p *Page) called() []string {
 	return append(out, p.names...)
 }
 
-// URL is where a browser on the LAN finds the page; by address as long as no
-// name is known; empty without either.
+// URL is the page's address for a browser on the LAN; by IP address while no name is known; empty without either.
 func (p *Page) URL() string {
 	p.mu.Lock()
 	host := p.name
@@ -109,11 +108,11 @@ func (p *Page) URL() string {
 	return ""
 }
 
-// Lend leaves port 80 to another part of the device, or takes it back.
+// Lend gives port 80 to another component of the device, or takes it back.
 func (p *Page) Lend(lent bool) { p.server.Lend(lent) }
 
-// Offer answers a request that came to a port that the page has lent, if it is for the
-// page and from somebody who may see it; otherwise it returns false and writes nothing.
+// Offer answers a request to a lent port if it is for the page and from an admitted host; otherwise it returns false
+// and writes nothing.
 func (p *Page) Offer(w http.ResponseWriter, r *http.Request) bool {
 	p.mu.Lock()
 	on := p.on
@@ -136,13 +135,13 @@ func (p *Page) Addresses() (out []netip.Addr) {
 	return out
 }
 
-// Yields reports whether the page leaves a port to a Service: kube-proxy draws its
-// traffic away, and the page is on its other port.
+// Yields reports whether the page leaves a port to a Service: kube-proxy redirects its traffic, and the page is on its
+// other port.
 func (p *Page) Yields(port loadbalancer.Port) bool {
 	return port.Protocol == corev1.ProtocolTCP && port.Number == WebPort && p.server.Holds(WebPort)
 }
 
-// Run serves the page, and the device's name on the LAN while there is one.
+// Run serves the page, and announces the device's name on the LAN while the page is on.
 func (p *Page) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -151,7 +150,7 @@ func (p *Page) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	return nil
 }
 
-// keepName answers for the name while the page is on, and for another when it changes.
+// keepName announces the name while the page is on, and follows changes of it.
 func (p *Page) keepName(ctx context.Context, lan *mdns.Source) {
 	for ctx.Err() == nil {
 		p.mu.Lock()
@@ -162,7 +161,7 @@ func (p *Page) keepName(ctx context.Context, lan *mdns.Source) {
 		go func() {
 			defer close(done)
 			if on {
-				lan.Host(round, names, p.named) //nolint:errcheck // it tries until it is told to end
+				lan.Host(round, names, p.named) //nolint:errcheck // retries until it is ended
 			}
 		}()
 		select {

@@ -18,8 +18,8 @@ var style string
 
 var page = template.Must(template.New("page").Parse(source))
 
-// policy lets a browser load nothing at all but the page, and apply our style alone:
-// what a stranger calls its cluster could not run, were it not escaped.
+// policy allows a browser only the page itself and its style: a script in a foreign cluster's name could not run even
+// without the escaping.
 var policy = func() string {
 	sum := sha256.Sum256([]byte(style))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
@@ -31,6 +31,6 @@ func Render(v summary.View) ([]byte, error) {
 	err := page.Execute(&out, struct {
 		summary.View
 		Style template.CSS
-	}{v, template.CSS(style)}) //nolint:gosec // it is our own
+	}{v, template.CSS(style)}) //nolint:gosec // it is embedded
 	return out.Bytes(), err
 }

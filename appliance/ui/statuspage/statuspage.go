@@ -1,7 +1,7 @@
-// Package statuspage is a read-only page for a phone on the LAN (docs/design/status-page.md): plain HTML, up before
-// Kubernetes, with no route but GET / and nothing secret on it. It reads what it is given to show and writes nothing.
-// It listens on port 80 where no other program does, and on Port; this device and machines on a link of its LANs are
-// let in. Restart: there again. Failure: a port that is taken is reported with a cure and tried again.
+// Package statuspage is a read-only page for a phone on the LAN (docs/design/status-page.md): plain HTML, available
+// before Kubernetes, with no route but GET / and without secrets. It reads the given view and writes nothing. It
+// listens on port 80 if that is free, and on Port; this device and hosts on a link of its LANs are admitted. Restart:
+// it serves again. Failure: a port in use is reported with a cure and retried.
 package statuspage
 
 import (
@@ -25,31 +25,31 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// The ports: where a browser looks, and where the page is whoever has that one.
+// The ports: the default of browsers, and one that is free in any case.
 const (
 	WebPort = 80
 	Port    = 7480
 )
 
-// What visitors may cost: a page is made once in pageLife however many ask.
+// Bounds for visitors: a page is rendered once in pageLife for all of them.
 const (
 	maxVisitors = 16
 	pageLife    = 2 * time.Second
-	again       = 5 * time.Second // until a port that somebody has is tried again
+	again       = 5 * time.Second // pause before the next attempt to listen on a port in use
 )
 
 // Config of a Server. All fields must be set but Ports.
 type Config struct {
 	View func() summary.View
-	// Admit reports whether a machine may see the page.
+	// Admit reports whether a host may see the page.
 	Admit func(netip.Addr) bool
-	// Names are what the device is called on the LAN, without .local. A page asked for
-	// by another name is refused: some web site has given its own name our address.
+	// Names are the device's names on the LAN, without .local. A request for another name is refused: a web site may
+	// point its name to this address (DNS rebinding).
 	Names func() []string
-	// Report is told what keeps the page from where it is looked for; nil is nothing.
+	// Report is called when the page cannot listen; nil is success.
 	Report func(error)
 	Log    *slog.Logger
-	// Ports are WebPort and Port where it is nil; tests have others.
+	// Ports are WebPort and Port if it is nil; tests have others.
 	Ports []int
 }
 
@@ -60,10 +60,10 @@ type Server struct {
 
 	mu   sync.Mutex
 	on   bool
-	lent bool           // WebPort is another part's of this device
-	has  map[int]func() // closes what listens on a port
+	lent bool           // another component of this device has WebPort
+	has  map[int]func() // closes the listener of a port
 
-	making sync.Mutex // held while the page is made, which asks for URL
+	making sync.Mutex // held while the page is rendered, which calls URL
 	made   time.Time
 	page   []byte
 }
@@ -84,8 +84,7 @@ func (s *Server) Switch(on bool) {
 	changes.Poke(s.poke)
 }
 
-// Lend leaves WebPort to another part of this device, which offers requests to the page, or
-// takes it back.
+// Lend gives WebPort to another component of this device, which passes requests on, or takes it back.
 func (s *Server) Lend(lent bool) {
 	s.mu.Lock()
 	s.lent = lent
@@ -100,7 +99,7 @@ func (s *Server) Holds(port int) bool {
 	return s.has[port] != nil
 }
 
-// URL is the page's address under a host, empty if it is nowhere.
+// URL is the page's address with a host, empty if it does not listen.
 func (s *Server) URL(host string) string {
 	for _, p := range s.cfg.Ports {
 		if !s.Holds(p) {
@@ -114,7 +113,7 @@ func (s *Server) URL(host string) string {
 	return ""
 }
 
-// Run serves until ctx ends. ready is called once it has tried.
+// Run serves until ctx ends. It calls ready after the first attempt to listen.
 func (s *Server) Run(ctx context.Context, ready func()) {
 	defer func() { _ = s.keep(ctx, false) }()
 	for {
@@ -137,7 +136,7 @@ func (s *Server) Run(ctx context.Context, ready func()) {
 	}
 }
 
-// keep makes the listeners those that are wanted, as far as others let it.
+// keep opens and closes listeners as needed, as far as ports are free.
 func (s *Server) keep(ctx context.Context, on bool) error {
 	var web error
 	s.mu.Lock()
@@ -180,7 +179,7 @@ func (s *Server) drop(port int) {
 	s.mu.Unlock()
 	end()
 	s.mu.Lock()
-	delete(s.has, port) // it is free now, and not before
+	delete(s.has, port) // the port is free only now
 	s.mu.Unlock()
 }
 
@@ -195,17 +194,17 @@ func (s *Server) listen(ctx context.Context, port int) error {
 	}
 	s.mu.Lock()
 	s.has[port] = func() {
-		l.Close() // Close of a server that has not begun to serve does not
+		l.Close() // Close of a server without Serve does not close it
 		srv.Close()
 	}
 	s.mu.Unlock()
 	s.cfg.Log.Info("status page", "port", port)
-	// Who is not admitted does not count as a visitor.
-	go srv.Serve(netutil.LimitListener(door{l, s.cfg.Admit}, maxVisitors)) //nolint:errcheck // it ends when it is closed
+	// Hosts that are not admitted do not count as visitors.
+	go srv.Serve(netutil.LimitListener(door{l, s.cfg.Admit}, maxVisitors)) //nolint:errcheck // ends when it is closed
 	return nil
 }
 
-// door hangs up on those who are not admitted.
+// door closes connections of hosts that are not admitted.
 type door struct {
 	net.Listener
 	admit func(netip.Addr) bool
@@ -253,7 +252,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(body) //nolint:errcheck // the visitor has gone
 }
 
-// current is the page, made anew if it is old.
+// current is the page, rendered again if it is old.
 func (s *Server) current() ([]byte, error) {
 	s.making.Lock()
 	defer s.making.Unlock()
@@ -267,7 +266,7 @@ func (s *Server) current() ([]byte, error) {
 	return body, err
 }
 
-// called reports whether the device goes by that name, or it is an address.
+// called reports whether host is a name of the device, or an address.
 func (s *Server) called(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

@@ -1,8 +1,6 @@
-// Package summary is what a person sees of a device at one glance: six steps from the
-// clock to the peers, addresses, problems with their cures. The status page and the
-// console show it, so that both say the same. It is made of a status alone, reads and
-// writes nothing, and holds nothing that somebody on the LAN must not know: no key, no
-// invite, no address beyond the device's own.
+// Package summary is the overview of a device: six steps from the clock to the peers, addresses, problems with their
+// cures. The status page and the console show it, so that both agree. It is derived from a status alone, reads and
+// writes nothing, and has no secret for hosts on the LAN: no key, no invite, no address beyond the device's own.
 package summary
 
 import (
@@ -22,14 +20,13 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// State is how far a step is.
+// State is the state of a step.
 type State string
 
-// The states of a step.
 const (
 	Done    State = "done"
 	Working State = "working"
-	Failed  State = "failed" // and is tried again by itself
+	Failed  State = "failed" // retried by itself
 	Waiting State = "waiting"
 )
 
@@ -38,18 +35,18 @@ type Step struct {
 	Name  string
 	State State
 	Text  string
-	// Cure is what to do about a failed one, if its error says so; Details is the error.
+	// Cure is the cure in the error of a failed one, if it has one; Details is the error.
 	Cure, Details string
 }
 
 // Peer is another cluster.
 type Peer struct{ Name, State string }
 
-// Problem is what is wrong, and what to do.
+// Problem is a problem and its cure.
 type Problem struct {
 	Severity          health.Severity
 	Title, Text, Cure string
-	// Details is what a program said, in place of Text; for who looks for it.
+	// Details is the error of a program, in place of Text.
 	Details string
 }
 
@@ -57,24 +54,24 @@ type Problem struct {
 type View struct {
 	Name, ID, Version string
 	Ready             bool
-	// Summary says in a sentence how the device is.
+	// Summary is the state of the device in one sentence.
 	Summary string
-	// URL is where the status page is, empty if it is off.
+	// URL is the address of the status page, empty if it is off.
 	URL       string
 	Addresses []string
 	Steps     []Step
 	Problems  []Problem
 	Peers     []Peer
-	// More problems and peers there are than are shown.
+	// MoreProblems and MorePeers count those that are not shown.
 	MoreProblems, MorePeers int
 	Pods                    string
 	Now                     time.Time
 	Up                      time.Duration
 
-	failures []string // the components that have failed
+	failures []string // failed components
 }
 
-// Whatever there is, a screen stays small.
+// Bounds, because a screen is small.
 const (
 	mostProblems = 20
 	mostPeers    = 40
@@ -101,7 +98,7 @@ func Of(st api.Status, now time.Time) View {
 	}
 	for _, p := range st.Peers {
 		if p.State == peer.Denied {
-			continue // somebody has said that it is none
+			continue // operator decision: no peer
 		}
 		if len(v.Peers) == mostPeers {
 			v.MorePeers++
@@ -133,11 +130,11 @@ func (v *View) problems(list []health.Problem) {
 	}
 }
 
-// raw is what errors of programs look like: they have in them what the kernel or Go's
-// libraries say. Everything else is written for the owner, whatever part it begins with.
+// raw matches errors of programs: they contain texts of the kernel or of Go's libraries. All other texts are written
+// for the owner.
 var raw = regexp.MustCompile(`\b(dial|read|write|listen) (tcp|udp|unix)|: (` + errnos() + `|i/o timeout|EOF|unexpected EOF)\b|\b(x509|tls|json|yaml|http2): |context (deadline exceeded|canceled)|exit status [0-9]|signal: |rpc error`)
 
-// errnos are the kernel's words, as alternatives of a regular expression.
+// errnos are the kernel's error texts, as alternatives of a regular expression.
 func errnos() string {
 	var all []string
 	for e := syscall.Errno(1); e <= syscall.ERFKILL; e++ {
@@ -168,13 +165,13 @@ func (v *View) summary(waiting string) string {
 	return "ready"
 }
 
-// failed reports whether what is waited for has failed: then waiting ends in the error.
+// failed reports whether the awaited component has failed: then the text ends in its error.
 func (v *View) failed(waiting string) bool {
 	name, _, _ := strings.Cut(waiting, ": ")
 	return slices.Contains(v.failures, name)
 }
 
-// step is a component as it stands; done is what to say when it is Ready.
+// step shows the state of a component; done is the text when it is Ready.
 func step(name string, s lifecycle.Status, done string) Step {
 	switch s.State {
 	case lifecycle.Ready:
@@ -183,7 +180,7 @@ func step(name string, s lifecycle.Status, done string) Step {
 		return Step{Name: name, State: Working, Text: cmp.Or(cut(waitsFor(s.Detail)), "starts")}
 	case lifecycle.Failed:
 		out := Step{Name: name, State: Failed, Text: "failed; it is tried again by itself", Details: cut(redact.New(nil).Text(s.Detail))}
-		if _, cure, ok := strings.Cut(again.ReplaceAllString(out.Details, ""), "; "); ok { // as errors are written here
+		if _, cure, ok := strings.Cut(again.ReplaceAllString(out.Details, ""), "; "); ok { // errors end in a cure
 			out.Cure = cure
 		}
 		return out
@@ -191,10 +188,10 @@ func step(name string, s lifecycle.Status, done string) Step {
 	return Step{Name: name, State: Waiting, Text: cmp.Or(cut(waitsFor(s.Detail)), "comes later")}
 }
 
-// again is what package lifecycle adds to an error.
+// again matches what package lifecycle adds to an error.
 var again = regexp.MustCompile(` \(again in [^)]*\)$`)
 
-// waitsFor makes "for the API server" a sentence.
+// waitsFor completes "for the API server" to a sentence.
 func waitsFor(detail string) string {
 	if strings.HasPrefix(detail, "for ") {
 		return "waits " + detail
@@ -248,7 +245,7 @@ func peers(st api.Status, fabric lifecycle.Status) Step {
 	return out
 }
 
-// addresses puts what a person can type first: IPv4, then IPv6, link-local last.
+// addresses sorts by ease of typing: IPv4, then IPv6, link-local last.
 func addresses(prefixes []netip.Addr) []string {
 	var four, six, link []string
 	for _, a := range prefixes {
@@ -268,7 +265,7 @@ func addresses(prefixes []netip.Addr) []string {
 	return out[:min(len(out), 8)]
 }
 
-// cut bounds a text and makes it one line of what can be printed.
+// cut bounds a text and reduces it to one printable line.
 func cut(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
