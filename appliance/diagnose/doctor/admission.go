@@ -18,14 +18,14 @@ import (
 
 var admission = Probe{Kind: health.Admission, Title: "webhooks and APIs of other programs", Every: soon, Run: probeAdmission}
 
-// calls are the kinds of objects that have the API server call other programs, with their paths.
+// calls are the kinds of objects for which the API server calls other programs, with their paths.
 var calls = [][2]string{
 	{"validatingwebhookconfiguration", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"},
 	{"mutatingwebhookconfiguration", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"},
 	{"apiservice", "/apis/apiregistration.k8s.io/v1/apiservices"},
 }
 
-// caller is what matters here of an object of these kinds.
+// caller is the needed part of an object of these kinds.
 type caller struct {
 	Metadata metav1.ObjectMeta
 	Webhooks []struct {
@@ -41,7 +41,7 @@ type called struct {
 	Port            int32
 }
 
-// probeAdmission finds webhooks that have everything refused that they are about, and APIs that nobody serves.
+// probeAdmission finds webhooks whose failure refuses requests, and APIs without a server.
 func probeAdmission(ctx context.Context, e *Env) Result {
 	client, err := e.API()
 	if err != nil {
@@ -88,7 +88,7 @@ func probeAdmission(ctx context.Context, e *Env) Result {
 	return Passf("all are served")
 }
 
-// unserved says why the API server reaches nobody at a Service; empty where it may.
+// unserved returns why the API server cannot reach a Service; empty if it may.
 func (e *Env) unserved(ctx context.Context, client kubernetes.Interface, at *called) string {
 	if at == nil {
 		return ""

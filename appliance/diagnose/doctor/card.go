@@ -15,9 +15,8 @@ var (
 	swap     = Probe{Kind: health.Swap, Title: "swap", Every: rarely, Run: probeSwap}
 )
 
-// probeCardLife reads what eMMC (JEDEC, from version 5.0) and few SD cards tell:
-// life_time in tenths for two kinds of cells, 0x0B being past the end, and
-// pre_eol_info: 2 when 80 %, 3 when 90 % of the spare blocks are used up.
+// probeCardLife reads the wear of eMMC (JEDEC, from version 5.0) and a few SD cards: life_time in tenths for two kinds
+// of cells, 0x0B being past the end, and pre_eol_info: 2 when 80 %, 3 when 90 % of the spare blocks are used up.
 func probeCardLife(_ context.Context, e *Env) Result {
 	cards := e.glob("/sys/block/mmcblk*/device")
 	if len(cards) == 0 {
@@ -55,7 +54,7 @@ func probeCardLife(_ context.Context, e *Env) Result {
 	return Skipf("%s does not tell, as most SD cards", strings.Join(silent, ", "))
 }
 
-// probeSwap minds swap on flash that wears out; swap in memory (zram) is welcome.
+// probeSwap warns of swap on flash, which wears out; swap in memory (zram) is good.
 func probeSwap(_ context.Context, e *Env) Result {
 	lines := strings.Split(e.read("/proc/swaps"), "\n")
 	if len(lines) < 2 {

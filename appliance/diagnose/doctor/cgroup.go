@@ -14,8 +14,8 @@ var (
 	cgroupControllers = Probe{Kind: health.CgroupControllers, Title: "other cgroup controllers", Every: rarely, Run: probeCgroupControllers}
 )
 
-// cgroups is what is mounted, whatever the kernel's command line asked for: on
-// small boards firmware and kernel have a say that no file shows.
+// cgroups is what is mounted, which may differ from the kernel's command line: on small boards firmware and kernel
+// change it without a trace in a file.
 type cgroups struct {
 	v1, v2      bool
 	controllers []string          // usable ones
@@ -70,7 +70,7 @@ func probeCgroupVersion(_ context.Context, e *Env) Result {
 	return Failf("mount them (systemd does so at boot)", "no cgroups are mounted at /sys/fs/cgroup")
 }
 
-// needed says what a missing controller means.
+// needed has the effect of a missing controller.
 var neededControllers = []struct{ name, v1, without string }{
 	{"cpu", "cpu", "containers get no share of the CPU"},
 	{"cpuset", "cpuset", "the kubelet does not start"},

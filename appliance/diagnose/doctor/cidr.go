@@ -12,7 +12,7 @@ import (
 
 var cidr = Probe{Kind: health.CIDR, Title: "addresses of the cluster", Every: always, Run: probeCIDR}
 
-// ourLinks begin the names of interfaces whose routes are the cluster's own.
+// ourLinks are the prefixes of interfaces whose routes are the cluster's own.
 var ourLinks = []string{"lo", "riv", "cni", "veth", "kube-"}
 
 func probeCIDR(ctx context.Context, e *Env) Result {
@@ -51,8 +51,7 @@ func probeCIDR(ctx context.Context, e *Env) Result {
 	return Passf("%s, %s and %s are used by nobody else here", fixed.PodCIDR, fixed.ServiceCIDR, fixed.NodeRange)
 }
 
-// tailscaleDrops looks for its rule against strangers in its range, which holds
-// for lo as well.
+// tailscaleDrops looks for Tailscale's rule that drops other sources in its range, which also applies to lo.
 func tailscaleDrops(ctx context.Context, e *Env) bool {
 	all, err := e.Links()
 	if err != nil || !slices.ContainsFunc(all, func(l Link) bool { return strings.HasPrefix(l.Name, "tailscale") && l.Up }) {

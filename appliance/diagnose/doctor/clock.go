@@ -11,7 +11,7 @@ import (
 
 var clock = Probe{Kind: health.Clock, Title: "clock", Run: probeClock}
 
-// timeError is what adjtimex answers while the clock is not synchronized.
+// timeError is adjtimex's result while the clock is not synchronized.
 const timeError = 5
 
 func probeClock(ctx context.Context, e *Env) Result {
@@ -39,14 +39,14 @@ func probeClock(ctx context.Context, e *Env) Result {
 	return Passf("synchronized")
 }
 
-// clockFloor is a moment that is certainly past: files of ours were written then.
+// clockFloor is a time that is certainly past: that of a file written by Rivulet.
 func (e *Env) clockFloor() (floor time.Time, of string) {
 	for _, f := range []string{e.State + "/state.db", "/usr/local/bin/rivulet", "/etc/machine-id"} {
 		if at, ok := e.changed(f); ok && at.After(floor) {
 			floor, of = at, f
 		}
 	}
-	// Older than this very source: nothing to compare with, and wrong all the same.
+	// Older than this source: nothing to compare with, but wrong in any case.
 	if oldest := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC); floor.Before(oldest) {
 		return oldest, "this program"
 	}

@@ -11,16 +11,14 @@ import (
 	"rivulet/appliance/state/durable"
 )
 
-// cmdlineFiles are where a Raspberry Pi's firmware finds the kernel's command
-// line; the newer place first.
+// cmdlineFiles are where a Raspberry Pi's firmware reads the kernel's command line; the newer place first.
 var cmdlineFiles = []string{"/boot/firmware/cmdline.txt", "/boot/cmdline.txt"}
 
-// memoryWords switch the controller on, past what the firmware says before them.
+// memoryWords enable the controller, and override the firmware's words before them.
 var memoryWords = []string{"cgroup_enable=memory", "cgroup_memory=1"}
 
-// noMemoryCgroup says why the controller is not there, and what helps. The file
-// alone proves nothing: some firmware adds cgroup_disable=memory by itself, some
-// kernels ignore the word that takes it back, and a second line is never read.
+// noMemoryCgroup returns why the controller is missing, with the cure. The file alone is no proof: some firmware adds
+// cgroup_disable=memory, some kernels ignore the word that reverts it, and a second line is never read.
 func noMemoryCgroup(e *Env) Result {
 	const gone = "containers' memory cannot be limited: the controller is not there"
 	booted := strings.Fields(e.read("/proc/cmdline"))
@@ -58,8 +56,8 @@ func noMemoryCgroup(e *Env) Result {
 	return r
 }
 
-// withMemory returns a command line as one line, with the words and without what
-// is against them. Everything else stays as and where it is.
+// withMemory returns a command line as one line, with the words and without those that contradict them. Everything else
+// stays in its place.
 func withMemory(text string) string {
 	words := slices.DeleteFunc(strings.Fields(text), func(w string) bool { return w == "cgroup_disable=memory" || w == "cgroup_memory=0" })
 	for _, w := range memoryWords {
@@ -70,11 +68,11 @@ func withMemory(text string) string {
 	return strings.Join(words, " ")
 }
 
-// kept names the copy of a file that is changed.
+// kept is the name of the copy of a changed file.
 func kept(file string) string { return file + ".before-rivulet" }
 
-// rewrite changes a file in one step: a machine that loses power in between boots
-// with the old or with the new one. The first original is kept for good.
+// rewrite changes a file in one step: after a power cut the machine boots with the old or the new one. The first
+// original is kept for ever.
 func rewrite(path string, change func(string) string) error {
 	old, err := os.ReadFile(path)
 	if err != nil {

@@ -10,22 +10,22 @@ import (
 
 var kernelCrash = Probe{Kind: health.KernelCrash, Title: "crashes of the kernel", Every: rarely, Run: probeKernelCrash}
 
-// crashMind is how long a crash of the kernel is spoken of.
+// crashMind is how long a crash of the kernel is reported.
 const crashMind = 7 * 24 * time.Hour
 
-// crashWords begin the line of the kernel's last words that says why: a panic's, else an oops's.
+// crashWords match the line with the reason in the kernel's last output: of a panic, else of an oops.
 var crashWords = []*regexp.Regexp{
 	regexp.MustCompile(`Kernel panic - not syncing: [^\n]*`),
 	regexp.MustCompile(`(?:BUG: |Oops: |Oops - |Unable to handle |general protection fault)[^\n]*`),
 }
 
-// CrashFolder is where systemd-pstore(8) keeps, at the start after a crash, what the kernel had said.
+// CrashFolder is where systemd-pstore(8) stores the kernel's last output, at the start after a crash.
 const CrashFolder = "/var/lib/systemd/pstore"
 
-// CrashRecords are the patterns of its files of text, which lie in it or in a folder of the crash.
+// CrashRecords are the patterns of its text files, directly in it or in a folder per crash.
 var CrashRecords = []string{"dmesg*", "*/dmesg*", "*/*/dmesg*"}
 
-// probeKernelCrash tells of the newest crash of the last days.
+// probeKernelCrash reports the newest crash of the last days.
 func probeKernelCrash(_ context.Context, e *Env) Result {
 	if !e.exists("/sys/fs/pstore") {
 		return Skipf("this kernel keeps nothing of a crash")

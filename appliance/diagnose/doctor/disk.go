@@ -15,9 +15,8 @@ var (
 	diskSpeed = Probe{Kind: health.DiskSpeed, Title: "speed of the disk (fsync)", Run: probeDiskSpeed}
 )
 
-// The kubelet throws pods out when less than 5 % is free (nodefs.available and
-// imagefs.available, as k3s sets them) and deletes unused images when less than
-// 15 % is. Inodes it does not watch.
+// The kubelet evicts pods below 5 % of free space (nodefs.available and imagefs.available, as k3s sets them) and
+// deletes unused images below 15 %. It does not check inodes.
 const (
 	spaceEvict, spaceImages  = 5, 15 // per cent
 	spaceMin                 = 200 << 20
@@ -86,9 +85,8 @@ func probeDiskSpeed(ctx context.Context, e *Env) Result {
 	return evaluateSpeed(took)
 }
 
-// evaluateSpeed looks at the slow end: a cluster's store waits for its disk with
-// everything else waiting behind it. At 100 ms small requests pile up; at a second
-// leases are not renewed in time and parts of Kubernetes give up and start again.
+// evaluateSpeed checks the slow end: the cluster waits for its datastore, which waits for the disk. At 100 ms small
+// requests queue; at 1 s leases are not renewed in time and parts of Kubernetes restart.
 func evaluateSpeed(took []time.Duration) Result {
 	slices.Sort(took)
 	at := func(percent int) time.Duration {

@@ -40,7 +40,7 @@ func probeDNS(ctx context.Context, e *Env) Result {
 			continue
 		}
 		if slices.Contains(ours, s) && !s.IsLoopback() {
-			loops = append(loops, s.String()) // it answers, and Rivulet leaves it out all the same
+			loops = append(loops, s.String()) // it answers, but Rivulet does not use it
 			continue
 		}
 		good = append(good, s.String())
@@ -59,7 +59,7 @@ func probeDNS(ctx context.Context, e *Env) Result {
 }
 
 func (e *Env) ownAddresses() (out []netip.Addr) {
-	all, _ := e.Links() // none known, none ours
+	all, _ := e.Links() // none known, none excluded
 	for _, l := range all {
 		for _, p := range l.Addrs {
 			out = append(out, p.Addr())

@@ -1,7 +1,7 @@
-// Package doctor looks for what keeps a device from working well: one small probe per question, each with one line of
+// Package doctor finds what prevents a device from working well: one small probe per question, each with one line of
 // cure, some with a fix (docs/design/doctor.md). It reads /proc, /sys, the network's state, Rivulet's folders and the
-// status of a supervisor that runs; it writes nothing that stays unless Fix is called, and keeps nothing. Failure: a
-// probe that hangs or panics is reported and holds up no other; what only root can see is skipped.
+// status of a running supervisor; it writes nothing permanent unless Fix is called, and stores nothing. Failure: a
+// probe that hangs or panics is reported and delays no other; checks that need root are skipped for other users.
 package doctor
 
 import (
@@ -15,51 +15,51 @@ import (
 	"rivulet/appliance/health"
 )
 
-// Status is how a probe ended.
+// Status is the result of a probe.
 type Status string
 
-// The ways to end, from good to bad.
+// The results, from good to bad.
 const (
 	Pass Status = "pass"
-	Skip Status = "skip" // cannot be asked here, or nothing to ask about
-	Warn Status = "warn" // works, less well than it could
-	Fail Status = "fail" // something that was asked for does not work
+	Skip Status = "skip" // cannot be checked here, or nothing to check
+	Warn Status = "warn" // works, but not as well as it could
+	Fail Status = "fail" // a requested function does not work
 )
 
 // Result is what a probe found.
 type Result struct {
 	Status Status `json:"status"`
-	// Text is what was seen, one line. Cure is what to do about it, for Warn and Fail.
+	// Text is the observation, one line. Cure is for Warn and Fail.
 	Text string `json:"text"`
 	Cure string `json:"cure,omitempty"`
-	// Fix is what `doctor --fix` would do; nil where that is not safe to do by itself.
+	// Fix is the action of `doctor --fix`; nil if it is not safe to do automatically.
 	Fix *Fix `json:"-"`
 }
 
-// Fix mends what a probe found.
+// Fix repairs what a probe found.
 type Fix struct {
-	// Says is what Do would do, to be read before it is done: "adds … to …".
+	// Says describes the action of Do for users: "adds … to …".
 	Says string
 	// Do may be called more than once.
 	Do func(context.Context) error
-	// Reboot is true where Do takes effect at the next boot only.
+	// Reboot is true if Do takes effect at the next boot only.
 	Reboot bool
 }
 
-// Probe is one question. Its name is the code of the health problem that it finds.
+// Probe is one check. Its name is the code of its health problem.
 type Probe struct {
 	Kind *health.Kind
-	// Title is what is looked at, in a few words.
+	// Title describes the check in a few words.
 	Title string
-	// Every is how often the supervisor asks as well, from its start; 0 is never. Such
-	// a probe is cheap, writes nothing and sends nothing to the LAN.
+	// Every is the interval of checks by the supervisor, from its start; 0 is never. Such a probe is cheap, writes
+	// nothing and sends nothing to the LAN.
 	Every time.Duration
 	// Heals: the supervisor does the Fix by itself.
 	Heals bool
 	Run   func(context.Context, *Env) Result
 }
 
-// Name is what the user calls the probe.
+// Name is the probe's name for users.
 func (p Probe) Name() string { return p.Kind.Code }
 
 // Probes returns all of them, in the order of the report.
@@ -75,11 +75,10 @@ func Find(names []string) ([]Probe, error) {
 	return slices.DeleteFunc(Probes(), func(p Probe) bool { return !slices.Contains(names, p.Name()) }), nil
 }
 
-// timeLimit is for one probe, all of which run at once: a doctor that hangs on a
-// broken device is of no use.
+// timeLimit is for one probe; all run concurrently, so that a broken device does not block the doctor.
 const timeLimit = 10 * time.Second
 
-// Run asks the probes, all at once, and returns what they found in their order.
+// Run runs the probes concurrently, and returns their results in their order.
 func Run(ctx context.Context, e *Env, asked []Probe) Report {
 	rep := Report{At: e.Now(), Findings: make([]Finding, len(asked))}
 	var wg sync.WaitGroup
@@ -97,7 +96,7 @@ func Run(ctx context.Context, e *Env, asked []Probe) Report {
 	return rep
 }
 
-// run bounds one probe. One that does not look at ctx (a dead disk, say) is left behind.
+// run bounds one probe. A probe that ignores ctx (for example with a dead disk) is abandoned.
 func run(ctx context.Context, e *Env, p Probe) Result {
 	ctx, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
@@ -110,7 +109,7 @@ func run(ctx context.Context, e *Env, p Probe) Result {
 		}()
 		done <- p.Run(ctx, e)
 	}()
-	// A probe that heeds ctx still has something to say.
+	// A probe that respects ctx may still return a result.
 	late := time.NewTimer(timeLimit + time.Second)
 	defer late.Stop()
 	select {
@@ -121,7 +120,7 @@ func run(ctx context.Context, e *Env, p Probe) Result {
 	}
 }
 
-// Passf, Skipf, Warnf and Failf are the Results, with a text and, for the last two, a cure.
+// Passf, Skipf, Warnf and Failf return Results, with a text and, for the last two, a cure.
 func Passf(format string, args ...any) Result {
 	return Result{Status: Pass, Text: fmt.Sprintf(format, args...)}
 }

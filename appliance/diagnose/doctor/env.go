@@ -17,45 +17,42 @@ import (
 	"rivulet/appliance/api"
 )
 
-// Env is all that a probe may look at; Here makes the real one. A test puts a tree
-// of files below Root and functions of its own beside it.
+// Env is the environment of probes; Here returns the real one. A test has files below Root and its own functions.
 type Env struct {
-	// Root is where the machine's files are: "" for this one.
+	// Root is the root of the machine's files: "" for this machine.
 	Root string
 	// State and Run are Rivulet's folders, below Root.
 	State, Run string
 	Now        func() time.Time
-	// User is who looks; 0 is root.
+	// User is the user who runs the probes; 0 is root.
 	User int
-	// Node is the node's own address; not valid asks the supervisor.
+	// Node is the node's address; if it is not valid, the supervisor is queried.
 	Node netip.Addr
 	// Hostname is the machine's name.
 	Hostname string
-	// Supervisor asks what only it knows; an error when none answers.
+	// Supervisor queries the supervisor; an error if none answers.
 	Supervisor func(context.Context) (api.Status, error)
-	// Exec runs a program and returns what it said on standard output.
+	// Exec runs a program and returns its standard output.
 	Exec func(ctx context.Context, name string, args ...string) (string, error)
 	// Statfs and Adjtimex are the system calls.
 	Statfs   func(path string) (unix.Statfs_t, error)
 	Adjtimex func() (unix.Timex, int, error)
-	// Links and Routes are the network's state, Neighbours the addresses that
-	// answered on a LAN lately.
+	// Links and Routes are the network's state, Neighbours the addresses that answered on a LAN recently.
 	Links      func() ([]Link, error)
 	Routes     func() ([]Route, error)
 	Neighbours func() ([]netip.Addr, error)
 	// API is a client of the API server.
 	API func() (kubernetes.Interface, error)
-	// Dial says whether a TCP port takes connections.
+	// Dial reports whether a TCP port accepts connections.
 	Dial func(ctx context.Context, addr netip.AddrPort) error
-	// QueryDNS asks a server for the root's name servers, which every resolver knows.
+	// QueryDNS queries a server for the root's name servers, which every resolver can answer.
 	QueryDNS func(ctx context.Context, server netip.AddrPort) error
-	// Listen asks the LANs by multicast who is there, once for all probes.
+	// Listen finds hosts on the LANs by multicast, once for all probes.
 	Listen func() (Received, error)
-	// Try makes, in a network namespace that is thrown away, what the data path is
-	// made of, and returns what the kernel said to each.
+	// Try creates the parts of the data path in a temporary network namespace, and returns the kernel's error for each.
 	Try func(ctx context.Context) (map[string]error, error)
-	// AsPod looks at the node as a pod does; InputDrops are the chains of rules, as nft calls them,
-	// that drop what comes to the machine and nobody allows.
+	// AsPod checks the node from a pod's position; InputDrops are the chains of rules, by nft's names, that drop
+	// packets to the machine by default.
 	AsPod      func(ctx context.Context, node podview.Node) (podview.Finding, error)
 	InputDrops func() ([]string, error)
 	// Fsync writes and syncs small blocks in the state folder and returns how long each took.
@@ -65,7 +62,7 @@ type Env struct {
 // Link is one interface.
 type Link struct {
 	Name string
-	// LAN is false for bridges, tunnels and what containers use.
+	// LAN is false for bridges, tunnels and container interfaces.
 	LAN, Wireless bool
 	Up, Carrier   bool
 	Addrs         []netip.Prefix
@@ -75,21 +72,21 @@ type Link struct {
 type Route struct {
 	To   netip.Prefix
 	Link string
-	Via  netip.Addr // invalid where the destination is on the link
+	Via  netip.Addr // invalid if the destination is on the link
 }
 
-// Received is what multicast told.
+// Received is the result of multicast.
 type Received struct {
-	// From are other machines that spoke while we listened.
+	// From are other hosts whose packets were received.
 	From []netip.Addr
-	// SameName are those of them that claim to have our host name.
+	// SameName are those of them with this host's name.
 	SameName []netip.Addr
 }
 
-// path is where a file of the machine is.
+// path is the path of a file of the machine.
 func (e *Env) path(name string) string { return filepath.Join("/", e.Root, name) }
 
-// read returns a file's text without the space around it, "" if there is none.
+// read returns a file's text without surrounding space, "" if there is none.
 func (e *Env) read(name string) string {
 	raw, err := os.ReadFile(e.path(name))
 	if err != nil {
@@ -103,7 +100,7 @@ func (e *Env) exists(name string) bool {
 	return err == nil
 }
 
-// changed is when a file was written; ok is false when there is none.
+// changed is when a file was written; ok is false if there is none.
 func (e *Env) changed(name string) (at time.Time, ok bool) {
 	fi, err := os.Stat(e.path(name))
 	if err != nil || !fi.Mode().IsRegular() {
@@ -112,7 +109,7 @@ func (e *Env) changed(name string) (at time.Time, ok bool) {
 	return fi.ModTime(), true
 }
 
-// glob returns the machine's names of files, sorted.
+// glob returns the machine's file names, sorted.
 func (e *Env) glob(pattern string) []string {
 	found, _ := filepath.Glob(e.path(pattern))
 	for i, f := range found {
@@ -136,7 +133,7 @@ func (e *Env) mounts() (out []mount) {
 	return out
 }
 
-// mountOf is the mount that a path lies on.
+// mountOf is the mount that contains a path.
 func (e *Env) mountOf(path string) (best mount, ok bool) {
 	for _, m := range e.mounts() {
 		at := strings.TrimSuffix(m.at, "/")
@@ -147,19 +144,19 @@ func (e *Env) mountOf(path string) (best mount, ok bool) {
 	return best, ok
 }
 
-// unescape undoes what the kernel does to spaces in paths.
+// unescape decodes the kernel's escapes for spaces in paths.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// running asks the supervisor; ok is false when none answers.
+// running queries the supervisor; ok is false if none answers.
 func (e *Env) running(ctx context.Context) (api.Status, bool) {
 	st, err := e.Supervisor(ctx)
 	return st, err == nil
 }
 
-// unasked is the result of a probe that does not get what it looks at. To others than root what a
-// program says of that means no more than that they are not.
+// unasked is the result of a probe whose input is not available. For users other than root an error of a program
+// usually means a missing permission.
 func (e *Env) unasked(what string, err error) Result {
 	switch {
 	case e.User != 0:
@@ -172,7 +169,7 @@ func (e *Env) unasked(what string, err error) Result {
 	return Skipf("%s", what)
 }
 
-// existing is the nearest folder above path, or path itself, that exists.
+// existing is path itself, or the nearest folder above it that exists.
 func (e *Env) existing(path string) string {
 	for path != "/" && !e.exists(path) {
 		path = filepath.Dir(path)

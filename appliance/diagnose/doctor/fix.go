@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Fixed is what became of one fix.
+// Fixed is the result of one fix.
 type Fixed struct {
 	Name   string `json:"name"`
 	Says   string `json:"says"`
@@ -14,8 +14,8 @@ type Fixed struct {
 	Reboot bool   `json:"reboot,omitempty"`
 }
 
-// Repair does the fixes of a report, one after the other; say is called before each.
-// A fix that fails stops no other.
+// Repair does the fixes of a report, one after the other; say is called before each. A failed fix does not stop the
+// others.
 func Repair(ctx context.Context, r Report, say func(name, says string)) []Fixed {
 	var out []Fixed
 	for _, f := range r.Findings {
@@ -33,7 +33,7 @@ func Repair(ctx context.Context, r Report, say func(name, says string)) []Fixed 
 	return out
 }
 
-// both is one fix made of several; each is tried.
+// both combines several fixes; each is tried.
 func both(fixes ...*Fix) *Fix {
 	var all []*Fix
 	for _, f := range fixes {

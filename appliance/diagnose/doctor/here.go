@@ -28,7 +28,7 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// Here is the machine that this process runs on. The supervisor is asked once.
+// Here is the Env of this machine. The supervisor is queried once.
 func Here(state, run string, supervisor func(context.Context) (api.Status, error)) *Env {
 	name, _ := os.Hostname()
 	var once sync.Once
@@ -74,7 +74,7 @@ func absolute(dir string) string {
 	return dir
 }
 
-// bundled is a state folder, for its iptables where the host has none.
+// bundled is a state folder, for the bundled iptables if the host has none.
 type bundled string
 
 func (state bundled) find(name string) (string, error) {
@@ -89,7 +89,7 @@ func (state bundled) find(name string) (string, error) {
 	return "", err
 }
 
-// command runs a program without a terminal and in plain English.
+// command runs a program without a terminal and in English.
 func (state bundled) command(ctx context.Context, name string, args ...string) (string, error) {
 	path, err := state.find(name)
 	if err != nil {
@@ -127,7 +127,7 @@ func links() ([]Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL) // once: a device has a link per pod
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL) // one call: a device has a link per pod
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -150,7 +150,7 @@ func links() ([]Link, error) {
 	return out, nil
 }
 
-// routes reads every table but the local one: VPNs keep tables of their own.
+// routes reads every table but the local one: VPNs have their own tables.
 func routes() ([]Route, error) {
 	all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
@@ -220,14 +220,14 @@ func queryDNS(ctx context.Context, server netip.AddrPort) error {
 	for range 2 { // UDP may be lost once
 		c := &dns.Client{Timeout: 2 * time.Second}
 		if _, _, err = c.ExchangeContext(ctx, m, server.String()); err == nil {
-			return nil // whatever it answers, it is there
+			return nil // any answer shows that it is there
 		}
 	}
 	return err
 }
 
-// fsync writes blocks of 4 KiB one after the other, each made durable before the
-// next, as a database does with its log. It stops when ctx ends.
+// fsync writes blocks of 4 KiB one after the other, each synced before the next, as a database does with its log. It
+// stops when ctx ends.
 func fsync(ctx context.Context, dir string, blocks int) (took []time.Duration, err error) {
 	f, err := os.CreateTemp(dir, ".doctor-*")
 	if err != nil {

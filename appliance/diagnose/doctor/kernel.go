@@ -13,12 +13,12 @@ import (
 
 var kernel = Probe{Kind: health.Kernel, Title: "kernel features", Run: probeKernel}
 
-// feature is one thing of the kernel. It is there if it was made (try), if a file
-// shows it (seen), or if a module that can be loaded promises it.
+// feature is one feature of the kernel. It exists if it could be created (try), if a file shows it (seen), or if its
+// module can be loaded.
 type feature struct {
 	name, try, seen string
 	module          string
-	need            Status // Fail or Warn when it is missing
+	need            Status // Fail or Warn if it is missing
 	without         string
 }
 
@@ -84,7 +84,7 @@ func rootHint(err error) string {
 	return ""
 }
 
-// check weighs the evidence: what was tried beats what is seen beats what is promised.
+// check combines the evidence: a try takes precedence over a file, and that over a module.
 func (f feature) check(e *Env, tried map[string]error) (has, known bool, why string) {
 	if err, ok := tried[f.try]; ok && f.try != "" && !errors.Is(err, unix.EPERM) {
 		if err != nil {
@@ -105,10 +105,9 @@ func (f feature) check(e *Env, tried map[string]error) (has, known bool, why str
 	case loaded, builtin:
 		return true, true, ""
 	case loadable:
-		// The kernel loads most by itself when they are used; a setting that must be
-		// there beforehand it does not.
+		// The kernel loads most modules on first use, but not one whose setting must exist before.
 		return f.seen == "" || strings.HasPrefix(f.seen, "filesystem "), true, "module " + f.module + " is not loaded"
 	}
-	// Nothing was tried: a file that is not there is evidence enough.
+	// Nothing was tried: a missing file is enough evidence.
 	return false, f.seen != "", ""
 }

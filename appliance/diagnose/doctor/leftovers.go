@@ -15,7 +15,7 @@ var leftovers = Probe{Kind: health.Leftovers, Title: "other Kubernetes", Every: 
 // otherKubelets are programs that would manage the same containers, ports and rules.
 var otherKubelets = []string{"kubelet", "k3s", "k3s-server", "k3s-agent", "k0s", "kubelite", "rke2", "k3s server", "k3s agent"}
 
-// otherNetworks begin the names of interfaces of pod networks that are not ours.
+// otherNetworks are the prefixes of interfaces of other pod networks.
 var otherNetworks = []string{"flannel", "cali", "tunl0", "vxlan.calico", "cilium_", "lxc_health", "weave", "kube-bridge", "kube-ipvs0", "antrea", "ovn"}
 
 func probeLeftovers(_ context.Context, e *Env) Result {
@@ -27,7 +27,7 @@ func probeLeftovers(_ context.Context, e *Env) Result {
 		}
 	}
 	var found []string
-	all, _ := e.Links() // without links the files still tell
+	all, _ := e.Links() // without links the files still show it
 	for _, l := range all {
 		if slices.ContainsFunc(otherNetworks, func(p string) bool { return strings.HasPrefix(l.Name, p) }) {
 			found = append(found, "interface "+l.Name)

@@ -1,7 +1,6 @@
 package doctor
 
-// The order of the report: whether rivulet runs, the machine, then the network, the cluster's
-// needs, the disk, and the box.
+// The order of the report: whether rivulet runs, the machine, the network, the cluster's needs, the disk, the hardware.
 var probes = []Probe{
 	supervisor, memory, memoryCgroup, cgroupVersion, cgroupControllers, kernel, limits, tun, lsm, clock,
 	lan, defaultRoute, dnsUpstream, multicast, hostname, udp, firewall, podNetwork, serviceRules,

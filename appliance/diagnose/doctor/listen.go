@@ -14,12 +14,11 @@ import (
 	"rivulet/fabric/netmon"
 )
 
-// listening is how long answers are waited for; responders may take up to half
-// a second on purpose, radio needs some more.
+// listening is how long to wait for answers; responders may delay them by up to 500 ms, and radio needs more.
 const listening = 2500 * time.Millisecond
 
-// listen queries everybody on the LANs for any service and for our own name, twice, and
-// listens for whatever others send meanwhile.
+// listen queries all hosts on the LANs for any service and for this host's name, twice, and receives packets of others
+// meanwhile.
 func listen(hostname string) (Received, error) {
 	all, err := links()
 	if err != nil {
@@ -32,7 +31,7 @@ func listen(hostname string) (Received, error) {
 		}
 		ifi, err := net.InterfaceByName(l.Name)
 		if err != nil {
-			continue // gone in the meantime
+			continue // gone meanwhile
 		}
 		lans = append(lans, netmon.Interface{Index: ifi.Index, Name: l.Name, MTU: ifi.MTU, Addrs: l.Addrs})
 	}
@@ -65,8 +64,8 @@ func isOurs(all []Link, addr netip.Addr) bool {
 	})
 }
 
-// query is for all services, for Rivulet's, and for the address of our name. Multicast
-// answers are wanted: what is to be learnt is whether multicast comes through.
+// query is for all services, for Rivulet's, and for the address of this host's name. It requests multicast answers,
+// because the question is whether multicast arrives.
 func query(host string) *dns.Msg {
 	return &dns.Msg{Question: []dns.Question{
 		{Name: "_services._dns-sd._udp.local.", Qtype: dns.TypePTR, Qclass: dns.ClassINET},
@@ -75,7 +74,7 @@ func query(host string) *dns.Msg {
 	}}
 }
 
-// claims reports whether an answer gives its sender the name host.
+// claims reports whether an answer claims the name host for its sender.
 func claims(m *dns.Msg, host string) bool {
 	return slices.ContainsFunc(slices.Concat(m.Answer, m.Extra), func(rr dns.RR) bool {
 		_, is4 := rr.(*dns.A)

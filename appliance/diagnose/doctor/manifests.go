@@ -23,18 +23,18 @@ const (
 	k3sManifests   = "/var/lib/rancher/k3s/server/manifests"
 	k3sProvisioner = "rancher.io/local-path"
 	masterLabel    = "node-role.kubernetes.io/master"
-	// named bounds how many of a kind are named.
+	// named bounds how many objects of a kind are named.
 	named = 5
 )
 
 // k3sOwn are the files that k3s itself writes to its folder of manifests.
 var k3sOwn = []string{"ccm.yaml", "coredns.yaml", "local-storage.yaml", "metrics-server", "rolebindings.yaml", "runtimes.yaml", "traefik.yaml"}
 
-// finding is what one look has found of a kind, and what to do.
+// finding is the result for one kind, with its cure.
 type finding struct{ text, cure string }
 
-// probeCarried finds what was written for k3s and waits here for something that there is not, and files of
-// manifests that were not applied.
+// probeCarried finds objects written for k3s that wait for something that does not exist here, and manifest files that
+// were not applied.
 func probeCarried(ctx context.Context, e *Env) Result {
 	client, err := e.API()
 	if err != nil {
@@ -78,15 +78,16 @@ func (e *Env) unreadManifests() []string {
 	return slices.DeleteFunc(e.glob(k3sManifests+"/*"), func(f string) bool { return slices.Contains(k3sOwn, filepath.Base(f)) })
 }
 
-// failedManifests are files in the folder of manifests that k3s's controller tries in vain. It says so every 15 s.
+// failedManifests are files in the folder of manifests that k3s's controller cannot apply. It emits an event every 15
+// s.
 func (e *Env) failedManifests(ctx context.Context, client kubernetes.Interface) (finding, error) {
 	events, err := client.CoreV1().Events(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Addon", ResourceVersion: "0"})
 	if err != nil {
 		return finding{}, err
 	}
-	last := map[string]corev1.Event{} // by Addon: one that was applied since is no failure
+	last := map[string]corev1.Event{} // by Addon: a file that was applied since is no failure
 	for _, v := range events.Items {
-		if v.Reason == "ApplyingManifest" { // comes before either end, in the same second
+		if v.Reason == "ApplyingManifest" { // precedes success and failure, in the same second
 			continue
 		}
 		if now, ok := last[v.InvolvedObject.Name]; !ok || at(v).After(at(now)) {
@@ -111,7 +112,7 @@ func (e *Env) failedManifests(ctx context.Context, client kubernetes.Interface) 
 	return finding{some(texts), cure}, nil
 }
 
-// unknownKind tells an error about a kind that the API server does not have: from its own mouth, or a client's.
+// unknownKind recognizes an error, of the API server or a client, about a kind that the API server does not have.
 func unknownKind(text string) bool {
 	return strings.Contains(text, "could not find the requested resource") || strings.Contains(text, "no matches for kind")
 }
@@ -156,7 +157,7 @@ func rancherClaims(ctx context.Context, client kubernetes.Interface) (finding, e
 		"make the StorageClass with provisioner: rivulet.dev/local-path, or name the class local-path in the claim, which is there"}, nil
 }
 
-// masterPods select a label that Kubernetes gives no node since 1.24.
+// masterPods select a label that Kubernetes has not set on nodes since 1.24.
 func masterPods(ctx context.Context, client kubernetes.Interface) (finding, error) {
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Pending,spec.nodeName=", ResourceVersion: "0"})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 var memory = Probe{Kind: health.Memory, Title: "memory", Every: often, Run: probeMemory}
 
-// A board sold with 1 GB shows some 900 MB; the cluster itself takes 450.
+// A board with nominally 1 GB shows about 900 MB; the cluster itself uses 450 MB.
 const (
 	memoryWant = 850 << 20
 	memoryMin  = 600 << 20
@@ -33,7 +33,7 @@ func probeMemory(_ context.Context, e *Env) Result {
 	return Passf("%s, %s available", size(total), size(free))
 }
 
-// size is a number of bytes for people.
+// size formats a number of bytes for users.
 func size(n uint64) string {
 	switch {
 	case n >= 10<<30:

@@ -11,7 +11,7 @@ import (
 	"rivulet/appliance/state/durable"
 )
 
-// moduleState is how a kernel module can be had.
+// moduleState is the availability of a kernel module.
 type moduleState int
 
 const (

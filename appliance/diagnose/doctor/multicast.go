@@ -20,10 +20,9 @@ const (
 	snooping  = "let the switch or access point forward multicast: IGMP snooping off, or with a querier; \"multicast to unicast\" off"
 )
 
-// probeMulticast reasons from what is heard. An answer proves both ways at once:
-// our question was seen by another, and its answer by us. Silence proves nothing by
-// itself; what else is known of the LAN tells a lonely device from a network that
-// keeps its clients apart.
+// probeMulticast evaluates received packets. An answer proves both directions: another host received the query, and
+// this one its answer. Silence alone proves nothing; other evidence about the LAN distinguishes a device without
+// neighbours from a network that isolates its clients.
 func probeMulticast(ctx context.Context, e *Env) Result {
 	all, err := e.Links()
 	if err != nil {
@@ -60,8 +59,7 @@ func probeMulticast(ctx context.Context, e *Env) Result {
 	return Skipf("nobody answers; no other device is known here that could")
 }
 
-// knownHere are the peers whose address is on one of the LANs, by whether they take
-// a direct connection.
+// knownHere are the peers with an address on one of the LANs, by whether they accept a direct connection.
 func (e *Env) knownHere(ctx context.Context, lans []Link) (reachable, silent []netip.Addr) {
 	st, ok := e.running(ctx)
 	if !ok {

@@ -15,7 +15,7 @@ var (
 	defaultRoute = Probe{Kind: health.DefaultRoute, Title: "default route", Run: probeDefaultRoute}
 )
 
-// usable are the links that lead to a LAN at this moment.
+// usable are the links that lead to a LAN now.
 func usable(all []Link) []Link {
 	return slices.DeleteFunc(slices.Clone(all), func(l Link) bool { return !l.LAN || !l.Up || !l.Carrier || len(l.Addrs) == 0 })
 }

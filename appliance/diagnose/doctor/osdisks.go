@@ -12,7 +12,7 @@ import (
 
 var osDisks = Probe{Kind: health.OSDisks, Title: "disks with the same system", Run: probeOSDisks}
 
-// block is what lsblk says of a disk or a part of one.
+// block is lsblk's entry for a disk or a part of one.
 type block struct {
 	Name     string  `json:"name"`
 	Type     string  `json:"type"`
@@ -21,8 +21,8 @@ type block struct {
 	Children []block `json:"children"`
 }
 
-// probeOSDisks finds a card and its copy in one machine: which of them is booted,
-// and which is mounted where, is then a matter of luck.
+// probeOSDisks finds a card and its copy in one machine: then it is undefined which one boots, and which is mounted
+// where.
 func probeOSDisks(ctx context.Context, e *Env) Result {
 	out, err := e.Exec(ctx, "lsblk", "-J", "-o", "NAME,TYPE,UUID,FSTYPE")
 	if err != nil {
@@ -51,7 +51,7 @@ func probeOSDisks(ctx context.Context, e *Env) Result {
 	return Passf("every file system is there once")
 }
 
-// collect leaves out what is shared on purpose: parts of arrays, volumes and several paths to one disk.
+// collect leaves out IDs that are shared on purpose: parts of arrays, volumes and several paths to one disk.
 func collect(list []block, by map[string][]string) {
 	for _, b := range list {
 		shared := strings.HasSuffix(b.FSType, "_member") || b.FSType == "btrfs" || b.FSType == "mpath_member" || b.Type == "mpath" || strings.HasPrefix(b.Type, "raid")

@@ -17,7 +17,7 @@ import (
 
 var podNetwork = Probe{Kind: health.PodNetwork, Title: "what pods reach of this node", Every: always, Heals: true, Run: probePodNetwork}
 
-// Addresses of the pods' network that no pod gets: the tunnel's is beside them.
+// Addresses of the pods' network that no pod gets: they are next to the tunnel's.
 func supervisorsView() netip.Addr { return fixed.TunnelAddress.Prev() }
 func doctorsView() netip.Addr     { return supervisorsView().Prev() }
 
@@ -49,7 +49,7 @@ func probePodNetwork(ctx context.Context, e *Env) Result {
 	return Skipf("there is no pod network yet, or nothing answers the device itself either")
 }
 
-// allowPods lets in what comes from pods and, through the tunnel, from peers.
+// allowPods is the command that accepts packets from pods and, through the tunnel, from peers.
 func allowPods(ctx context.Context, e *Env) string {
 	switch {
 	case e.process("firewalld"):
@@ -74,17 +74,17 @@ func allowPods(ctx context.Context, e *Env) string {
 
 var serviceRules = Probe{Kind: health.ServiceRules, Title: "rules of Services", Every: seldom, Heals: true, Run: probeServiceRules}
 
-// leadTo are the chains of kube-proxy that a rule elsewhere leads to, by table.
+// leadTo are the chains of kube-proxy to which rules elsewhere lead, by table.
 var leadTo = map[string][]string{
 	"filter": {"KUBE-FORWARD", "KUBE-NODEPORTS", "KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-PROXY-FIREWALL"},
 	"nat":    {"KUBE-SERVICES", "KUBE-POSTROUTING"},
 }
 
-// neverEmpty are those that always have a rule.
+// neverEmpty are the chains that always have a rule.
 var neverEmpty = []string{"filter KUBE-FORWARD", "nat KUBE-SERVICES", "nat KUBE-POSTROUTING"}
 
-// probeServiceRules sees what is flushed and not deleted, and whose loss no packet shows: ranges
-// of sources, refusals, masquerading. kube-proxy itself minds the chains' deletion alone.
+// probeServiceRules finds chains that were flushed but not deleted, whose loss no packet shows: source ranges,
+// refusals, masquerading. kube-proxy itself only detects the deletion of chains.
 func probeServiceRules(ctx context.Context, e *Env) Result {
 	out, err := e.Exec(ctx, "iptables-save")
 	if err != nil {
@@ -124,15 +124,14 @@ func probeServiceRules(ctx context.Context, e *Env) Result {
 	return r
 }
 
-// resync has kube-proxy write all its rules: it looks every 10 s whether a chain of its own is
-// there that nobody but a flush removes.
+// resync makes kube-proxy write all its rules: it checks every 10 s for a chain of its own that only a flush removes.
 func resync(e *Env) *Fix {
 	return &Fix{Says: "has kube-proxy write all its rules anew", Do: func(ctx context.Context) error {
 		var failed error
 		done := false
 		for _, tool := range []string{"iptables", "iptables-nft", "iptables-legacy",
 			filepath.Join(e.State, "bundle/current/netfilter/nft/iptables"), filepath.Join(e.State, "bundle/current/netfilter/legacy/iptables")} {
-			for _, table := range []string{"nat", "filter", "mangle"} { // the last is the one it looks at
+			for _, table := range []string{"nat", "filter", "mangle"} { // kube-proxy checks the last one
 				_, err := e.Exec(ctx, tool, "-w", "5", "-t", table, "-X", "KUBE-PROXY-CANARY")
 				done, failed = done || err == nil, errors.Join(failed, err)
 			}

@@ -15,8 +15,7 @@ import (
 
 var ports = Probe{Kind: health.Ports, Title: "ports", Run: probePorts}
 
-// neededPorts are those that something of ours listens on; the ones that the
-// cluster can do without are a warning.
+// neededPorts are the ports of Rivulet; those that the cluster can do without cause a warning.
 var neededPorts = []struct {
 	network string
 	port    int
@@ -73,8 +72,8 @@ func probePorts(_ context.Context, e *Env) Result {
 	return Result{Status: worst, Text: "taken: " + strings.Join(taken, ", "), Cure: "end the program, or make it listen elsewhere; Rivulet then goes on by itself"}
 }
 
-// isOurs follows a process up to one that a PID file of ours names. The engine of
-// a supervisor that was killed is still found: it has a PID file of its own.
+// isOurs follows the ancestors of a process to one in a PID file of Rivulet. It also finds the engine of a killed
+// supervisor, which has its own PID file.
 func (e *Env) isOurs(pid int) bool {
 	mine := map[int]bool{}
 	for _, f := range []string{"supervisor", "engine", "tunnel"} {
@@ -82,7 +81,7 @@ func (e *Env) isOurs(pid int) bool {
 			mine[n] = true
 		}
 	}
-	for range 16 { // deeper trees there are not
+	for range 16 { // there are no deeper trees
 		if mine[pid] {
 			return true
 		}

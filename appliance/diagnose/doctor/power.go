@@ -17,8 +17,8 @@ var (
 
 const powerCure = "use the board's own power supply and a short, thick cable; take USB devices off. Low voltage damages the card's contents"
 
-// probePower asks a Raspberry Pi: the kernel's sensor, and the firmware, which
-// also remembers since the boot.
+// probePower reads a Raspberry Pi's state: from the kernel's sensor, and from the firmware, which also has the history
+// since the boot.
 func probePower(ctx context.Context, e *Env) Result {
 	asked := false
 	for _, f := range e.glob("/sys/class/hwmon/hwmon*/name") {
@@ -45,7 +45,7 @@ func probePower(ctx context.Context, e *Env) Result {
 	return Passf("no low voltage")
 }
 
-// throttled is the firmware's word: low bits hold now, from bit 16 on since the boot.
+// throttled is the firmware's value: low bits hold now, those from bit 16 on since the boot.
 func throttled(ctx context.Context, e *Env) (uint64, bool) {
 	text := e.read("/sys/devices/platform/soc/soc:firmware/get_throttled")
 	if text == "" && e.exists("/proc/device-tree/model") {
@@ -61,8 +61,7 @@ func throttled(ctx context.Context, e *Env) (uint64, bool) {
 	return n, err == nil
 }
 
-// A Raspberry Pi slows down at 80 °C and harder at 85; other machines name their
-// own critical point.
+// A Raspberry Pi throttles at 80 °C and more at 85 °C; other machines have their own critical point.
 const (
 	warm        = 80
 	hot         = 85
@@ -103,7 +102,7 @@ func probeTemperature(_ context.Context, e *Env) Result {
 	return Passf("%d °C", top)
 }
 
-// criticalTrip is the temperature at which the zone's kernel driver switches off, 0 if it names none.
+// criticalTrip is the temperature at which the zone's driver switches off, 0 if there is none.
 func (e *Env) criticalTrip(zone string) int {
 	for _, f := range e.glob(zone + "/trip_point_*_type") {
 		if e.read(f) == "critical" {

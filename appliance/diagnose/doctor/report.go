@@ -7,7 +7,7 @@ import (
 	"rivulet/appliance/health"
 )
 
-// Report is what a run found, for text and JSON alike.
+// Report is the result of a run, for text and JSON.
 type Report struct {
 	At       time.Time `json:"at"`
 	Findings []Finding `json:"probes"`
@@ -18,14 +18,14 @@ type Finding struct {
 	Name  string `json:"name"`
 	Title string `json:"title"`
 	Result
-	// Fix says what `doctor --fix` would do.
+	// Fix is the action of `doctor --fix`.
 	Fix  string        `json:"fix,omitempty"`
 	Took time.Duration `json:"took"` // nanoseconds
 
 	kind *health.Kind
 }
 
-// Count returns how many probes ended so.
+// Count returns how many probes had that result.
 func (r Report) Count(s Status) (n int) {
 	for _, f := range r.Findings {
 		if f.Status == s {
@@ -35,7 +35,7 @@ func (r Report) Count(s Status) (n int) {
 	return n
 }
 
-// Add appends the warnings and errors of a running supervisor that no probe looks at, so that both name the same.
+// Add appends a running supervisor's warnings and errors without a probe, so that both outputs agree.
 func (r *Report) Add(problems []health.Problem) {
 	for _, p := range problems {
 		status := map[health.Severity]Status{health.Error: Fail, health.Warning: Warn}[p.Severity]
@@ -49,8 +49,8 @@ func (r *Report) Add(problems []health.Problem) {
 	}
 }
 
-// Report puts the findings into the device's health: a failure is an error there, a
-// warning a warning, and the rest takes the problem back.
+// Report updates the device's health: a failure is an error there, a warning a warning, and other results clear the
+// problem.
 func (r Report) Report(t *health.Tracker) {
 	for _, f := range r.Findings {
 		switch f.Status {

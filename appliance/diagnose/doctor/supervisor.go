@@ -11,8 +11,8 @@ import (
 
 var supervisor = Probe{Kind: health.Supervisor, Title: "rivulet itself", Run: probeSupervisor}
 
-// probeSupervisor finds one that has ended on a device where it ran before. Elsewhere the doctor
-// says whether the machine will do.
+// probeSupervisor finds a supervisor that has ended on a device where it ran before. On other machines the doctor
+// checks whether the machine is suitable.
 func probeSupervisor(ctx context.Context, e *Env) Result {
 	_, err := e.Supervisor(ctx)
 	switch {

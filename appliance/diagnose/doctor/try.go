@@ -15,7 +15,7 @@ import (
 	"rivulet/appliance/machine/host"
 )
 
-// The names of what try makes; kernel.go says what each is for.
+// The names of what try creates; kernel.go has the purpose of each.
 const (
 	tryNetns    = "network namespaces"
 	tryVeth     = "veth"
@@ -26,8 +26,7 @@ const (
 	tryIptables = "iptables matches of kube-proxy"
 )
 
-// kubeProxyRules are one rule of each kind that kube-proxy and the port mapping
-// of containers write.
+// kubeProxyRules are one rule of each kind of kube-proxy and of port mappings of containers.
 const kubeProxyRules = `*nat
 :RIVULET-TRY - [0:0]
 -A RIVULET-TRY -m comment --comment "a service" -m addrtype --dst-type LOCAL -j MARK --set-xmark 0x4000/0x4000
@@ -43,7 +42,7 @@ COMMIT
 COMMIT
 `
 
-// try makes everything in a namespace that ends with its thread.
+// try creates everything in a namespace that ends with its thread.
 func (state bundled) try(ctx context.Context) (map[string]error, error) {
 	type result struct {
 		found map[string]error
@@ -95,7 +94,7 @@ func (state bundled) tryHere(ctx context.Context) map[string]error {
 	return found
 }
 
-// tryTunDevice makes a TUN device, which goes when its file is closed.
+// tryTunDevice creates a TUN device, which is removed when its file is closed.
 func tryTunDevice() error {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -113,7 +112,7 @@ func tryTunDevice() error {
 	return nil
 }
 
-// tryNftables makes the two kinds of rule that the tunnel needs.
+// tryNftables creates the two kinds of rules of the tunnel.
 func tryNftables() error {
 	c, err := nftables.New()
 	if err != nil {

@@ -42,7 +42,7 @@ func probeTun(_ context.Context, e *Env) Result {
 	return Passf("usable")
 }
 
-// makeTun loads the module, where it is one, and makes the file, where no udev does.
+// makeTun loads the module, if it is one, and creates the device file, if there is no udev.
 func (e *Env) makeTun() *Fix {
 	node := &Fix{
 		Says: "makes the device file " + tunFile,
@@ -54,7 +54,7 @@ func (e *Env) makeTun() *Fix {
 			if err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 200))); err != nil && !os.IsExist(err) {
 				return fmt.Errorf("mknod %s: %w", tunFile, err)
 			}
-			return os.Chmod(path, 0o666) // past the umask
+			return os.Chmod(path, 0o666) // independent of the umask
 		},
 	}
 	if e.module("tun") == loadable {

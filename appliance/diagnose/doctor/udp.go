@@ -11,8 +11,8 @@ import (
 
 var udp = Probe{Kind: health.UDP, Title: "UDP to peers", Run: probeUDP}
 
-// probeUDP looks at the tunnels to real peers, which are pinged every other second: a
-// test over loopback would pass behind every firewall.
+// probeUDP checks the tunnels to real peers, which are pinged every other second: a test over loopback would pass
+// behind every firewall.
 func probeUDP(ctx context.Context, e *Env) Result {
 	st, ok := e.running(ctx)
 	if !ok {
@@ -28,7 +28,7 @@ func probeUDP(ctx context.Context, e *Env) Result {
 	var good, streamed, blocked, gone []string
 	for _, p := range st.Peers {
 		switch {
-		case !configured[string(p.ID)]: // found, no peer
+		case !configured[string(p.ID)]: // discovered, no peer
 		case p.State == peer.Connected && strings.HasPrefix(p.Path, "stream "):
 			streamed = append(streamed, fmt.Sprintf("%s (%s)", p.Name, p.Tunnel))
 		case p.State == peer.Connected:

@@ -52,7 +52,7 @@ func probeWaiting(ctx context.Context, e *Env) Result {
 	return Warnf(cure, "%s", text)
 }
 
-// waits is whether a pod of this cluster has not become what it should be within its time.
+// waits reports whether a pod of this cluster has exceeded the time to reach its desired state.
 func waits(p *corev1.Pod, now time.Time) bool {
 	if p.Labels[policy.OriginLabel] != "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return false

@@ -15,9 +15,8 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// How often a running device is looked at: what every pod depends on, what changes with the weather, what
-// changes when somebody works on the machine, what changes with a cable, and what
-// somebody waits for.
+// The intervals of checks on a running device: for what every pod needs, what changes with temperature and load, what
+// changes by work on the machine, what changes with a cable, and what a user waits for.
 const (
 	always = 5 * time.Second
 	seldom = 15 * time.Second
@@ -27,7 +26,7 @@ const (
 	rarely = time.Hour
 )
 
-// Watcher looks at a running device from time to time, and at once when somebody asks.
+// Watcher checks a running device periodically, and at once on request.
 type Watcher struct {
 	health *health.Tracker
 	env    func() *Env
@@ -41,7 +40,7 @@ type healing struct {
 	err error
 }
 
-// NewWatcher returns one that looks at the device with these folders, and tells t.
+// NewWatcher returns one for the device with these folders, which reports to t.
 func NewWatcher(t *health.Tracker, state, run string, node netip.Addr, status func() api.Status) *Watcher {
 	view := podview.New(fixed.Bridge, "ulet", supervisorsView())
 	return newWatcher(t, func() *Env {
@@ -51,30 +50,29 @@ func NewWatcher(t *health.Tracker, state, run string, node netip.Addr, status fu
 	})
 }
 
-// newWatcher takes what makes a new Env for each look, as an Env remembers what it saw.
+// newWatcher takes a function for a new Env for each check, because an Env caches what it has read.
 func newWatcher(t *health.Tracker, env func() *Env) *Watcher {
 	return &Watcher{health: t, env: env, again: make(chan struct{}, 1), healed: map[string]healing{}}
 }
 
-// Again has all probes that name an interval asked now; it does not wait for them.
+// Again runs all probes with an interval now; it does not wait for them.
 func (w *Watcher) Again() {
 	changes.Poke(w.again)
 }
 
-// Routes are `rivulet doctor` after it has repaired something.
+// Routes registers the route of `rivulet doctor` after a repair.
 func (w *Watcher) Routes(mux *http.ServeMux) {
 	mux.Handle("POST /v1/doctor", api.JSON(func(*http.Request) (any, error) { w.Again(); return struct{}{}, nil }))
 }
 
-// Run asks the probes that name an interval until ctx ends. A probe that has found
-// something is asked again sooner, so that what was mended goes from the screens. It is
-// Ready after the first round.
+// Run runs the probes with an interval until ctx ends. After a finding a probe runs again sooner, so that a repaired
+// problem is cleared. It is Ready after the first round.
 func (w *Watcher) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	w.watch(ctx, stage.Ready)
 	return nil
 }
 
-// heal does what probes want done without being asked, each once in a while.
+// heal does the fixes of probes with Heals, each at most once in a while.
 func (w *Watcher) heal(ctx context.Context, asked []Probe, rep Report) {
 	for i, p := range asked {
 		fix, last := rep.Findings[i].Result.Fix, w.healed[p.Name()]
@@ -101,7 +99,7 @@ func (w *Watcher) watch(ctx context.Context, ready func()) {
 		asked := slices.DeleteFunc(slices.Clone(watched), func(p Probe) bool { return begun.Before(due[p.Name()]) })
 		rep := Run(ctx, w.env(), asked)
 		if ctx.Err() != nil {
-			return // what a probe says that was called off is worth nothing
+			return // the result of a cancelled probe is invalid
 		}
 		rep.Report(w.health)
 		w.heal(ctx, asked, rep)

@@ -1,7 +1,7 @@
-// Package places counts where pods run, at home, away and as tenants, and what room is left there:
-// for `rivulet status`, the status page and the metrics. It reads pods and the home node from the
-// API server when it is called, and writes nothing; there is nothing to restart. While the API
-// server does not answer there are no figures, and the rest of the status is shown without.
+// Package places counts where pods run, at home, away and as tenants, and the free capacity there: for `rivulet
+// status`, the status page and the metrics. It reads pods and the home node from the API server when it is called, and
+// writes and stores nothing. While the API server does not answer there are no figures, and the rest of the status is
+// shown without them.
 package places
 
 import (
@@ -18,9 +18,8 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Count asks the API server's cache, so that it costs no informer: n are the pods by place, room
-// is what they ask for by node, and what there is on the node named home. Both are empty while the
-// API server does not answer.
+// Count reads from the API server's cache, so it needs no informer: n are the pods by place, room has their requests by
+// node, and the capacity of the node named home. Both are empty while the API server does not answer.
 func Count(ctx context.Context, client kubernetes.Interface, home string) (n api.Pods, room map[string]api.Room) {
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
 		ResourceVersion: "0",
@@ -58,7 +57,7 @@ func Count(ctx context.Context, client kubernetes.Interface, home string) (n api
 	return n, room
 }
 
-// with adds what a pod asks for.
+// with adds a pod's requests.
 func with(r api.Room, p *corev1.Pod) api.Room {
 	if r.Requested == nil {
 		r.Requested = corev1.ResourceList{}

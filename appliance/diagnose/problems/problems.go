@@ -1,7 +1,7 @@
-// Package problems puts what the parts know to be wrong into the device's one list, by
-// codes of its own where there are some. What a part takes back goes from the list.
+// Package problems merges the problems of all components into the device's one list, with specific codes if there are
+// some. A problem that a component clears is removed.
 //
-// It reads the parts and <state> for what lies set aside, and writes the list alone.
+// It reads the components, and <state> for files set aside, and alone writes the list.
 package problems
 
 import (
@@ -21,9 +21,8 @@ import (
 // fabricKinds are the fabric's own codes.
 var fabricKinds = []*health.Kind{health.Tunnel, health.ControlPort}
 
-// Collect brings the list up to date with what the fabric and offload know. What has
-// not started is nil, and leaves the list as it is. Names are those of the
-// configuration's peers that lead nowhere, each with the reason and its cure.
+// Collect updates the list from the fabric and offload. A component that has not started is nil, and leaves the list
+// unchanged. names are configured peers that cannot be resolved, each with the reason and its cure.
 func Collect(t *health.Tracker, fab *fabric.Fabric, off *offload.Offload, names map[string]string) {
 	if fab != nil {
 		reportFabric(t, fab.Problems())
@@ -36,7 +35,7 @@ func Collect(t *health.Tracker, fab *fabric.Fabric, off *offload.Offload, names 
 	}
 }
 
-// reportNames shows which names lead nowhere.
+// reportNames reports the names that cannot be resolved.
 func reportNames(t *health.Tracker, names map[string]string) {
 	said := map[string][2]string{}
 	for name, why := range names {
@@ -46,7 +45,7 @@ func reportNames(t *health.Tracker, names map[string]string) {
 	t.Replace(health.PeerAddress, said)
 }
 
-// reportFabric makes the fabric's list part of the device's.
+// reportFabric merges the fabric's list.
 func reportFabric(t *health.Tracker, problems []rpc.Error) {
 	said := map[string]map[string][2]string{}
 	for _, p := range problems {
@@ -66,7 +65,7 @@ func reportFabric(t *health.Tracker, problems []rpc.Error) {
 	}
 }
 
-// reportOffload makes offload's list, errors by part, part of the device's.
+// reportOffload merges offload's list, errors by part.
 func reportOffload(t *health.Tracker, problems map[string]string) {
 	said := map[string][2]string{}
 	for part, text := range problems {
@@ -76,7 +75,7 @@ func reportOffload(t *health.Tracker, problems map[string]string) {
 	t.Replace(health.Offload, said)
 }
 
-// reportCutOff names the peers that hold pods of this cluster and do not answer.
+// reportCutOff reports the peers that hold pods of this cluster and do not answer.
 func reportCutOff(t *health.Tracker, nodes []offload.VirtualNode) {
 	said := map[string][2]string{}
 	for _, n := range nodes {
@@ -93,7 +92,7 @@ func reportCutOff(t *health.Tracker, nodes []offload.VirtualNode) {
 // alarmKinds are the codes of fabric.Alarms.
 var alarmKinds = map[string]*health.Kind{"key-changed": health.KeyChanged, "waiting": health.PeerWaiting}
 
-// reportAlarms makes what is suspicious about other clusters part of the device's list.
+// reportAlarms merges suspicious events about other clusters.
 func reportAlarms(t *health.Tracker, alarms []fabric.Alarm) {
 	for code, kind := range alarmKinds {
 		said := map[string][2]string{}

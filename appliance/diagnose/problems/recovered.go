@@ -12,7 +12,7 @@ import (
 	"rivulet/appliance/state/quarantine"
 )
 
-// Recovered logs and shows what was recovered at this start; nil is nothing.
+// Recovered logs and reports what was recovered at this start; nil is nothing.
 func Recovered(t *health.Tracker, r *bolt.Recovered, log *slog.Logger) {
 	if r != nil {
 		text := fmt.Sprintf("%v: its copy of %s with %d peers is used now", r.Cause, r.Written.UTC().Format(time.RFC3339), r.Peers)
@@ -21,8 +21,7 @@ func Recovered(t *health.Tracker, r *bolt.Recovered, log *slog.Logger) {
 	}
 }
 
-// SetAside shows what lies set aside below a state folder for a person to look at, from
-// this start or an earlier one.
+// SetAside reports files set aside in a state folder for an operator to inspect, from this start or an earlier one.
 func SetAside(t *health.Tracker, state string) {
 	found := quarantine.List(state, filepath.Join(state, "k3s", "agent"), filepath.Join(state, "k3s", "server", "db"))
 	t.SetIf(len(found) > 0, health.SetAside, strings.Join(found, ", "), "look at the disk's health; delete these when nobody needs them any more")

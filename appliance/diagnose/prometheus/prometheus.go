@@ -1,6 +1,5 @@
-// Package prometheus tells what status knows in the text format of Prometheus. It
-// reads nothing else, so that a screen and a monitor never disagree; it writes
-// and keeps nothing.
+// Package prometheus exports the status in the text format of Prometheus. It reads nothing else, so that status and
+// metrics always agree; it writes and stores nothing.
 package prometheus
 
 import (
@@ -18,11 +17,11 @@ import (
 	"rivulet/fabric/tunnel"
 )
 
-// Handler answers with all metrics of the moment.
+// Handler answers with all current metrics.
 func Handler(status func() api.Status) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		Write(w, status()) //nolint:errcheck // the asker has gone
+		Write(w, status()) //nolint:errcheck // the client has gone
 	})
 }
 
@@ -81,7 +80,7 @@ func peers(st api.Status) []*dto.MetricFamily {
 	for _, p := range st.Peers {
 		names[string(p.ID)] = p.Name
 		if p.ID == "" || !p.Complete() {
-			continue // found, not a peer
+			continue // discovered, not a peer
 		}
 		connected.add(truth(p.State == peer.Connected), "peer", p.Name, "id", string(p.ID))
 		if p.RTT > 0 && p.State == peer.Connected {
@@ -115,7 +114,7 @@ func peers(st api.Status) []*dto.MetricFamily {
 	return []*dto.MetricFamily{count.f, connected.f, trip.f, received.f, sent.f, shook.f, age.f, path.f, pathTrip.f, mtu.f, dropped.f}
 }
 
-// addPaths adds a peer's ways, those that work.
+// addPaths adds a peer's working paths.
 func addPaths(used, trip family, p tunnel.PeerStatus, who []string) {
 	for _, way := range p.Paths {
 		if !way.Alive && !way.Used {
@@ -143,7 +142,7 @@ func pods(st api.Status) []*dto.MetricFamily {
 	return []*dto.MetricFamily{count.f, nodes.f}
 }
 
-// family is one metric while it is put together.
+// family is one metric under construction.
 type family struct{ f *dto.MetricFamily }
 
 func gauge(name, help string) family   { return newFamily(name, help, dto.MetricType_GAUGE) }

@@ -19,18 +19,17 @@ import (
 	"rivulet/appliance/version"
 )
 
-// Device is where the parts come from.
+// Device is the source of the parts.
 type Device struct {
 	State, Run string
 	// ConfigDir is /etc/rivulet.
 	ConfigDir string
-	// Executable is the rivulet that is asked for kubectl.
+	// Executable is this program, for its kubectl.
 	Executable string
 	Doctor     *doctor.Env
 }
 
-// Parts returns everything that is worth having. No pod's specification, no Secret
-// and no ConfigMap is among them.
+// Parts returns all parts. None contains a pod's specification, a Secret or a ConfigMap.
 func (d Device) Parts() []Part {
 	parts := []Part{
 		{"status.json", d.query("/v1/status")},
@@ -69,7 +68,7 @@ func (d Device) Parts() []Part {
 		"machine/inodes":          "df -i",
 		"machine/disks":           "lsblk -o NAME,TYPE,SIZE,FSTYPE,RO,ROTA,MODEL,MOUNTPOINTS",
 		"machine/memory":          "free -m",
-		// Not what they were started with: arguments are where people put passwords.
+		// Without arguments, which may contain passwords.
 		"machine/processes": "ps -eo pid,ppid,stat,etime,time,rss,nlwp,comm --sort=-rss",
 		"machine/unit":      "systemctl status rivulet --no-pager --lines=0",
 	} {
@@ -81,9 +80,9 @@ func (d Device) Parts() []Part {
 		parts = append(parts, Part{"machine" + f, end(f)})
 	}
 	parts = append(parts, each(d.ConfigDir+"/*.yaml", d.ConfigDir, "configuration")...)
-	// What was put aside, where a log came to its end.
+	// Rotated logs.
 	parts = append(parts, each(filepath.Join(d.State, "log", "*.log.*"), filepath.Join(d.State, "log"), "logs")...)
-	// What was said before this start, where the journal is in memory and where the kernel crashed.
+	// Logs from before this start, if the journal is in memory, and of a kernel crash.
 	before := filepath.Join("/", d.Doctor.Root, "var/log/rivulet")
 	parts = append(parts, each(before+"/previous.log", before, "logs")...)
 	crashes := filepath.Join("/", d.Doctor.Root, doctor.CrashFolder)
@@ -103,7 +102,7 @@ func each(pattern, below, name string) (parts []Part) {
 	return parts
 }
 
-// query takes an answer of the supervisor as it is.
+// query is an unchanged answer of the supervisor.
 func (d Device) query(path string) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		resp, err := api.Do(ctx, d.Run, http.MethodGet, path, nil)
@@ -122,11 +121,11 @@ func (d Device) doctor(ctx context.Context) (string, error) {
 }
 
 func (d Device) kubectl(args ...string) func(context.Context) (string, error) {
-	// The tools take no flags of rivulet's.
+	// The tools accept no flags of rivulet.
 	return runWith("RIVULET_STATE="+d.State, d.Executable, append([]string{"kubectl", "--request-timeout=10s"}, args...)...)
 }
 
-// files lists what lies in the state folder, names and sizes, three levels deep.
+// files lists names and sizes in the state folder, three levels deep.
 func (d Device) files(ctx context.Context) (string, error) {
 	var b strings.Builder
 	err := filepath.WalkDir(d.State, func(path string, e fs.DirEntry, err error) error {
@@ -184,7 +183,7 @@ func run(name string, args ...string) func(context.Context) (string, error) {
 	return runWith("LC_ALL=C", name, args...)
 }
 
-// runWith keeps what a program said also when it failed.
+// runWith returns a program's output also when it failed.
 func runWith(env, name string, args ...string) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		path, err := exec.LookPath(name)
@@ -204,7 +203,7 @@ func runWith(env, name string, args ...string) func(context.Context) (string, er
 	}
 }
 
-// limited keeps the end of what a program says, so that a talkative one takes no memory.
+// limited keeps the end of a program's output, to bound the memory.
 type limited struct{ b []byte }
 
 func (l *limited) Write(p []byte) (int, error) {

@@ -13,18 +13,18 @@ import (
 	"rivulet/appliance/diagnose/redact"
 )
 
-// fileMax bounds what is read of a file that holds secrets.
+// fileMax bounds what is read of a file with secrets, bytes.
 const fileMax = 16 << 20
 
-// named are values under a telling name, in JSON, YAML and in the raw pages of
-// state.db, which may be locked or damaged.
+// named matches values with the name of a secret, in JSON, YAML and in the raw pages of state.db, which may be locked
+// or damaged.
 var named = regexp.MustCompile(`(?i)["']?[\w.-]*(?:seed|wireguard|passw|passphrase|secret|token|psk|key-data|private|auth)[\w.-]*["']?[ \t]*[:=][ \t]*["']?([^\s"',;}{\[\]]{6,512})`)
 
-// elsewhere are files that a configuration names.
+// elsewhere matches files that a configuration names.
 var elsewhere = regexp.MustCompile(`(?im)^[ \t-]*(secretFile|kubeconfig)[ \t]*:[ \t]*(\S+)`)
 
-// Secrets are what this device keeps secret, as the strings that it would look like
-// in a log or a list. They are looked for in everything that goes into the archive.
+// Secrets are this device's secrets, in the forms in which they could appear in a log or a list. They are removed from
+// everything in the archive.
 func (d Device) Secrets() []string {
 	var out []string
 	k3s := filepath.Join(d.State, "k3s")
@@ -32,7 +32,7 @@ func (d Device) Secrets() []string {
 	for _, name := range whole {
 		text := contents(filepath.Join(k3s, name))
 		out = append(out, strings.TrimSpace(text))
-		// The secret half of K10<hash>::server:<secret>, too.
+		// Also the secret half of K10<hash>::server:<secret>.
 		out = append(out, strings.TrimSpace(text[strings.LastIndex(text, ":")+1:]))
 	}
 	for _, f := range []string{"/etc/rancher/node/password", filepath.Join(k3s, "agent/etc/rancher/node/password"), filepath.Join(d.State, "node/password")} {
@@ -44,10 +44,10 @@ func (d Device) Secrets() []string {
 			out = append(out, strings.TrimSpace(secret))
 		}
 	}
-	// Lines of private keys, as a log would show a part of one.
-	filepath.WalkDir(k3s, func(path string, e fs.DirEntry, err error) error { //nolint:errcheck // what cannot be read cannot be told
+	// Lines of private keys, for a log with a part of one.
+	filepath.WalkDir(k3s, func(path string, e fs.DirEntry, err error) error { //nolint:errcheck // what cannot be read cannot leak
 		if err != nil {
-			return nil //nolint:nilerr // what cannot be read cannot be told
+			return nil //nolint:nilerr // what cannot be read cannot leak
 		}
 		if e.IsDir() && (e.Name() == "containerd" || e.Name() == "db" || e.Name() == "images") {
 			return fs.SkipDir
@@ -63,7 +63,7 @@ func (d Device) Secrets() []string {
 		texts = append(texts, found...)
 	}
 	texts = append(texts, filepath.Join(d.State, "config.good.yaml"))
-	for _, f := range slices.Clone(texts) { // what the configuration names is secret too
+	for _, f := range slices.Clone(texts) { // files named by the configuration are secret, too
 		for _, m := range elsewhere.FindAllStringSubmatch(contents(f), -1) {
 			if path := strings.Trim(m[2], `"'`); strings.EqualFold(m[1], "secretFile") {
 				out = append(out, strings.TrimSpace(contents(path)))
@@ -77,7 +77,7 @@ func (d Device) Secrets() []string {
 			// A path or a plain word of a configuration is none.
 			if v := m[1]; !strings.HasPrefix(v, "/") && !slices.Contains([]string{"default", "system:admin"}, v) {
 				out = append(out, v)
-				// A key in base64 is one that may also be seen decoded.
+				// A base64 key may also appear decoded.
 				if raw, err := base64.StdEncoding.DecodeString(v); err == nil && strings.HasPrefix(string(raw), "-----BEGIN") {
 					out = append(out, keyLines(string(raw))...)
 				}
@@ -86,7 +86,7 @@ func (d Device) Secrets() []string {
 	}
 	out = slices.DeleteFunc(out, func(s string) bool { return s == "" })
 	for _, s := range slices.Clone(out) {
-		// As Kubernetes shows it; the last bytes of a group depend on what follows.
+		// In Kubernetes' form (base64); the last bytes of a group depend on what follows.
 		if whole := s[:len(s)/3*3]; len(whole) >= redact.Shortest {
 			out = append(out, base64.StdEncoding.EncodeToString([]byte(whole)))
 		}
@@ -94,7 +94,7 @@ func (d Device) Secrets() []string {
 	return out
 }
 
-// keyLines are the lines of a PEM block that say anything.
+// keyLines are the lines of a PEM block with content.
 func keyLines(text string) (out []string) {
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); len(line) >= 16 && !strings.HasPrefix(line, "-----") {
@@ -110,7 +110,7 @@ func contents(path string) string {
 		return ""
 	}
 	defer f.Close()
-	raw, _ := io.ReadAll(io.LimitReader(f, fileMax)) // what could be read
+	raw, _ := io.ReadAll(io.LimitReader(f, fileMax)) // as much as could be read
 	return string(raw)
 }
 

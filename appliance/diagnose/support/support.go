@@ -1,7 +1,7 @@
-// Package support puts what helps to find a fault into one archive that may be given away, without secrets (package
-// redact; docs/design/support.md). It reads the supervisor's answers, lists of the cluster, logs, the state of network
-// and machine, and files with secrets, to know what to take out; it alone writes the stream that it is given. Failure:
-// every part is bounded in time and size and stands alone; index.txt names what could not be had, and why.
+// Package support collects information about faults in one archive without secrets (package redact;
+// docs/design/support.md). It reads the supervisor's answers, lists of the cluster, logs, the state of network and
+// machine, and files with secrets, to know what to remove; it alone writes the given stream. Failure: every part is
+// bounded in time and size and independent of the others; index.txt has the missing ones with the reason.
 package support
 
 import (
@@ -19,10 +19,9 @@ import (
 )
 
 const (
-	// partMax is the size of one part, bytes; of a longer one the end is kept, which
-	// is the newest of a log.
+	// partMax is the size of one part, bytes; of a longer one the end is kept, which is the newest of a log.
 	partMax = 1 << 20
-	// partTime is for one part; all are gathered at once.
+	// partTime is the time limit of one part; all are collected concurrently.
 	partTime = 20 * time.Second
 )
 
@@ -32,8 +31,7 @@ type Part struct {
 	Read func(context.Context) (string, error)
 }
 
-// Write gathers the parts and writes the archive, redacted. Parts that could not be
-// had are no error: missing says which.
+// Write collects the parts and writes the archive, redacted. Missing parts are no error: missing has their names.
 func Write(ctx context.Context, w io.Writer, now time.Time, r *redact.Redactor, parts []Part) (missing []string, err error) {
 	texts, errs := gather(ctx, parts)
 	var index strings.Builder
@@ -62,7 +60,7 @@ func Write(ctx context.Context, w io.Writer, now time.Time, r *redact.Redactor, 
 		return missing, err
 	}
 	for i, p := range parts {
-		if texts[i] == "" { // of a part that broke off, what there is
+		if texts[i] == "" { // of a part that failed, what there is
 			continue
 		}
 		if err := add(p.Name, texts[i]); err != nil {
@@ -72,7 +70,7 @@ func Write(ctx context.Context, w io.Writer, now time.Time, r *redact.Redactor, 
 	return missing, errors.Join(t.Close(), z.Close())
 }
 
-// gather reads all parts at once. One that does not heed its time is left behind.
+// gather reads all parts concurrently. One that ignores its time limit is abandoned.
 func gather(ctx context.Context, parts []Part) (texts []string, errs []error) {
 	texts, errs = make([]string, len(parts)), make([]error, len(parts))
 	var wg sync.WaitGroup
@@ -110,7 +108,7 @@ func read(ctx context.Context, p Part) (string, error) {
 	}
 }
 
-// tail keeps the end of what is too long, from the beginning of a line on.
+// tail keeps the end of a long text, from the beginning of a line on.
 func tail(text string) string {
 	if len(text) <= partMax {
 		return text

@@ -1,5 +1,5 @@
-// Package why gathers the facts of which offload/consumer/explain makes an answer: from home's API server, and
-// from a status of the supervisor. It writes nothing.
+// Package why collects the facts for the answers of offload/consumer/explain: from home's API server, and from a status
+// of the supervisor. It writes nothing.
 package why
 
 import (
@@ -16,7 +16,7 @@ import (
 	"rivulet/offload/consumer/explain"
 )
 
-// NamespaceOf is that of an object, "" where it has none; a namespace is its own.
+// NamespaceOf is the namespace of an object, "" if it has none; a namespace is its own.
 func NamespaceOf(object any) string {
 	if ns, ok := object.(*corev1.Namespace); ok {
 		return ns.Name
@@ -27,7 +27,7 @@ func NamespaceOf(object any) string {
 	return ""
 }
 
-// Facts are those of an object. The status is the zero value where no supervisor runs.
+// Facts are those of an object. The status is the zero value without a running supervisor.
 func Facts(ctx context.Context, client kubernetes.Interface, object any, st api.Status) (explain.Facts, error) {
 	f := explain.Facts{Object: object, Now: time.Now(), UsedCPU: -1, Links: map[string]explain.LinkState{}, Here: st.Name, Running: st.Name != ""}
 	if p, ok := object.(*corev1.Pod); ok {
@@ -35,7 +35,8 @@ func Facts(ctx context.Context, client kubernetes.Interface, object any, st api.
 	}
 	var errs []error
 	read := func(err error) { errs = append(errs, err) }
-	all := metav1.ListOptions{ResourceVersion: "0"} // of the API server's memory: pods that wait are looked at again and again
+	// From the API server's cache, because these reads are repeated often.
+	all := metav1.ListOptions{ResourceVersion: "0"}
 	nodes, err := client.CoreV1().Nodes().List(ctx, all)
 	read(err)
 	pods, err := client.CoreV1().Pods("").List(ctx, all)
@@ -66,7 +67,7 @@ func Facts(ctx context.Context, client kubernetes.Interface, object any, st api.
 	return f, nil
 }
 
-// inNamespace adds what is in the namespace of the object.
+// inNamespace adds the objects in the namespace of the object.
 func inNamespace(ctx context.Context, client kubernetes.Interface, f *explain.Facts, ns string) error {
 	var errs []error
 	read := func(err error) { errs = append(errs, err) }

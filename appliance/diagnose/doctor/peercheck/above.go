@@ -8,9 +8,9 @@ import (
 	"rivulet/appliance/diagnose/doctor"
 )
 
-// What goes through the tunnel.
+// Checks through the tunnel.
 
-// large is more than any packet carries, and a few of them.
+// large is the size of a payload that needs several packets, bytes.
 const large = 32 << 10
 
 func (e *examination) answer(ctx context.Context) doctor.Result {

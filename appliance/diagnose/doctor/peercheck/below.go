@@ -17,10 +17,10 @@ import (
 	"rivulet/fabric/tunnel/paths"
 )
 
-// What is below the tunnel. While the tunnel carries, none of it fails: peers that
-// move keep their tunnel and may be out of sight of everything else.
+// Checks below the tunnel. While the tunnel works none of them fails: a peer that moves keeps its tunnel and may be
+// unreachable in all other ways.
 
-// below fails, or warns where the tunnel carries all the same.
+// below fails, or warns if the tunnel works.
 func (e *examination) below(cure, format string, args ...any) doctor.Result {
 	if e.works {
 		return doctor.Warnf(cure, "%s; the tunnel carries all the same", fmt.Sprintf(format, args...))
@@ -95,7 +95,7 @@ func (e *examination) peering(context.Context) doctor.Result {
 	return doctor.Passf("trusted since %s (%s); rivulet %s here, %s there", p.Trust.At.Local().Format("2006-01-02 15:04"), p.Trust.How, e.Version, cmp.Or(p.Version, "an unknown version"))
 }
 
-// tunnelPeer is what the data plane says of the peer.
+// tunnelPeer is the data plane's state of the peer.
 func (e *examination) tunnelPeer() (tunnel.PeerStatus, bool) {
 	if e.Tunnel != nil {
 		for _, p := range e.Tunnel.Peers {
@@ -129,8 +129,8 @@ func (e *examination) way(context.Context) doctor.Result {
 	return describeWay(p)
 }
 
-// rekey is how old the keys of a tunnel that is used can be: WireGuard makes new ones
-// after 120 s of use, and forgets them after 180.
+// rekey is the greatest age of the keys of a tunnel in use: WireGuard replaces them after 120 s of use, and drops them
+// after 180 s.
 const rekey = 180 * time.Second
 
 func (e *examination) handshake(context.Context) doctor.Result {
@@ -145,7 +145,7 @@ func (e *examination) handshake(context.Context) doctor.Result {
 	return doctor.Passf("the last handshake was %s ago", age)
 }
 
-// reason is the shortest words for why a connection failed.
+// reason is the shortest text for why a connection failed.
 func reason(err error) string {
 	var op *net.OpError
 	switch {
@@ -159,7 +159,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// split parts a reason from its cure, whichever way it was joined.
+// split separates a text from its cure, with either separator.
 func split(s string) (text, cure string) {
 	for _, sep := range []string{"; ", ": "} {
 		if i := strings.LastIndex(s, sep); i > 0 {
@@ -177,8 +177,7 @@ func list(addrs []netip.AddrPort) string {
 	return strings.Join(out, ", ")
 }
 
-// apart is how many minor versions are between two versions of Kubernetes; 0 if that
-// cannot be said.
+// apart is the difference of the minor versions of Kubernetes; 0 if that is unknown.
 func apart(a, b string) int {
 	var majorA, minorA, majorB, minorB int
 	if n, _ := fmt.Sscanf(a, "v%d.%d", &majorA, &minorA); n != 2 {

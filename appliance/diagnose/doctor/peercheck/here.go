@@ -24,29 +24,28 @@ import (
 	"rivulet/fabric/tunnel"
 )
 
-// Here is this cluster: it examines its peers, and answers those that examine it. All
-// fields must be set.
+// Here is this cluster: it examines its peers, and answers peers that examine it. All fields must be set.
 type Here struct {
 	Self   rpc.Identity
 	Fabric func() *fabric.Fabric     // nil before it has started
 	Tunnel func() *tunnel.Controller // nil before it has started
-	// KubeVersion is the API server's, empty before it answered.
+	// KubeVersion is the API server's, empty before its first answer.
 	KubeVersion func() string
-	DNS         netip.AddrPort // where this cluster's DNS answers
+	DNS         netip.AddrPort // address of this cluster's DNS
 	Domain      string         // of the cluster
 }
 
-// tunnelTimeout bounds the question for the data plane's state.
+// tunnelTimeout limits the request for the data plane's state.
 const tunnelTimeout = 2 * time.Second
 
-// Routes are `rivulet doctor peer`.
+// Routes registers the routes of `rivulet doctor peer`.
 func (h Here) Routes(mux *http.ServeMux) {
 	mux.Handle("GET /v1/doctor/peer", api.JSON(func(r *http.Request) (any, error) {
 		return h.examine(r.Context(), r.URL.Query().Get("name"))
 	}))
 }
 
-// findPeer returns the one cluster of that name, ID or beginning of an ID.
+// findPeer returns the one cluster with that name, ID or prefix of an ID.
 func findPeer(views []peer.View, name string) (peer.View, error) {
 	var found []peer.View
 	for _, v := range views {
@@ -98,7 +97,7 @@ func (h Here) examine(ctx context.Context, name string) (Report, error) {
 	return Examine(ctx, c), nil
 }
 
-// identify returns whose key is at the other end.
+// identify returns the ID of the key at the other end.
 func identify(ctx context.Context, self rpc.Identity, conn net.Conn) (peer.ID, error) {
 	tc := tls.Client(conn, rpc.ClientTLS(self, ""))
 	if err := tc.HandshakeContext(ctx); err != nil {
@@ -107,12 +106,12 @@ func identify(ctx context.Context, self rpc.Identity, conn net.Conn) (peer.ID, e
 	return peer.IDFromCertificate(tc.ConnectionState().PeerCertificates[0])
 }
 
-// Pattern is the route on which Answer is served to peers, inside the tunnel.
+// Pattern is the route of Answer for peers, inside the tunnel.
 const Pattern = "POST " + checkPath
 
 const checkPath = "/v1/check"
 
-// maxCheck bounds what is sent to and fro, bytes.
+// maxCheck bounds the payload in each direction, bytes.
 const maxCheck = 256 << 10
 
 func queryPeer(ctx context.Context, fab *fabric.Fabric, id peer.ID, size int) (Answer, error) {
@@ -168,7 +167,7 @@ func apiOfPeer(ctx context.Context, fab *fabric.Fabric, id peer.ID) (string, err
 	if err != nil {
 		return "", err
 	}
-	json.Unmarshal(raw, &v) //nolint:errcheck // what is not there is not shown
+	json.Unmarshal(raw, &v) //nolint:errcheck // missing fields are not shown
 	peer.Clean(&v, peer.Text)
 	if resp.StatusCode != http.StatusOK {
 		return "", fmt.Errorf("it answered %d %s", resp.StatusCode, v.Message)
@@ -176,7 +175,7 @@ func apiOfPeer(ctx context.Context, fab *fabric.Fabric, id peer.ID) (string, err
 	return v.GitVersion, nil
 }
 
-// Answer answers a peer that examines the way to us.
+// Answer answers a peer that examines the path to this cluster.
 func (h Here) Answer(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCheck))
 	if err != nil {
@@ -187,7 +186,7 @@ func (h Here) Answer(w http.ResponseWriter, r *http.Request) {
 	if from, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 		a.SeenAs = from.Addr().Unmap()
 	}
-	if len(body) == 0 { // looked at once, not with every payload
+	if len(body) == 0 { // checked once, not with every payload
 		a.DNS = h.dnsTrouble(r.Context())
 		if a.KubeVersion == "" {
 			a.API = "the API server is not up"
@@ -196,7 +195,7 @@ func (h Here) Answer(w http.ResponseWriter, r *http.Request) {
 	rpc.Write(w, http.StatusOK, a)
 }
 
-// dnsTrouble asks our own DNS for a name that every cluster has.
+// dnsTrouble queries this cluster's DNS for a name that every cluster has.
 func (h Here) dnsTrouble(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

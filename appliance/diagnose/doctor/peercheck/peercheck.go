@@ -1,6 +1,6 @@
-// Package peercheck finds the layer at which the way to one peer breaks, from the bottom up: one that fails is what
-// there is to mend, and those above it, which could only repeat it, are skipped. It reads the supervisor's state of
-// the peer and queries the peer itself, on the LAN and through the tunnel; it writes and keeps nothing.
+// Package peercheck finds the layer at which the path to one peer fails, from the bottom up: the first failure is to be
+// repaired, and the layers above it, which would only repeat it, are skipped. It reads the supervisor's state of the
+// peer and queries the peer itself, on the LAN and through the tunnel; it writes and stores nothing.
 package peercheck
 
 import (
@@ -14,43 +14,42 @@ import (
 	"rivulet/fabric/tunnel"
 )
 
-// Case is one peer and the ways to ask about it.
+// Case is one peer and the ways to query it.
 type Case struct {
 	Peer peer.View
 	// Addrs are the control addresses to try on the LAN.
 	Addrs []netip.AddrPort
-	// Version and KubeVersion are our own.
+	// Version and KubeVersion are this cluster's.
 	Version, KubeVersion string
-	// Tunnel is what the data plane says; nil if it does not answer.
+	// Tunnel is the data plane's state; nil if it does not answer.
 	Tunnel *tunnel.Status
 	// Dial opens a connection outside of the tunnel.
 	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
-	// Identify says, over such a connection, which cluster is there.
+	// Identify returns the cluster at the other end of such a connection.
 	Identify func(ctx context.Context, c net.Conn) (peer.ID, error)
-	// Query asks the peer through the tunnel, with a payload of so many bytes that it
-	// sends back.
+	// Query queries the peer through the tunnel, for an answer with a payload of that many bytes.
 	Query func(ctx context.Context, size int) (Answer, error)
-	// API returns the version of the peer's API server, asked through the tunnel.
+	// API returns the version of the peer's API server, requested through the tunnel.
 	API func(ctx context.Context) (string, error)
 	Now func() time.Time
 }
 
-// Answer is what a peer says of itself, and of how it sees us.
+// Answer is a peer's state, and its view of this cluster.
 type Answer struct {
 	Version     string `json:"version"`
 	KubeVersion string `json:"kubeVersion,omitempty"`
-	// SeenAs is the address that the question came from, as the peer sees it.
+	// SeenAs is the source address of the request at the peer.
 	SeenAs netip.Addr `json:"seenAs"`
-	// DNS and API say what keeps its cluster's DNS and API server from answering; empty is well.
+	// DNS and API are the errors of its cluster's DNS and API server; empty is success.
 	DNS string `json:"dns,omitempty"`
 	API string `json:"api,omitempty"`
-	// Payload is as long as was asked for.
+	// Payload has the requested length.
 	Payload []byte `json:"payload,omitempty"`
-	// Took is the time until the answer was there, nanoseconds; it is measured, not told.
+	// Took is the measured time until the answer, nanoseconds.
 	Took time.Duration `json:"-"`
 }
 
-// Layer is one question and its result.
+// Layer is one check and its result.
 type Layer struct {
 	Name  string `json:"name"`
 	Title string `json:"title"`
@@ -58,7 +57,7 @@ type Layer struct {
 	Took time.Duration `json:"took"` // nanoseconds
 }
 
-// Report is what was found, from the bottom up.
+// Report has the results, from the bottom up.
 type Report struct {
 	At     time.Time `json:"at"`
 	Peer   string    `json:"peer"`
@@ -66,7 +65,7 @@ type Report struct {
 	Layers []Layer   `json:"layers"`
 }
 
-// Failed returns the layer that is to be mended; false if there is none.
+// Failed returns the layer to be repaired; false if there is none.
 func (r Report) Failed() (Layer, bool) {
 	for _, l := range r.Layers {
 		if l.Status == doctor.Fail {
@@ -79,7 +78,7 @@ func (r Report) Failed() (Layer, bool) {
 // layerTime bounds one layer.
 const layerTime = 6 * time.Second
 
-// probe asks at one layer.
+// probe is the check of one layer.
 type probe struct {
 	name, title string
 	run         func(*examination, context.Context) doctor.Result
@@ -100,17 +99,17 @@ var layers = []probe{
 	{"api", "its API server", (*examination).api},
 }
 
-// examination is a case while it is looked into.
+// examination is the state of a case in progress.
 type examination struct {
 	Case
 	conn     net.Conn // to the control port on the LAN
 	at       netip.AddrPort
 	received Answer
-	works    bool // the tunnel carries: nothing below it is broken for good
+	works    bool // the tunnel works, so nothing below it is a failure
 	broken   string
 }
 
-// Examine asks all layers.
+// Examine checks all layers.
 func Examine(ctx context.Context, c Case) Report {
 	if c.Now == nil {
 		c.Now = time.Now

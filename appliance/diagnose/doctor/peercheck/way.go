@@ -10,8 +10,7 @@ import (
 	"rivulet/fabric/tunnel/paths"
 )
 
-// describeWay says by which path the tunnel's packets go. Any but the direct one
-// works, and is slower than it need be.
+// describeWay describes the path of the tunnel's packets. Paths other than the direct one work, but are slower.
 func describeWay(p tunnel.PeerStatus) doctor.Result {
 	const cure = "to have the shorter way, let UDP through between the two (rivulet doctor --only udp,firewall on both)"
 	bytes := fmt.Sprintf("%d bytes received, %d sent", p.Received, p.Sent)
