@@ -11,17 +11,17 @@ import (
 	"rivulet/fabric/cure"
 )
 
-// CardName is the file that a person may put on the boot partition of a device's
-// card: the configuration, and what else a device without a screen has to be told.
+// CardName is the optional file on the boot partition of a device's card: the configuration, and further settings of a
+// device without a screen.
 const CardName = "rivulet.yaml"
 
-// Moved stands in that file where a secret was that the device has by now.
+// Moved replaces a secret in that file once the device has stored it.
 const Moved = "(moved into the device)"
 
-// Card is what only that file says.
+// Card has the settings of that file only.
 type Card struct {
 	WiFi []WiFi
-	// SSHKeys are the lines of authorized_keys; without any there is no ssh.
+	// SSHKeys are the lines of authorized_keys; without any there is no SSH.
 	SSHKeys []string
 	Country string // of the radio: two letters
 	root    *yaml.Node
@@ -30,13 +30,12 @@ type Card struct {
 // WiFi is a network to join.
 type WiFi struct {
 	SSID string
-	// Password is empty for an open network, Moved where the device has it.
+	// Password is empty for an open network, Moved if the device has it.
 	Password Secret
 	Hidden   bool
 }
 
-// ParseCard reads and judges such a file. Problems have the key they are about, so
-// that whoever boots with it can take what is right: see Good.
+// ParseCard reads and checks such a file. Problems have their key, so that valid parts can be applied: see Good.
 func ParseCard(data []byte, o Options) (Card, Parsed) {
 	d := &decoder{Options: o, out: Parsed{Origins: map[string]Origin{}}, card: &Card{}}
 	root, problems := document(o.File, data)
@@ -51,7 +50,7 @@ func ParseCard(data []byte, o Options) (Card, Parsed) {
 	return *d.card, d.out
 }
 
-// noPasswords refuses what cannot be moved off the card.
+// noPasswords refuses secrets that cannot be moved off the card.
 func (d *decoder) noPasswords(root *yaml.Node) {
 	for _, r := range d.out.Config.Registries.Configs {
 		if a := r.Auth; a != nil && (a.Password != "" || a.Auth != "" || a.IdentityToken != "") {
@@ -105,10 +104,10 @@ func (c *Card) keys(d *decoder, n *yaml.Node) {
 	})
 }
 
-// moved reports whether a secret was here once.
+// moved reports whether a secret was moved from here.
 func (c *Card) moved(n *yaml.Node) bool { return c != nil && n.Value == Moved }
 
-// checkPath lets a file beside the card's be named by its name alone.
+// checkPath accepts a plain name for a file beside the card's.
 func (c *Card) checkPath(s string) error {
 	if c != nil && cardFile.MatchString(s) {
 		return nil
@@ -118,7 +117,7 @@ func (c *Card) checkPath(s string) error {
 
 var cardFile = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// OnCard reports whether a path that was accepted names a file beside the card's.
+// OnCard reports whether an accepted path names a file beside the card's.
 func OnCard(path string) bool { return cardFile.MatchString(path) }
 
 func checkCountry(s string) error {
@@ -159,7 +158,7 @@ func checkSSHKey(s string) error {
 	return nil
 }
 
-// top is the group of the file that a problem is about; empty is the file as a whole.
+// top is the group of a problem; empty is the file as a whole.
 func (p Problem) top() string {
 	end := strings.IndexAny(p.Key, ".[")
 	if end < 0 {
@@ -168,10 +167,10 @@ func (p Problem) top() string {
 	return p.Key[:end]
 }
 
-// misspelt stands for a key that may have been meant to say whom to trust.
+// misspelt stands for an unknown key that may be about trust.
 const misspelt = "trust?"
 
-// bad are the groups that have a mistake.
+// bad are the groups with a mistake.
 func (p Parsed) bad() map[string]bool {
 	out := map[string]bool{}
 	for _, m := range p.Problems {
@@ -184,10 +183,9 @@ func (p Parsed) bad() map[string]bool {
 	return out
 }
 
-// Good returns what is right in the card, given its problems, as a configuration for
-// DefaultPath; nil if it says nothing. What it says of Wi-Fi and ssh is right as it is. Who is trusted is
-// never guessed: where that is not certain, each new peer waits for a word. secretFile
-// is where the group's secret will be, kubeconfig says the same of a file on the card.
+// Good returns the valid parts of the card as a configuration for DefaultPath; nil if there are none. Wi-Fi and SSH
+// need no change. Trust is never guessed: if it is not certain, each new peer waits for an operator decision.
+// secretFile will have the group's secret, kubeconfig returns the path of a file of the card.
 func (c Card) Good(p Parsed, secretFile string, kubeconfig func(name string) string) []byte {
 	bad := p.bad()
 	out := &yaml.Node{Kind: yaml.MappingNode}
@@ -223,9 +221,8 @@ func (c Card) Good(p Parsed, secretFile string, kubeconfig func(name string) str
 	return encode(out)
 }
 
-// Emptied is the file again, without its secrets: it can be read by everybody, and
-// read by us once more. What has a mistake was not taken, and stays. It returns nil if
-// nothing was to be removed.
+// Emptied returns the file without its secrets: everybody can read it, and the device reads it again. Parts with a
+// mistake were not applied, and stay. It returns nil if there was nothing to remove.
 func (c Card) Emptied(p Parsed) []byte {
 	if c.root == nil {
 		return nil
@@ -282,7 +279,7 @@ func copied(n *yaml.Node) *yaml.Node {
 
 func word(s string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s} }
 
-// index is where a key of a mapping is, -1 if it is not there.
+// index is the position of a mapping's key, -1 if it is missing.
 func index(n *yaml.Node, key string) int {
 	if n != nil && n.Kind == yaml.MappingNode {
 		for i := 0; i+1 < len(n.Content); i += 2 {
@@ -294,7 +291,7 @@ func index(n *yaml.Node, key string) int {
 	return -1
 }
 
-// value is that of a key of a mapping, nil if there is none.
+// value is the value of a mapping's key, nil if it is missing.
 func value(n *yaml.Node, key string) *yaml.Node {
 	if i := index(n, key); i >= 0 {
 		return n.Content[i+1]

@@ -9,27 +9,27 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Options say how a text is judged.
+// Options are those of a check.
 type Options struct {
-	// File is what problems call it.
+	// File is the name in problems.
 	File string
-	// Mode is the file's permissions; 0 is not known.
+	// Mode has the file's permissions; 0 is unknown.
 	Mode fs.FileMode
 	// Host bounds what can be reserved; the zero value does not.
 	Host Host
-	// Files also looks into the files that the text names.
+	// Files also reads the named files.
 	Files bool
-	// Env is what environment variables say over the text, by key (Environment).
+	// Env has overrides by environment variables, by key (Environment).
 	Env map[string]string
 }
 
-// Host is the device as far as a value can be too large for it.
+// Host has the device's limits for values.
 type Host struct {
 	CPUs        int
 	MemoryBytes uint64
 }
 
-// Origin says where a value comes from.
+// Origin is the source of a value.
 type Origin struct {
 	// Kind is file, environment, flag or default.
 	Kind string `json:"kind"`
@@ -37,7 +37,7 @@ type Origin struct {
 	Name string `json:"name,omitempty"`
 }
 
-// String is the origin as `config show --origin` prints it.
+// String is the origin in the form of `config show --origin`.
 func (o Origin) String() string {
 	if o.Name == "" {
 		return o.Kind
@@ -45,7 +45,7 @@ func (o Origin) String() string {
 	return o.Kind + " " + o.Name
 }
 
-// Parsed is what a text says.
+// Parsed is the content of a text.
 type Parsed struct {
 	Config Config
 	// Origins has the keys that the text sets, for example share.cpu.
@@ -54,7 +54,7 @@ type Parsed struct {
 	Problems, Warnings Problems
 }
 
-// Parse reads and judges a text. It finds all problems, not only the first.
+// Parse reads and checks a text. It finds all problems, not only the first.
 func Parse(data []byte, o Options) Parsed {
 	d := &decoder{Options: o, out: Parsed{Origins: map[string]Origin{}}}
 	root, problems := document(o.File, data)
@@ -73,9 +73,9 @@ func Parse(data []byte, o Options) Parsed {
 type decoder struct {
 	Options
 	out Parsed
-	// card is set for the file on the boot partition, which may say more.
+	// card is set for the file on the boot partition, which has more keys.
 	card *Card
-	// variable names the environment variable that a value is of.
+	// variable is the environment variable of a value.
 	variable map[*yaml.Node]string
 }
 
@@ -94,18 +94,18 @@ func (d *decoder) at(n *yaml.Node, key, cure, text string, args ...any) Problem 
 	return Problem{File: d.File, Line: max(n.Line, 1), Column: max(n.Column, 1), Key: key, Text: fmt.Sprintf(text, args...), Cure: cure}
 }
 
-// form is what a value has to be; its zero value bounds nothing.
+// form is the condition on a value; its zero value has none.
 type form struct {
 	// check and fits refuse a text with an error that has a cure.
 	check func(string) error
 	fits  func(string, Host) error
-	// example is the right form of a list, or of an amount: a text that may be a bare number.
+	// example is a correct list, or amount: a text that may be a bare number.
 	example     string
 	least, most int64 // of a number
 }
 
-// field is one key of a group: where its value goes, and what that has to be. to is a pointer to a
-// value of one of the types below, or a func(*yaml.Node) that reads the value itself.
+// field is one key of a group: the destination of its value, and its form. to is a pointer to a value of one of the
+// types below, or a func(*yaml.Node) that reads the value itself.
 type field struct {
 	key string
 	to  any
@@ -123,7 +123,7 @@ func (d *decoder) value(n *yaml.Node, path string, f field) {
 		d.word(n, path, f.form, func(s string) { *to = Percent(s) })
 	case *Secret:
 		d.word(n, path, form{example: f.example}, func(s string) {
-			*to = Secret(s) // one that is refused is to be kept from others, too
+			*to = Secret(s) // a refused one must stay secret, too
 			if !d.card.moved(n) {
 				d.accept(n, path, s, f.form, func() {})
 			}
@@ -153,7 +153,7 @@ func (d *decoder) value(n *yaml.Node, path string, f field) {
 	}
 }
 
-// word reads a text, or, where the form has an example, an amount.
+// word reads a text, or, if the form has an example, an amount.
 func (d *decoder) word(n *yaml.Node, path string, f form, set func(string)) {
 	accept := func(s string) { d.accept(n, path, s, f, func() { set(s) }) }
 	if f.example != "" {
@@ -178,7 +178,7 @@ func (d *decoder) accept(n *yaml.Node, path, s string, f form, take func()) {
 	take()
 }
 
-// group reads a mapping, path "" being the whole file. example shows the right form.
+// group reads a mapping; path "" is the whole file. example shows the correct form.
 func (d *decoder) group(n *yaml.Node, path, example string, fields ...field) {
 	var names []string
 	for _, f := range fields {
@@ -243,7 +243,7 @@ func (d *decoder) list(n *yaml.Node, path, example string, read func(i int, n *y
 	}
 }
 
-// text reads a string; what YAML takes for something else has to be in quotes.
+// text reads a string; what YAML parses as another type has to be in quotes.
 func (d *decoder) text(n *yaml.Node, path string, set func(string)) {
 	switch {
 	case n.Kind != yaml.ScalarNode || isNull(n):
@@ -304,7 +304,7 @@ func (d *decoder) found(n *yaml.Node, path string) {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// kind says what a node is, without its value: that may be a secret.
+// kind is the kind of a node without its value, which may be secret.
 func kind(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// variables begins the names of environment variables that are Rivulet's.
+// variables is the prefix of Rivulet's environment variables.
 const variables = "RIVULET_"
 
 // Variable is the environment variable that sets a key: of trust.secretFile RIVULET_TRUST_SECRET_FILE.
@@ -28,9 +28,8 @@ func Variable(key string) string {
 	return variables + b.String()
 }
 
-// Environment returns what variables say of keys, by key; one that is empty says nothing. A variable
-// that is called as Rivulet's are and is neither a key's nor one of others is an error: what it was
-// to set would not be set.
+// Environment returns overrides by variables, by key; an empty one is ignored. A variable with the prefix that is
+// neither a key's nor in others is an error, because its setting would be lost.
 func Environment(environ, others []string) (map[string]string, error) {
 	known := map[string]string{}
 	for _, k := range Keys {
@@ -55,7 +54,7 @@ func Environment(environ, others []string) (map[string]string, error) {
 	return out, nil
 }
 
-// overlay puts what variables say into the document, over what is there; root may be nil.
+// overlay adds overrides by variables to the document; root may be nil.
 func (d *decoder) overlay(root *yaml.Node) *yaml.Node {
 	for _, key := range slices.Sorted(maps.Keys(d.Env)) {
 		name, text := Variable(key), d.Env[key]
@@ -83,8 +82,8 @@ func (d *decoder) overlay(root *yaml.Node) *yaml.Node {
 	return root
 }
 
-// child returns the value of a key in a mapping; made is put there where it is missing or empty, or
-// over what is there. In anything but a mapping, which is a mistake by itself, made is of no effect.
+// child returns the value of a key in a mapping; made is inserted if it is missing or empty, or with over replaces it.
+// In anything but a mapping, which is a mistake by itself, made has no effect.
 func child(n *yaml.Node, key string, made *yaml.Node, over bool) *yaml.Node {
 	i := index(n, key)
 	switch {
@@ -99,8 +98,8 @@ func child(n *yaml.Node, key string, made *yaml.Node, over bool) *yaml.Node {
 	return n.Content[i+1]
 }
 
-// from notes which variable a value is of. A word that YAML takes for a number is a text there as
-// well: nobody writes quotes twice.
+// from records the variable of a value. A word that YAML parses as a number counts as text there: users do not quote
+// twice.
 func (d *decoder) from(n *yaml.Node, name string) {
 	if d.variable == nil {
 		d.variable = map[*yaml.Node]string{}

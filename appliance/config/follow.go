@@ -14,29 +14,28 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// watchAgain is the pause before a watch that the kernel refused is tried again.
+// watchAgain is the pause before a failed watch is retried.
 const watchAgain = 10 * time.Second
 
-// Follower puts the configuration into force: when Run begins, when its file or
-// OwnRegistries changes, on SIGHUP, and whenever Again is called. All fields must be set.
-// Its methods may be called concurrently.
+// Follower applies the configuration: when Run begins, when its file or OwnRegistries changes, on SIGHUP, and at each
+// call of Again. All fields must be set. Its methods may be called concurrently.
 type Follower struct {
 	*Current
-	// Apply hands what is in force to every part that runs; one call at a time.
+	// Apply passes the configuration in force to all components; one call at a time.
 	Apply func(Config)
 	// LANs subscribes to changes of the device's interfaces.
 	LANs   func() (<-chan struct{}, func())
 	Health *health.Tracker
 	Log    *slog.Logger
 
-	// reloading and settling go one at a time, so that nothing old comes last.
+	// reloading and settling are serialized, so that an old configuration is never applied last.
 	reloading, settling sync.Mutex
 }
 
 // Run follows the files until ctx ends.
 func (f *Follower) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	hup := make(chan os.Signal, 1)
-	if !signal.Ignored(syscall.SIGHUP) { // nohup means what it says
+	if !signal.Ignored(syscall.SIGHUP) { // respects nohup
 		signal.Notify(hup, syscall.SIGHUP)
 		defer signal.Stop(hup)
 	}
@@ -66,13 +65,13 @@ func (f *Follower) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	}
 }
 
-// watch watches a file as long as ctx lives.
+// watch watches a file until ctx ends.
 func (f *Follower) watch(ctx context.Context, file string, ready, changed func()) {
 	for {
 		err := Watch(ctx, file, func() {
 			f.Health.ClearFor(health.ConfigUnwatched, file)
 			ready()
-			changed() // what happened while nobody watched
+			changed() // for changes without a watch
 		}, changed)
 		if err == nil {
 			return
@@ -85,8 +84,7 @@ func (f *Follower) watch(ctx context.Context, file string, ready, changed func()
 	}
 }
 
-// Again reads the configuration again, puts it into force, and returns it with the keys
-// that differ from before.
+// Again reads the configuration again, applies it, and returns it with the changed keys.
 func (f *Follower) Again() (is Loaded, changed []string) {
 	f.reloading.Lock()
 	defer f.reloading.Unlock()
@@ -103,8 +101,8 @@ func (f *Follower) Again() (is Loaded, changed []string) {
 	return is, changed
 }
 
-// Settle applies what is in force, and reports what is wrong with it. A part that is made
-// later calls it, and has then missed nothing.
+// Settle applies what is in force, and reports what is wrong with it. A component that is created later calls it to
+// receive the present configuration.
 func (f *Follower) Settle() {
 	f.settling.Lock()
 	defer f.settling.Unlock()

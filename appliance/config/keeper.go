@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Current holds the configuration that is in force. Its methods may be called
-// concurrently.
+// Current has the configuration in force. Its methods may be called concurrently.
 type Current struct {
 	src Source
 
@@ -21,7 +20,7 @@ func Open(src Source) *Current {
 	return &Current{src: src, now: src.Load(time.Now())}
 }
 
-// Path is the file that is looked at.
+// Path is the path of the file.
 func (k *Current) Path() string { return k.src.Path }
 
 // Now returns what is in force.
@@ -31,15 +30,15 @@ func (k *Current) Now() Loaded {
 	return k.now
 }
 
-// Reload reads everything again, and returns what was in force and what is. A file
-// with a mistake changes nothing but Problems.
+// Reload reads everything again, and returns the earlier and the present configuration. A file with a mistake changes
+// only Problems.
 func (k *Current) Reload() (was, is Loaded) {
 	k.loading.Lock()
 	defer k.loading.Unlock()
 	was = k.Now()
 	is = k.src.Load(time.Now())
 	if len(is.Problems) > 0 && was.From != FromDefaults {
-		// What is in force stays, also where the disk has an older one or none.
+		// The configuration in force stays, even if the stored one is older or missing.
 		is.Config, is.Origins, is.From, is.At, is.Closed = was.Config, was.Origins, FromLastGood, was.At, was.Closed
 	}
 	k.mu.Lock()
@@ -48,7 +47,7 @@ func (k *Current) Reload() (was, is Loaded) {
 	return was, is
 }
 
-// Same reports whether a reload found nothing new.
+// Same reports whether a reload found no change.
 func Same(a, b Loaded) bool {
 	return a.sum == b.sum && a.From == b.From && a.Closed == b.Closed && reflect.DeepEqual(a.Config, b.Config) &&
 		len(a.Problems) == len(b.Problems) && a.Problems.Error() == b.Problems.Error()

@@ -8,21 +8,20 @@ import (
 	"rivulet/fabric/cure"
 )
 
-// Key is a setting: the one place that a new one needs beside its field in Config and the example.
-// Reading, origins, differences and the reference follow from it. Its texts are plain prose with
-// `code`, of one line.
+// Key is a setting: the one place for a new one beside its field in Config and the example. Decoding, origins,
+// differences and the reference are derived from it. Its texts are plain prose with `code`, of one line.
 type Key struct {
 	// Name is its place in the file, with dots.
 	Name string
-	// What it sets, and which values there are.
+	// What it sets, and its values.
 	What string
-	// Default is what holds where it is not set.
+	// Default is its value if it is not set.
 	Default string
-	// Change is what happens when it is changed while Rivulet runs.
+	// Change is the effect of a change while Rivulet runs.
 	Change string
-	// See is the page of docs/design with the rest; may be empty.
+	// See is the page of docs/design with details; may be empty.
 	See string
-	// to is where the value goes.
+	// to is the destination of the value.
 	to func(*Config) any
 	form
 }
@@ -105,7 +104,7 @@ var Keys = func() (out []string) {
 	return out
 }()
 
-// Type is what a value has to be, in words.
+// Type describes valid values.
 func (k Key) Type() string {
 	switch k.to(&Config{}).(type) {
 	case *[]string:
@@ -142,7 +141,7 @@ func (k Key) field(c *Config) field {
 	return field{name, k.to(c), k.form}
 }
 
-// examples show the right form of the groups.
+// examples show the correct form of the groups.
 var examples = map[string]string{
 	"":           "for example name: lab-1",
 	"lan":        "lan: {interfaces: [eth0]}",

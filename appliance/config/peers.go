@@ -44,7 +44,7 @@ func ParsePeer(s string) (Where, error) {
 		}
 		host = h
 	}
-	// What looks like an address is one that is mistyped.
+	// A text that resembles an address is a mistyped one.
 	if !isHost(host) || strings.Trim(host, "0123456789.") == "" {
 		return Where{}, cure.Errorf("%.80q is neither an address nor a name; write for example 192.0.2.7, campus.example:7442 or srv:_rivulet._tcp.lab.example", s)
 	}

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Problem is one mistake, where it is and what to do about it.
+// Problem is one mistake, its place and its cure.
 type Problem struct {
 	File string `json:"file"`
-	// Line and Column count from 1, columns in characters; 0 where it is about the file as a whole.
+	// Line and Column count from 1, columns in characters; 0 for the file as a whole.
 	Line   int    `json:"line,omitempty"`
 	Column int    `json:"column,omitempty"`
 	Key    string `json:"key,omitempty"` // for example share.cpu
@@ -28,10 +28,10 @@ func (p Problem) Place() string {
 // Error is the problem on one line.
 func (p Problem) Error() string { return p.Place() + ": " + p.Text + "; " + p.Cure }
 
-// Problems are all mistakes of one file, from its top to its end.
+// Problems are all mistakes of one file, from top to end.
 type Problems []Problem
 
-// Error is the first problem, and how many more there are.
+// Error is the first problem, and the number of others.
 func (p Problems) Error() string {
 	switch len(p) {
 	case 0:
@@ -51,5 +51,5 @@ func (p Problems) sort() {
 	})
 }
 
-// plain makes what a library says fit for one line.
+// plain converts a library's message to one line.
 func plain(s string) string { return strings.Join(strings.Fields(s), " ") }

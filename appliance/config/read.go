@@ -9,13 +9,12 @@ import (
 	"syscall"
 )
 
-// maxSize is far beyond any real file, and little enough to look at with care.
+// maxSize is far beyond the size of any real file, and small enough for a slow parser, bytes.
 const maxSize = 64 << 10
 
-// read returns a file's content and its permissions. A file that is not there is
-// fs.ErrNotExist; whatever else is wrong is a *Problem.
+// read returns a file's content and its permissions. A missing file is fs.ErrNotExist; any other error is a *Problem.
 func read(path string) ([]byte, fs.FileMode, error) {
-	// A pipe would block for ever without O_NONBLOCK.
+	// Without O_NONBLOCK a pipe would block for ever.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -39,7 +38,7 @@ func read(path string) ([]byte, fs.FileMode, error) {
 	switch {
 	case err != nil:
 		return nil, 0, unreadable(path, err)
-	case len(data) > maxSize: // it grows, or does not know its size
+	case len(data) > maxSize: // it grows, or has no size
 		return nil, 0, tooLong(path)
 	}
 	return data, info.Mode().Perm(), nil

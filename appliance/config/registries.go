@@ -13,28 +13,27 @@ import (
 	"rivulet/fabric/cure"
 )
 
-// OwnRegistries is a file in k3s's form that a user may have written; it is read
-// only where the configuration says nothing of registries.
+// OwnRegistries is an optional user's file in k3s's form; it is read only if the configuration has no registries.
 const OwnRegistries = "/etc/rivulet/registries.yaml"
 
-// Registries are mirrors of image registries and how to log in to them, in the
-// words of k3s's registries.yaml, so that such a file can be put below the key as it is.
+// Registries are mirrors of image registries and logins, with the keys of k3s's registries.yaml, so that such a file
+// can be used unchanged below the key.
 type Registries struct {
 	Mirrors map[string]Mirror   `yaml:"mirrors,omitempty" json:"mirrors,omitempty"`
 	Configs map[string]Registry `yaml:"configs,omitempty" json:"configs,omitempty"`
 }
 
-// Mirror is where images of one registry are looked for first.
+// Mirror is where images of one registry are pulled from first.
 type Mirror struct {
 	Endpoint []string          `yaml:"endpoint,omitempty,flow" json:"endpoint,omitempty"`
 	Rewrite  map[string]string `yaml:"rewrite,omitempty" json:"rewrite,omitempty"`
 }
 
-// Registry is how one endpoint is spoken to.
+// Registry has the access to one endpoint.
 type Registry struct {
 	Auth *Auth `yaml:"auth,omitempty" json:"auth,omitempty"`
 	TLS  *TLS  `yaml:"tls,omitempty" json:"tls,omitempty"`
-	// Share lets images be fetched for peers, too, with what is above. k3s does not know it.
+	// Share: images may be pulled for peers, too, with the credentials above. k3s does not have this key.
 	Share bool `yaml:"share,omitempty" json:"share,omitempty"`
 }
 
@@ -46,7 +45,7 @@ type Auth struct {
 	IdentityToken Secret `yaml:"identity_token,omitempty" json:"identity_token,omitempty"`
 }
 
-// TLS is what to trust, and what to show.
+// TLS has the trusted authority and the client certificate.
 type TLS struct {
 	CAFile             string `yaml:"ca_file,omitempty" json:"ca_file,omitempty"`
 	CertFile           string `yaml:"cert_file,omitempty" json:"cert_file,omitempty"`
@@ -57,7 +56,7 @@ type TLS struct {
 // Empty reports whether nothing is set.
 func (r Registries) Empty() bool { return len(r.Mirrors) == 0 && len(r.Configs) == 0 }
 
-// K3s is the file that k3s reads, secrets and all; empty if nothing is set.
+// K3s is the file for k3s, secrets included; empty if nothing is set.
 func (r Registries) K3s() string {
 	if r.Empty() {
 		return ""
@@ -87,8 +86,8 @@ func (r Registries) K3s() string {
 	return "# Written by rivulet out of its configuration; changes here are lost.\n" + string(text)
 }
 
-// InForce is K3s, or, where nothing is set, what OwnRegistries has: k3s reads that itself.
-// One that is unreadable has the error for its content, which differs from all others.
+// InForce is K3s, or, if nothing is set, the content of OwnRegistries, which k3s reads itself. For an unreadable one it
+// is the error, which differs from any content.
 func (r Registries) InForce() (text, own string) {
 	if text = r.K3s(); text != "" {
 		return text, ""
@@ -143,7 +142,7 @@ func (d *decoder) mirror(n *yaml.Node, path string) (m Mirror) {
 	return m
 }
 
-// checkEndpoint never says what it was given: it may hold a password.
+// checkEndpoint never includes its input in errors: it may contain a password.
 func checkEndpoint(s string) error {
 	u, err := url.Parse(s)
 	switch {

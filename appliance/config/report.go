@@ -11,7 +11,7 @@ import (
 	"rivulet/appliance/health"
 )
 
-// report keeps the problems that come from the configuration.
+// report updates the problems of the configuration.
 func (f *Follower) report() {
 	l := f.Now()
 	var p, w Problem
@@ -39,7 +39,7 @@ func (f *Follower) report() {
 	f.reportLANs()
 }
 
-// reportLANs reports when no interface has a name that is allowed.
+// reportLANs reports if no interface has an allowed name.
 func (f *Follower) reportLANs() {
 	allowed := f.Now().Config.LAN.Interfaces
 	all, err := net.Interfaces()
@@ -55,7 +55,7 @@ func (f *Follower) reportLANs() {
 		"name one that leads to the LAN, or remove lan.interfaces")
 }
 
-// TrustClosed says why no new peer is trusted, and its cure; empty if trust.mode is in force.
+// TrustClosed returns why no new peer is trusted, and the cure; empty if trust.mode is in force.
 func (l Loaded) TrustClosed() (why, cure string) {
 	cure = "look at trust in the configuration (rivulet config show)"
 	switch set := l.Config.WithDefaults("").Trust; {

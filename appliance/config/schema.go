@@ -56,7 +56,7 @@ func (d *decoder) interfaces(lan *yaml.Node) {
 	}
 }
 
-// trust judges the keys of the group together, and reads the file of the secret.
+// trust checks the keys of the group together, and reads the file of the secret.
 func (d *decoder) trust(n *yaml.Node, to *Trust) {
 	secret, file := value(n, "secret"), value(n, "secretFile")
 	switch {
@@ -71,7 +71,7 @@ func (d *decoder) trust(n *yaml.Node, to *Trust) {
 	}
 }
 
-// secretFile reads the secret, if files are looked into or the reader can have it.
+// secretFile reads the secret, if files are checked or the reader needs it.
 func (d *decoder) secretFile(n *yaml.Node, to *Trust) {
 	data, mode, err := read(to.SecretFile)
 	if err == nil {
@@ -158,7 +158,7 @@ func (d *decoder) reject(n *yaml.Node, path string, err error) {
 	d.problem(n, path, cure, "%s: %s", path, text)
 }
 
-// hasSecret reports whether the file itself holds something that others must not read.
+// hasSecret reports whether the file itself contains a secret.
 func (c Config) hasSecret() bool {
 	if c.Trust.Secret != "" && c.Trust.SecretFile == "" {
 		return true
@@ -171,7 +171,7 @@ func (c Config) hasSecret() bool {
 	return false
 }
 
-// fileError says what is wrong with a file that is named, without naming it again.
+// fileError describes an error of a named file, without its name.
 func fileError(err error) string {
 	var p *Problem
 	switch {

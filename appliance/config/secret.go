@@ -1,10 +1,10 @@
 package config
 
-// Secret is a word that no screen and no log may show: however it is printed or
-// encoded, it comes out as Redacted. Reveal is for the one place that needs it.
+// Secret is a text that is never shown: printed or encoded in any form it is Redacted. Reveal is for the one place that
+// needs it.
 type Secret string
 
-// Redacted stands for a secret.
+// Redacted replaces a secret.
 const Redacted = "(redacted)"
 
 // Reveal returns the secret itself.
@@ -21,8 +21,8 @@ func (s Secret) String() string {
 // GoString is String for %#v.
 func (s Secret) GoString() string { return s.String() }
 
-// MarshalText is what JSON and logs get.
+// MarshalText is for JSON and logs.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// MarshalYAML is what YAML gets.
+// MarshalYAML is for YAML.
 func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }

@@ -13,27 +13,27 @@ import (
 	"rivulet/appliance/state/durable"
 )
 
-// Source is where a device's configuration comes from.
+// Source is the source of a device's configuration.
 type Source struct {
-	// Path is the file. Named says that the user gave the path, so that it has to be there.
+	// Path is the file. Named: the user gave the path, so the file has to exist.
 	Path  string
 	Named bool
-	// Keep is where the last file without a mistake is kept; empty keeps none.
+	// Keep is where the last file without a mistake is stored; empty is nowhere.
 	Keep string
-	// Env is what environment variables say over the file (Environment), Over what comes over both, the
-	// strongest last. Who makes Over has checked its values.
+	// Env has overrides by environment variables (Environment), Over stronger ones, the strongest last. The creator of
+	// Over has checked its values.
 	Env  map[string]string
 	Over []Override
 	Host Host
 }
 
-// Override is one value out of the environment or a flag.
+// Override is one value from the environment or a flag.
 type Override struct {
 	Key, Value string
 	Origin     Origin
 }
 
-// From says which text is in force.
+// From is which text is in force.
 type From string
 
 // The texts that can be in force.
@@ -47,21 +47,21 @@ const (
 type Loaded struct {
 	Config  Config
 	Origins map[string]Origin
-	// File is the path that was looked at.
+	// File is the path that was read.
 	File string
 	From From
 	At   time.Time
-	// Problems say why the file is not in force, Warnings what is odd about it.
+	// Problems are why the file is not in force, Warnings less serious findings.
 	Problems, Warnings Problems
-	// Closed is set where the file cannot be used and none was good before: it may
-	// have said whom to trust, so nobody new is.
+	// Closed is set if the file is unusable and there is no good one: its trust settings are unknown, so no new peer is
+	// trusted.
 	Closed bool
-	// Unsaved says why the file could not be kept as the last good one.
+	// Unsaved is why the file could not be stored as the last good one.
 	Unsaved error
-	sum     [sha256.Size]byte // of what was read
+	sum     [sha256.Size]byte // of the content
 }
 
-// Load reads everything anew. It always returns something that can be used.
+// Load reads everything again. It always returns a usable configuration.
 func (s Source) Load(now time.Time) Loaded {
 	l := Loaded{File: s.Path, From: FromDefaults, At: now}
 	data, mode, err := read(s.Path)
@@ -93,8 +93,7 @@ func (s Source) Load(now time.Time) Loaded {
 		l.Problems = p.Problems
 	}
 	if good, err := os.ReadFile(s.Keep); s.Keep != "" && err == nil {
-		// The files that it names may be gone since: what they were for then does not
-		// work, which is no reason to drop the rest.
+		// The files that it names may be missing by now: then their functions do not work, but the rest does.
 		if p := Parse(good, Options{File: s.Keep, Host: s.Host, Env: s.Env}); len(p.Problems) == 0 {
 			l.From = FromLastGood
 			return s.over(l, p)
@@ -104,8 +103,7 @@ func (s Source) Load(now time.Time) Loaded {
 	return s.over(l, Parsed{})
 }
 
-// keep remembers the text as the last good one; nil forgets it: without a file the
-// defaults are what the user wants.
+// keep stores the text as the last good one; nil deletes that: without a file the user wants the defaults.
 func (s Source) keep(data []byte) error {
 	if s.Keep == "" {
 		return nil
@@ -122,7 +120,7 @@ func (s Source) keep(data []byte) error {
 	return durable.Write(s.Keep, data, 0o600)
 }
 
-// over puts environment and flags over what a text says.
+// over applies environment and flags to a text's values.
 func (s Source) over(l Loaded, p Parsed) Loaded {
 	l.Config, l.Origins = p.Config, map[string]Origin{}
 	maps.Copy(l.Origins, p.Origins)

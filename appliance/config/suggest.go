@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// elsewhere are words that people look for here and that are set in another place.
+// elsewhere are words of settings that are made in another place.
 var elsewhere = map[string]string{
 	"wifi":         "Wi-Fi is the operating system's to set up",
 	"wlan":         "Wi-Fi is the operating system's to set up",
@@ -31,7 +31,7 @@ var elsewhere = map[string]string{
 	"disable":               "what k3s adds to Kubernetes is not here: see docs/guide/coming-from-k3s.md",
 }
 
-// unknownCure says what a key that is not known may have been meant for.
+// unknownCure suggests the key that an unknown one may stand for.
 func unknownCure(path, key string, names []string) string {
 	if near := nearest(key, names); near != "" {
 		return "did you mean " + near + "?"
@@ -51,7 +51,7 @@ func unknownCure(path, key string, names []string) string {
 	return "known here: " + strings.Join(names, ", ")
 }
 
-// nearest returns the name that word was probably meant to be, or "".
+// nearest returns the name that word is most similar to, or "".
 func nearest(word string, names []string) string {
 	best, least := "", 3
 	for _, name := range names {
@@ -67,14 +67,14 @@ func nearest(word string, names []string) string {
 	return best
 }
 
-// fold makes max_pods, max-pods and MaxPods the same.
+// fold makes max_pods, max-pods and MaxPods equal.
 func fold(s string) string {
 	s = strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(s))
 	return s[:min(len(s), 64)]
 }
 
-// distance is the least number of letters to insert, delete, replace or swap with
-// their neighbour that makes a of b (optimal string alignment).
+// distance is the least number of letters to insert, delete, replace or swap with their neighbour to turn a into b
+// (optimal string alignment).
 func distance(a, b string) int {
 	before, row := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {

@@ -12,9 +12,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// document turns bytes into the root of a YAML document, nil if there is nothing in it.
+// document parses the root of a YAML document, nil if it is empty.
 func document(file string, data []byte) (*yaml.Node, Problems) {
-	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // Windows' editors begin UTF-8 with it
+	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")) // Windows editors write it before UTF-8
 	if p := encoding(file, data); p != nil {
 		return nil, Problems{*p}
 	}
@@ -32,8 +32,7 @@ func document(file string, data []byte) (*yaml.Node, Problems) {
 	return root, references(file, root)
 }
 
-// parse reads all documents. The library has been seen to panic on odd input, and
-// no input may end the appliance.
+// parse reads all documents. The library may panic on odd input, and no input may end the appliance.
 func parse(data []byte) (docs []*yaml.Node, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -52,7 +51,7 @@ func parse(data []byte) (docs []*yaml.Node, err error) {
 	}
 }
 
-// encoding finds what is not text.
+// encoding finds content that is not text.
 func encoding(file string, data []byte) *Problem {
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
 		return &Problem{File: file, Line: 1, Column: 1, Text: "the file is UTF-16", Cure: "save it as UTF-8"}
@@ -77,8 +76,7 @@ func encoding(file string, data []byte) *Problem {
 
 var namedLine = regexp.MustCompile(`^yaml: (line \d+: )?`)
 
-// syntax says where YAML ends to be YAML. The library's own line is that of the
-// construct around it, often far above.
+// syntax finds the line of a syntax error. The library's line is that of the surrounding construct, often far above.
 func syntax(file string, data []byte, err error) Problem {
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	at := firstBad(lines)
@@ -112,16 +110,13 @@ func syntax(file string, data []byte, err error) Problem {
 	return p
 }
 
-// ahead is how many lines further firstBad looks for a text that parses again: a
-// bracket may be closed some lines below.
+// ahead is how many lines further firstBad looks for a text that parses: a bracket may be closed some lines below.
 const ahead = 100
 
-// effort bounds, in bytes parsed, what firstBad does; an odd file gets a line that
-// is too early then.
+// effort bounds the work of firstBad, bytes parsed; beyond that the reported line is too early.
 const effort = 4 << 20
 
-// firstBad returns the index of the line that the longest beginning which is YAML
-// ends before.
+// firstBad returns the index of the line after the longest prefix that is valid YAML.
 func firstBad(lines [][]byte) int {
 	spent := 0
 	ok := func(n int) bool {
@@ -158,8 +153,8 @@ func firstBad(lines [][]byte) int {
 	return min(good, len(lines)-1)
 }
 
-// references finds what makes one part of the file mean another, or something else
-// than it looks like: nobody needs it in a small file, and it could make a small file large.
+// references finds anchors, aliases, tags and the like, by which the file means something else than it seems to: a
+// small file does not need them, and they could make it large.
 func references(file string, root *yaml.Node) (out Problems) {
 	var look func(*yaml.Node)
 	look = func(n *yaml.Node) {

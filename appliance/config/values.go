@@ -19,8 +19,7 @@ import (
 
 // The checks below return an error with a cure.
 
-// CheckName reports whether a name that the user gives can be a cluster's; empty
-// is the default.
+// CheckName returns an error if a name cannot be a cluster's; empty is the default.
 func CheckName(given string) error {
 	if usable := host.Name(given); usable != given {
 		if usable == "" {
@@ -45,7 +44,7 @@ func checkMode(s string) error {
 	return cure.Errorf("%.30q is not known; write lan, group or ask", s)
 }
 
-// minSecret is what cannot be guessed by trying.
+// minSecret is the length of a secret that cannot be guessed by trying, bytes.
 const minSecret = 16
 
 func checkSecret(s string) error {
@@ -84,7 +83,7 @@ func checkPercent(s string) error {
 	return nil
 }
 
-// checkPorts takes a range of node ports of the engine's.
+// checkPorts checks a range of the engine's node ports.
 func checkPorts(s string) error {
 	first, last, _ := strings.Cut(s, "-")
 	low, err := strconv.ParseUint(first, 10, 16)
@@ -130,7 +129,7 @@ func checkMemory(s string, h Host) error {
 
 var interfaceForm = regexp.MustCompile(`^[A-Za-z0-9._@:*?\[\]^-]{1,32}$`)
 
-// never are devices that lead to containers or peers and to no LAN.
+// never are prefixes of interfaces to containers or peers, and not to a LAN.
 var never = []string{"lo", "riv", "cni", "veth", "flannel"}
 
 func checkInterface(s string) error {
@@ -168,7 +167,7 @@ func checkNamespace(s string) error {
 	return nil
 }
 
-// checkKubeconfig reports whether the file is a kubeconfig that names a cluster.
+// checkKubeconfig checks that the file is a kubeconfig that names a cluster.
 func checkKubeconfig(file string) error {
 	data, _, err := read(file)
 	if err != nil {
@@ -176,7 +175,7 @@ func checkKubeconfig(file string) error {
 	}
 	k, err := clientcmd.Load(data)
 	if err != nil {
-		return errors.New("it is not a kubeconfig") // the library's words may quote it
+		return errors.New("it is not a kubeconfig") // the library's message may quote it
 	}
 	if err := clientcmd.ConfirmUsable(*k, ""); err != nil {
 		return errors.New("it is a kubeconfig without a usable current context")

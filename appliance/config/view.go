@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// View is a configuration for screens, without its secrets.
+// View is a configuration for outputs, without its secrets.
 type View struct {
 	File string    `json:"file"`
 	From From      `json:"from"`
@@ -21,11 +21,11 @@ type View struct {
 	Origins  map[string]Origin `json:"origins"`
 	Problems Problems          `json:"problems,omitempty"`
 	Warnings Problems          `json:"warnings,omitempty"`
-	// Pending are changes that are being made at this moment.
+	// Pending are changes in progress.
 	Pending []string `json:"pending,omitempty"`
 }
 
-// View returns what to show. nodeName is what a cluster without a name is called.
+// View returns what to show. nodeName is the name of a cluster without one.
 func (l Loaded) View(nodeName string) View {
 	v := View{File: l.File, From: l.From, At: l.At, Values: l.Config.WithDefaults(nodeName), Origins: map[string]Origin{}, Problems: l.Problems, Warnings: l.Warnings}
 	v.Values = v.Values.redacted()
@@ -39,8 +39,8 @@ func (l Loaded) View(nodeName string) View {
 	return v
 }
 
-// redacted returns c with every secret replaced, as JSON has them: a View is decoded again by the
-// command line, where a Secret would be one.
+// redacted returns c with every secret replaced by its JSON form: the command line decodes a View again, where a Secret
+// would be encoded a second time.
 func (c Config) redacted() (out Config) {
 	raw, err := json.Marshal(c)
 	if err == nil {
@@ -52,7 +52,7 @@ func (c Config) redacted() (out Config) {
 	return out
 }
 
-// YAML is the view as a file of the same form, with origins as comments if asked for.
+// YAML is the view as a file of the same form, with origins as comments if requested.
 func (v View) YAML(origins bool) string {
 	var doc yaml.Node
 	if err := doc.Encode(v.Values); err != nil {
@@ -83,7 +83,7 @@ func comment(n *yaml.Node, path string, origins map[string]Origin) {
 	}
 }
 
-// Changed returns the groups, and the keys beside them, that differ in what is in force.
+// Changed returns the changed groups, and keys outside of groups.
 func Changed(a, b Config) (keys []string) {
 	a, b = a.effective(), b.effective()
 	for _, k := range Table {
@@ -95,7 +95,7 @@ func Changed(a, b Config) (keys []string) {
 	return keys
 }
 
-// effective has the default where that is the same as writing it down.
+// effective sets defaults where an explicit default value has the same effect.
 func (c Config) effective() Config {
 	relay, images := c.Tunnel.Relays(), c.ImagesPass()
 	c.Tunnel.Relay, c.Tunnel.PeerCIDR, c.PeerImages = &relay, c.Tunnel.Block().String(), &images

@@ -13,21 +13,19 @@ import (
 )
 
 const (
-	// quiet is how long nothing must happen to the file before it is read: an editor
-	// takes several steps to save, and the last of them counts.
+	// quiet is how long the file must be unchanged before it is read: an editor saves in several steps, of which the
+	// last counts.
 	quiet = 150 * time.Millisecond
-	// every is how often the file is read without an event: of a link further up, which is
-	// made to lead elsewhere, there is none.
+	// every is the interval of reads without an event: a change of a link further up causes none.
 	every = 10 * time.Second
 )
 
-// Watch calls changed whenever the file at path may be another: written, replaced,
-// made, removed, or what a symbolic link on the way to it leads to. It returns when
-// ctx ends, or with an error if the kernel cannot watch.
+// Watch calls changed whenever the file at path may have changed: written, replaced, created, removed, or by a symbolic
+// link on the way to it. It returns when ctx ends, or with an error if the kernel cannot watch.
 //
-// The folder of the file is watched, not the file, because editors replace it and a volume of
-// a ConfigMap moves a link beside it; and the folder of what it leads to. What is reported is
-// a change of content: two looks that agree, quiet apart, and differ from what was reported last.
+// It watches the folder of the file, not the file, because editors replace it and a ConfigMap's volume moves a link
+// beside it; and the folder of the link's target. It reports changes of content: two reads that agree, quiet apart, and
+// differ from the last reported one.
 func Watch(ctx context.Context, path string, ready, changed func()) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -37,10 +35,10 @@ func Watch(ctx context.Context, path string, ready, changed func()) error {
 	if err := follow(w, path); err != nil {
 		return err
 	}
-	told := glanceAt(path) // before the caller reads it: what comes in between is news
+	told := glanceAt(path) // before the caller reads it, so that later changes are reported
 	ready()
 	seen := told
-	timer := time.NewTimer(quiet) // something may have happened before the watch was there
+	timer := time.NewTimer(quiet) // a change may precede the watch
 	defer timer.Stop()
 	for {
 		select {
@@ -67,7 +65,7 @@ func Watch(ctx context.Context, path string, ready, changed func()) error {
 			switch is := glanceAt(path); {
 			case is != seen:
 				seen = is
-				timer.Reset(quiet) // it may go on
+				timer.Reset(quiet) // there may be more
 			case is != told:
 				told = is
 				changed()
@@ -76,7 +74,7 @@ func Watch(ctx context.Context, path string, ready, changed func()) error {
 	}
 }
 
-// glance is what can be seen of the file.
+// glance is the observable state of the file.
 type glance struct {
 	there bool
 	mode  fs.FileMode
@@ -91,7 +89,7 @@ func glanceAt(path string) glance {
 	return glance{there: true, mode: mode, sum: sha256.Sum256(data)}
 }
 
-// follow watches the folders that matter at this moment, and no others.
+// follow watches the relevant folders, and no others.
 func follow(w *fsnotify.Watcher, path string) error {
 	want := folders(path)
 	for _, dir := range w.WatchList() { // without those that were removed or moved away
@@ -108,8 +106,7 @@ func follow(w *fsnotify.Watcher, path string) error {
 	return nil
 }
 
-// folders returns the folder of the file and the folder of what it leads to; where one does
-// not exist yet, the next one above it.
+// folders returns the folder of the file and that of its target; for a missing one the next existing one above it.
 func folders(path string) map[string]bool {
 	out := map[string]bool{}
 	files := []string{path}

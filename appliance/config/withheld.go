@@ -9,9 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Withheld are the hosts of registries that this cluster's credentials, a login or a client
-// certificate, are used for, or for a mirror of; "*" is all. text is in k3s's form, as K3s
-// writes it; of one that cannot be read nothing is known, and all are withheld.
+// Withheld are the hosts of registries, or of their mirrors, for which this cluster's credentials (a login or a client
+// certificate) are used; "*" is all. text is in k3s's form, as K3s writes it; for an unreadable one all are withheld.
 func Withheld(text string) []string {
 	var r struct {
 		Mirrors map[string]struct {
@@ -45,7 +44,7 @@ func Withheld(text string) []string {
 	return slices.Sorted(maps.Keys(out))
 }
 
-// Withheld is that of what is in force, without the registries that are shared.
+// Withheld is that of what is in force, without shared registries.
 func (r Registries) Withheld() []string {
 	if r.Empty() {
 		_, own := r.InForce()
@@ -60,7 +59,7 @@ func (r Registries) Withheld() []string {
 	return Withheld(kept.K3s())
 }
 
-// registryHost is the host of a registry, without a port; Docker Hub has one of several names.
+// registryHost is the host of a registry, without a port; Docker Hub has several names.
 func registryHost(name string) string {
 	name = strings.ToLower(strings.TrimSuffix(name, "/"))
 	if i := strings.LastIndex(name, ":"); i > 0 && !strings.HasSuffix(name, "]") {

@@ -1,7 +1,6 @@
-// Package fixed has what nobody configures: the networks, addresses, ports and names that
-// clusters use alike, so that overlap is the normal case and well tested. Where a device's
-// first start finds a network that somebody else has, the cluster has another for life (Of,
-// Free, Use). It reads a file of the cluster's, and writes nothing.
+// Package fixed has values without configuration: the networks, addresses, ports and names that all clusters share, so
+// that overlap is the normal and tested case. If a device's first start finds such a network in use, the cluster gets
+// another one for its lifetime (Of, Free, Use). It reads a file of the cluster's, and writes nothing.
 package fixed
 
 // Ports, interfaces, names and folders.
@@ -9,8 +8,8 @@ const (
 	ControlPort   = 7442 // TCP control, UDP tunnel
 	DNSPort       = 1053
 	ClusterDomain = "cluster.local"
-	Tunnel        = "riv0"                 // its interface
-	Bridge        = "cni0"                 // that pods are on
-	CNIResults    = "/var/lib/cni/results" // where libcni, in containerd, keeps what it has made for each pod
+	Tunnel        = "riv0"                 // interface of the tunnel
+	Bridge        = "cni0"                 // bridge of pods
+	CNIResults    = "/var/lib/cni/results" // libcni's results for each pod, written by containerd
 	Kubelet       = "/var/lib/kubelet"
 )

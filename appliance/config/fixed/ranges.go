@@ -12,11 +12,11 @@ import (
 	"slices"
 )
 
-// Ranges are the networks of a cluster, of 16 bits each. They never change in its life.
+// Ranges are the networks of a cluster, each a /16. They never change in its lifetime.
 type Ranges struct {
 	Pods     netip.Prefix `json:"pods"`
 	Services netip.Prefix `json:"services"`
-	Nodes    netip.Prefix `json:"nodes"` // of the addresses that nodes keep for life
+	Nodes    netip.Prefix `json:"nodes"` // permanent addresses of nodes
 }
 
 // The networks and addresses of this cluster; Use sets them.
@@ -24,13 +24,13 @@ var (
 	PodCIDR, ServiceCIDR, NodeRange netip.Prefix
 	ClusterDNS                      netip.Addr
 	TunnelAddress                   netip.Addr     // in the last /24 of pods, which no node gets before 255 others
-	ControlAPI                      netip.AddrPort // where peers find the control port, inside the tunnel
+	ControlAPI                      netip.AddrPort // control port for peers, inside the tunnel
 	Networks                        []netip.Prefix // of the cluster itself
 )
 
 func init() { Use(Free(nil)) }
 
-// Use makes a cluster's networks those of this process. It is called before anything reads them.
+// Use sets the cluster's networks of this process. It is called before any use of them.
 func Use(r Ranges) {
 	PodCIDR, ServiceCIDR, NodeRange = r.Pods, r.Services, r.Nodes
 	Networks = []netip.Prefix{r.Pods, r.Services, r.Nodes}
@@ -44,15 +44,15 @@ func within(p netip.Prefix, host uint16) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// File is where a cluster has its networks, beside its datastore: with it they are backed up,
-// restored and removed. The engine writes it whenever it starts.
+// File has a cluster's networks, beside its datastore, so that it is backed up, restored and removed together with
+// that. The engine writes it at every start.
 func File(state string) string { return filepath.Join(state, "k3s", "server", "networks.json") }
 
-// Of reads the networks of the cluster in a state folder; there is false when none was made yet.
+// Of reads the networks of the cluster in a state folder; there is false if there is no cluster yet.
 func Of(state string) (r Ranges, there bool, err error) {
 	raw, err := os.ReadFile(File(state))
 	if errors.Is(err, fs.ErrNotExist) {
-		// A cluster of before, or of a backup of before, has the usual ones.
+		// A cluster without the file has the usual ones.
 		_, err = os.Stat(filepath.Join(state, "k3s", "server", "db"))
 		return Free(nil), err == nil, nil
 	}
@@ -70,14 +70,14 @@ func Of(state string) (r Ranges, there bool, err error) {
 	return r, true, nil
 }
 
-// Free are the networks for a new cluster: the usual ones, or others that overlap with nothing
-// that is taken. Where there is none, the usual ones.
+// Free returns the networks for a new cluster: the usual ones, or others that overlap with nothing that is taken. If
+// there are none, the usual ones.
 func Free(taken []netip.Prefix) Ranges {
 	var pods, services, nodes []netip.Prefix
 	for step := range 20 {
 		pods, services = append(pods, wide(10, 42+10*step)), append(services, wide(10, 43+10*step))
 	}
-	for step := range 6 { // where 10.0.0.0/8 is somebody's as a whole
+	for step := range 6 { // in case all of 10.0.0.0/8 is in use
 		pods, services = append(pods, wide(172, 20+2*step)), append(services, wide(172, 21+2*step))
 	}
 	for second := 127; second >= 112; second-- {
