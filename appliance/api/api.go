@@ -20,10 +20,10 @@ import (
 	"rivulet/fabric/cure"
 )
 
-// Socket is the path of the supervisor's socket under a runtime folder.
+// Socket is the path of the supervisor's socket in a runtime folder.
 func Socket(runDir string) string { return filepath.Join(runDir, "rivulet.sock") }
 
-// ServeAll is Serve, and the socket of ReaderGroup beside it. Without that root can read.
+// ServeAll is Serve, with the socket of ReaderGroup beside it. Without that group only root can read.
 func ServeAll(ctx context.Context, runDir string, routes http.Handler, log *slog.Logger, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var readers sync.WaitGroup
@@ -37,7 +37,7 @@ func ServeAll(ctx context.Context, runDir string, routes http.Handler, log *slog
 	return Serve(ctx, runDir, routes, ready)
 }
 
-// Serve answers routes on the socket until ctx ends. ready is called once it listens.
+// Serve answers routes on the socket until ctx ends. It calls ready once it listens.
 func Serve(ctx context.Context, runDir string, routes http.Handler, ready func()) error {
 	l, err := listen(Socket(runDir), 0, 0o600)
 	if err != nil {
@@ -47,12 +47,12 @@ func Serve(ctx context.Context, runDir string, routes http.Handler, ready func()
 	return serve(ctx, l, &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second}, ready)
 }
 
-// listen makes a socket of a group. It has its name only after it has its mode: before, nobody finds it.
+// listen creates a socket of a group. It gets its name only after its mode, so that no client opens it before.
 func listen(path string, group int, mode fs.FileMode) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
-	hidden, err := os.MkdirTemp(filepath.Dir(path), ".s") // of root alone
+	hidden, err := os.MkdirTemp(filepath.Dir(path), ".s") // accessible to root only
 	if err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
@@ -68,7 +68,7 @@ func listen(path string, group int, mode fs.FileMode) (net.Listener, error) {
 		err = os.Chmod(first, mode)
 	}
 	if err == nil {
-		err = os.Rename(first, path) // the store's lock says that nobody else serves it
+		err = os.Rename(first, path) // the store's lock excludes another server
 	}
 	if err != nil {
 		l.Close()
@@ -87,7 +87,7 @@ func serve(ctx context.Context, l net.Listener, srv *http.Server, ready func()) 
 	return nil
 }
 
-// JSON answers with what f returns, or with its error and status 500.
+// JSON answers with the result of f, or with its error and status 500.
 func JSON(f func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := f(r)
@@ -101,7 +101,7 @@ func JSON(f func(*http.Request) (any, error)) http.Handler {
 	})
 }
 
-// Bytes answers with all that from writes, or with its error and status 500.
+// Bytes answers with the output of from, or with its error and status 500.
 func Bytes(from io.WriterTo) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var whole bytes.Buffer
@@ -115,12 +115,12 @@ func Bytes(from io.WriterTo) http.Handler {
 	})
 }
 
-// Text is an answer that is one text.
+// Text is an answer of one text.
 type Text struct {
 	Text string `json:"text"`
 }
 
-// failure is an error on its way, with its cure.
+// failure is the transport form of an error with its cure.
 type failure struct {
 	Error string `json:"error"`
 	Cure  string `json:"cure,omitempty"`

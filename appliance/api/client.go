@@ -19,10 +19,10 @@ import (
 	"rivulet/systemd"
 )
 
-// ErrNotRunning is in the error when there is no supervisor.
+// ErrNotRunning is in the error if there is no supervisor.
 var ErrNotRunning = errors.New("rivulet is not running here")
 
-// Start is what a person does where there is no supervisor.
+// Start is the command to start the supervisor.
 func Start() string {
 	if _, err := os.Stat(systemd.UnitPath); err == nil {
 		return "start it with: sudo systemctl start rivulet; why it has ended: sudo journalctl -n 50 -u rivulet"
@@ -30,27 +30,27 @@ func Start() string {
 	return "start it with: sudo rivulet run"
 }
 
-// forbidden is an error of fs.ErrPermission in words of its own.
+// forbidden is an error of fs.ErrPermission with its own text.
 type forbidden string
 
 func (f forbidden) Error() string   { return string(f) }
 func (forbidden) Is(err error) bool { return err == fs.ErrPermission }
 
-// callTimeout bounds a Call; a stream (Do) has no bound but its context.
+// callTimeout bounds a Call; a stream (Do) is bounded by its context only.
 const callTimeout = 10 * time.Second
 
-// Get asks the supervisor for its status.
+// Get requests the supervisor's status.
 func Get(ctx context.Context, runDir string) (st Status, err error) {
 	return st, Call(ctx, runDir, http.MethodGet, "/v1/status", nil, &st)
 }
 
-// Call sends in as JSON (nil: no body) and reads the answer into out (nil: it is
-// not looked at). An error of the supervisor comes back in its own words.
+// Call sends in as JSON (nil: no body) and decodes the answer into out (nil: ignored). It returns an error of the
+// supervisor with its text.
 func Call(ctx context.Context, runDir, method, path string, in, out any) error {
 	return CallWithin(ctx, callTimeout, runDir, method, path, in, out)
 }
 
-// CallWithin is Call for what takes longer.
+// CallWithin is Call with another time limit.
 func CallWithin(ctx context.Context, limit time.Duration, runDir, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -76,8 +76,8 @@ func CallWithin(ctx context.Context, limit time.Duration, runDir, method, path s
 	return nil
 }
 
-// Do sends a request to the supervisor and returns its answer, for streams; the
-// caller closes the body. Any status but 2xx is an error.
+// Do sends a request to the supervisor and returns its answer, for streams; the caller closes the body. Any status but
+// 2xx is an error.
 func Do(ctx context.Context, runDir, method, path string, body io.Reader) (*http.Response, error) {
 	resp, err := request(ctx, Socket(runDir), method, path, body)
 	if errors.Is(err, fs.ErrPermission) && body == nil {
@@ -93,7 +93,7 @@ func Do(ctx context.Context, runDir, method, path string, body io.Reader) (*http
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("rivulet runs here and does not answer in time (%w); try again, or see: sudo journalctl -n 50 -u rivulet", context.DeadlineExceeded)
 	case err != nil:
-		if u := new(url.Error); errors.As(err, &u) { // the address says nothing to a person
+		if u := new(url.Error); errors.As(err, &u) { // the address is of no use to users
 			err = u.Err
 		}
 		return nil, fmt.Errorf("rivulet ended while it was asked: %w; rivulet status", err)

@@ -6,7 +6,7 @@ import (
 	"rivulet/appliance/config"
 )
 
-// Configuration answers for the configuration that a supervisor follows.
+// Configuration serves the configuration in force.
 type Configuration struct {
 	*config.Follower
 	NodeName string
@@ -19,7 +19,7 @@ func (c Configuration) Status() Config {
 	return Config{File: l.File, From: l.From, Loaded: l.At, Broken: len(l.Problems) > 0, Pending: c.Pending()}
 }
 
-// Routes are `rivulet config show` and `rivulet config reload`.
+// Routes registers `rivulet config show` and `rivulet config reload`.
 func (c Configuration) Routes(mux *http.ServeMux) {
 	mux.Handle("GET /v1/config", JSON(func(*http.Request) (any, error) {
 		v := c.Now().View(c.NodeName)

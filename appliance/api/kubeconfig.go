@@ -2,21 +2,21 @@ package api
 
 import "time"
 
-// KubeconfigRequest asks for access to the Kubernetes API from the LAN: the body of
-// POST /v1/kubeconfigs. The key stays with who asks.
+// KubeconfigRequest requests access to the Kubernetes API from the LAN: the body of POST /v1/kubeconfigs. The private
+// key stays with the client.
 type KubeconfigRequest struct {
 	User string `json:"user"`
-	// Certificate is self-signed by the key, DER. It is trusted for its key and nothing else.
+	// Certificate is self-signed by the key, DER. Only its key is trusted.
 	Certificate []byte `json:"certificate"`
-	// For is how long it works, nanoseconds.
+	// For is the duration of the access, nanoseconds.
 	For       time.Duration `json:"for"`
 	Role      string        `json:"role"`
 	Namespace string        `json:"namespace,omitempty"`
-	// VCluster is the virtual cluster that it is for; empty: this cluster.
+	// VCluster is the virtual cluster; empty: this cluster.
 	VCluster string `json:"vcluster,omitempty"`
-	// Link has the file given to whoever brings the token that the key was derived from, once.
+	// Link: the file is given once to the holder of the token from which the key was derived.
 	Link bool `json:"link,omitempty"`
-	// Replace ends what the user had.
+	// Replace ends the user's earlier access.
 	Replace bool `json:"replace,omitempty"`
 }
 
@@ -33,24 +33,24 @@ type Kubeconfig struct {
 	Link time.Time `json:"link,omitzero"`
 	// State is active, expired or revoked.
 	State string `json:"state"`
-	// Connections are open at this moment; Used is when one came last, zero if none has
-	// since this device's supervisor began.
+	// Connections are open now; Used is when the last one was opened, zero if none was since the start of the
+	// supervisor.
 	Connections int       `json:"connections"`
 	Used        time.Time `json:"used,omitzero"`
 }
 
-// NewKubeconfig is the answer to a KubeconfigRequest: what the file is made of.
+// NewKubeconfig is the answer to a KubeconfigRequest: the input of the file.
 type NewKubeconfig struct {
 	Kubeconfig
 	Cluster string `json:"cluster"` // its name
-	// Servers are where the API is found, the best guess first.
+	// Servers are the addresses of the API, the best first.
 	Servers []string `json:"servers"`
-	// ServerName is what TLS asks for, Authority what it trusts, PEM.
+	// ServerName is the SNI name, Authority the trusted certificate, PEM.
 	ServerName string `json:"serverName"`
 	Authority  []byte `json:"authority"`
-	// Pin is the SHA-256 of the public key by which links are answered, base64.
+	// Pin is the SHA-256 of the public key that answers links, base64.
 	Pin string `json:"pin,omitempty"`
-	// Warning is what the owner should know, with its cure; empty if there is nothing.
+	// Warning is a warning for the owner, with its cure; empty if there is none.
 	Warning string `json:"warning,omitempty"`
 }
 

@@ -10,19 +10,19 @@ import (
 	"rivulet/offload/consumer/move"
 )
 
-// Move is one line of the answer to POST /v1/volumes/move. The last one is Over; with
-// Error the data are where they were.
+// Move is one line of the answer to POST /v1/volumes/move. The last one is Over; with Error the data are in their old
+// place.
 type Move struct {
 	move.Progress
 	Over  bool   `json:"over,omitempty"`
 	Error string `json:"error,omitempty"`
 }
 
-// progressEvery is how often the one who asked for a move hears how far it is.
+// progressEvery is the interval of progress lines of a move.
 const progressEvery = 500 * time.Millisecond
 
-// MoveRoute answers with a line for each step of the move that start begins. The move
-// goes on when the asker is gone.
+// MoveRoute answers with a line for each step of the move that start begins. The move continues when the client is
+// gone.
 func MoveRoute(start func(context.Context, move.Request) (*move.Job, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var want move.Request

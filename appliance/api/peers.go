@@ -11,34 +11,32 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Peer is one cluster with what the tunnel knows of it.
+// Peer is one cluster with its state in the tunnel.
 type Peer struct {
 	peer.View
 	// Way is the tunnel to it; nil if there is none.
 	Way *Way `json:"way,omitempty"`
-	// Opened is what the peer reaches here beside what is its own: namespaces, and Services
-	// as namespace/name.
+	// Opened is what the peer reaches here beside its own pods: namespaces, and Services as namespace/name.
 	Opened []string `json:"opened,omitempty"`
 	// Cordoned are the virtual nodes of the peer that take no new pods (rivulet cordon).
 	Cordoned []string `json:"cordoned,omitempty"`
-	// LendsNothing: its owner lends this cluster nothing, or nobody anything.
+	// LendsNothing: its owner lends nothing to this cluster, or to any.
 	LendsNothing bool `json:"lendsNothing,omitempty"`
 }
 
-// Way is how the tunnel's packets go, and what went.
+// Way is the path of the tunnel's packets, and their counters.
 type Way struct {
-	// Path is direct, relay or stream; empty while nothing is known to work. Via names
-	// the relay.
+	// Path is direct, relay or stream; empty while no path is known to work. Via is the relay.
 	Path          string         `json:"path,omitempty"`
 	Via           string         `json:"via,omitempty"`
 	Endpoint      netip.AddrPort `json:"endpoint"`
 	LastHandshake time.Time      `json:"lastHandshake"` // zero if never
 	Received      uint64         `json:"received"`      // bytes, since the tunnel's process started
 	Sent          uint64         `json:"sent"`
-	MTU           int            `json:"mtu,omitempty"` // what fits through, inside the tunnel, bytes; measured
+	MTU           int            `json:"mtu,omitempty"` // largest packet inside the tunnel, bytes; measured
 }
 
-// PeerList joins what fabric and tunnel know.
+// PeerList joins the states of fabric and tunnel.
 func (st Status) PeerList() []Peer {
 	ways := map[string]*Way{}
 	if st.Tunnel != nil {
@@ -72,8 +70,8 @@ func (st Status) PeerList() []Peer {
 	return out
 }
 
-// UsedPath returns the path that the peer's packets go by; false if none is known to
-// work: the peer may speak an older version, and WireGuard finds the way alone.
+// UsedPath returns the path of the peer's packets; false if none is known to work: the peer may have an older version,
+// and WireGuard finds the path alone.
 func UsedPath(p tunnel.PeerStatus) (paths.PathStatus, bool) {
 	for _, way := range p.Paths {
 		if way.Used {

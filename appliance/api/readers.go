@@ -13,23 +13,23 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// ReaderGroup is the group whose members may read without being root. Without such a group
-// there is no socket for readers.
+// ReaderGroup is the group whose members may read without being root. Without such a group there is no socket for
+// readers.
 const ReaderGroup = "rivulet"
 
 // ReaderSocket is the path of the socket that members of ReaderGroup may open.
 func ReaderSocket(runDir string) string { return filepath.Join(runDir, "readers.sock") }
 
-// readable are the only requests of readers that are answered: what there is to see of the device
-// and its peers. No configuration, no invites, no kubeconfig, no store, nothing that changes anything.
+// readable are the only requests that readers may send: the state of the device and its peers. No configuration, no
+// invites, no kubeconfig, no store, no changes.
 var readable = map[string]bool{"/v1/alive": true, "/v1/facts": true, "/v1/health": true, "/v1/metrics": true, "/v1/status": true, "/v1/burst": true, "/v1/vclusters": true}
 
 var errReader = errors.New("members of group " + ReaderGroup + " may read status, peers, tenants and metrics; for this use sudo")
 
-// mostReaders are answered at a time; more wait.
+// mostReaders bounds concurrent requests of readers; more wait.
 const mostReaders = 16
 
-// toReaders answers readers until ctx ends; it returns at once where there is no ReaderGroup.
+// toReaders serves readers until ctx ends; it returns at once without a ReaderGroup.
 func toReaders(ctx context.Context, runDir string, routes http.Handler) error {
 	group, err := user.LookupGroup(ReaderGroup)
 	if err != nil {
@@ -37,7 +37,7 @@ func toReaders(ctx context.Context, runDir string, routes http.Handler) error {
 	}
 	gid, err := strconv.Atoi(group.Gid)
 	if err != nil {
-		return nil //nolint:nilerr // no group of this system
+		return nil //nolint:nilerr // the system has no such group
 	}
 	return serveReaders(ctx, runDir, gid, routes, func() {})
 }
@@ -53,7 +53,7 @@ func serveReaders(ctx context.Context, runDir string, gid int, routes http.Handl
 	}, ready)
 }
 
-// readOnly passes on what readers may ask, without a body, and refuses everything else.
+// readOnly passes readable requests on, without a body, and refuses all others.
 func readOnly(routes http.Handler) http.Handler {
 	refuse := JSON(func(*http.Request) (any, error) { return nil, errReader })
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

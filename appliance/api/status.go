@@ -1,6 +1,5 @@
-// Package api is how the command line asks the supervisor: JSON over a unix
-// socket that only root may open. It reads what the subsystems report and
-// writes nothing.
+// Package api is the interface between the command line and the supervisor: JSON over a Unix socket that only root may
+// open. It reads the reports of the subsystems and writes nothing.
 package api
 
 import (
@@ -25,7 +24,7 @@ import (
 // Status is everything `rivulet status` shows.
 type Status struct {
 	Name string `json:"name"`
-	// NodeName is that of the first start; Name, for peers, may be another since.
+	// NodeName is that of the first start; Name, for peers, may have changed since.
 	NodeName    string    `json:"nodeName"`
 	ID          peer.ID   `json:"id"`
 	Version     string    `json:"version"`
@@ -33,66 +32,66 @@ type Status struct {
 	Started     time.Time `json:"started"`
 	// Ready is true when pods can be scheduled at home and resolve names.
 	Ready bool `json:"ready"`
-	// ReadyAfter and ReadyAfterBoot are how long it took to be Ready for the first
-	// time, from the start of the process and of the kernel, nanoseconds.
+	// ReadyAfter and ReadyAfterBoot are the times to the first Ready, from the start of the process and of the kernel,
+	// nanoseconds.
 	ReadyAfter     time.Duration `json:"readyAfter,omitempty"`
 	ReadyAfterBoot time.Duration `json:"readyAfterBoot,omitempty"`
-	// Waiting says what Ready waits for.
+	// Waiting is what Ready waits for.
 	Waiting string             `json:"waiting,omitempty"`
 	Stages  []lifecycle.Status `json:"stages"`
 	Host    host.Facts         `json:"host"`
-	// PIDs of supervisor, engine and tunnel, as seen in the device's PID namespace.
+	// PIDs of supervisor, engine and tunnel, in the device's PID namespace.
 	PIDs   map[string]int `json:"pids"`
 	Peers  []peer.View    `json:"peers"`
 	Tunnel *tunnel.Status `json:"tunnel,omitempty"`
 	// What is offloaded, borrowed and lent.
 	offload.Status
 	Pods Pods `json:"pods"`
-	// Room is what pods ask for, by the name of the node: of home and the virtual ones.
+	// Room is the use and capacity of nodes, by name: of home and the virtual ones.
 	Room map[string]Room `json:"room,omitempty"`
-	// Footprint is what Rivulet costs the machine.
+	// Footprint is Rivulet's use of the machine.
 	Footprint usage.Report `json:"footprint"`
-	// Clock is where the time comes from, and what it is compared with.
+	// Clock is the source of the time, and its reference.
 	Clock  clock.Status `json:"clock"`
 	Config Config       `json:"config"`
 	// Addresses are the device's own on its LANs.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Services are those of type LoadBalancer that have their addresses.
 	Services []loadbalancer.Service `json:"services,omitempty"`
-	// StatusPage is where a browser on the LAN finds it; empty while it is off.
+	// StatusPage is its URL for a browser on the LAN; empty while it is off.
 	StatusPage string `json:"statusPage,omitempty"`
-	// DatastoreReady is true once the engine's datastore was looked at and is in order.
+	// DatastoreReady is true once the engine's datastore was checked and is sound.
 	DatastoreReady bool `json:"datastoreReady"`
 	// Upgrade is nil on a device that never had one.
 	Upgrade *Upgrade `json:"upgrade,omitempty"`
-	// Health is what is wrong, whichever part knows it, the worst first.
+	// Health are the problems of all components, the worst first.
 	Health []health.Problem `json:"health,omitempty"`
 }
 
-// Config says which configuration is in force.
+// Config is the state of the configuration.
 type Config struct {
 	File   string      `json:"file"`
 	From   config.From `json:"from"`
 	Loaded time.Time   `json:"loaded"`
-	// Broken is set where the file has a mistake; Health has it.
+	// Broken is set if the file has a mistake; Health has it.
 	Broken bool `json:"broken,omitempty"`
-	// Pending are changes that are being made at this moment.
+	// Pending are changes in progress.
 	Pending []string `json:"pending,omitempty"`
 }
 
 // Reloaded is the answer to a reload.
 type Reloaded struct {
 	Config
-	// Changed are the keys that are other than before.
+	// Changed are the keys that have changed.
 	Changed []string `json:"changed,omitempty"`
-	// Problems say why the file is not used; what was in force stays.
+	// Problems are why the file is not used; what was in force stays.
 	Problems config.Problems `json:"problems,omitempty"`
 }
 
 // Pods counts pods that are not finished.
 type Pods struct {
-	Home   int `json:"home"`   // ours, here
-	Away   int `json:"away"`   // ours, elsewhere
+	Home   int `json:"home"`   // of this cluster, here
+	Away   int `json:"away"`   // of this cluster, elsewhere
 	Guests int `json:"guests"` // of other clusters, here
 }
 
@@ -100,12 +99,12 @@ func (n Pods) String() string {
 	return fmt.Sprintf("%d at home, %d away, %d of tenants here", n.Home, n.Away, n.Guests)
 }
 
-// Room is what there is on a node, and what the pods there ask for.
+// Room is the capacity of a node, and the requests of its pods.
 type Room struct {
-	// Allocatable is set of home's own node; a virtual node has its own.
+	// Allocatable is set for home's own node; a virtual node has its own.
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 	Requested   corev1.ResourceList `json:"requested"`
-	// Pressure names the conditions for which home's kubelet takes no new pods: DiskPressure and the like.
+	// Pressure are the conditions for which home's kubelet accepts no new pods: DiskPressure and the like.
 	Pressure []string `json:"pressure,omitempty"`
 	// Pods are those that are not finished.
 	Pods         int    `json:"pods"`

@@ -2,18 +2,18 @@ package api
 
 import "time"
 
-// Upgrade says how far an upgrade is, and what became of the last one.
+// Upgrade is the progress of an upgrade, and the result of the last one.
 type Upgrade struct {
 	Phase string    `json:"phase"` // idle, staged, trying, returning
 	To    string    `json:"to,omitempty"`
 	From  string    `json:"from,omitempty"`
-	Until time.Time `json:"until,omitzero"` // when the trial ends
-	// HeldBy names what keeps a staged upgrade waiting.
+	Until time.Time `json:"until,omitzero"` // end of the trial
+	// HeldBy are the pods that delay a staged upgrade.
 	HeldBy []string `json:"heldBy,omitempty"`
 	Last   any      `json:"last,omitempty"` // update.Outcome
 }
 
-// UpgradeRequest asks the supervisor to begin what was staged.
+// UpgradeRequest starts a staged upgrade.
 type UpgradeRequest struct {
-	Now bool `json:"now"` // whatever holds it
+	Now bool `json:"now"` // even if pods hold it
 }

@@ -1,7 +1,6 @@
 package health
 
-// Every kind of problem that a screen may show. A code is never used again for
-// something else. What doctor's probes find is in probes.go.
+// Every kind of problem. A code is never reused with another meaning. The findings of doctor's probes are in probes.go.
 var (
 	ContainerdRecovered = declare("containerd-recovered", Warning, "containers and images were made anew")
 	DatastoreRecovered  = declare("datastore-recovered", Error, "the cluster's datastore was damaged and recovered")
@@ -21,7 +20,7 @@ var (
 	CertificatesInvalid  = declare("certificates-invalid", Error, "certificates of the cluster are not valid now, or end soon")
 	ClockNotSynchronized = declare("clock-not-synchronized", Info, "no time service keeps the clock")
 
-	// footprint
+	// usage
 	MemoryOverBudget = declare("memory-over-budget", Warning, "Rivulet takes more memory than it promises")
 	WritesOverBudget = declare("writes-over-budget", Warning, "more is written to the card than an idle device should")
 

@@ -1,11 +1,9 @@
-// Package health holds what is wrong with the device right now, for every
-// screen: `rivulet status`, `rivulet doctor`, the status page and the metrics all
-// show the same problems by the same codes. It reads and writes nothing outside
-// of memory; after a restart whoever sees a problem reports it again.
+// Package health has the current problems of the device, for all outputs: `rivulet status`, `rivulet doctor`, the
+// status page and the metrics show the same problems by the same codes. It is in memory only; after a restart each
+// component reports its problems again.
 //
-// A kind of problem is declared once, in codes.go, by the words that never
-// change: its code, its title and how bad it is at worst. What is particular (which
-// file, how many bytes) and the cure come with the report.
+// A kind of problem is declared once, in codes.go, with its constant parts: its code, its title and its greatest
+// severity. Details (which file, how many bytes) and the cure are in the report.
 package health
 
 import (
@@ -18,14 +16,14 @@ import (
 	"rivulet/fabric/cure"
 )
 
-// Severity says how bad a problem is.
+// Severity is the severity of a problem.
 type Severity string
 
 // The severities, from least to most.
 const (
-	Info    Severity = "info"    // worth knowing, nothing is lost
-	Warning Severity = "warning" // something works less well than it could
-	Error   Severity = "error"   // something that was asked for does not work
+	Info    Severity = "info"    // worth knowing, no loss
+	Warning Severity = "warning" // works, but not as well as it could
+	Error   Severity = "error"   // a requested function does not work
 )
 
 func (s Severity) rank() int { return slices.Index([]Severity{Info, Warning, Error}, s) }
@@ -35,7 +33,7 @@ type Kind struct {
 	// Code is its name for programs: lower case words and dashes, never changed.
 	Code     string   `json:"code"`
 	Severity Severity `json:"severity"`
-	// Title is a short sentence without its particulars.
+	// Title is a short sentence without details.
 	Title string `json:"title"`
 }
 
@@ -52,7 +50,7 @@ func declare(code string, severity Severity, title string) *Kind {
 	return k
 }
 
-// Kinds returns all that are declared, by code.
+// Kinds returns all declared kinds, by code.
 func Kinds() []Kind {
 	out := make([]Kind, 0, len(kinds))
 	for _, k := range kinds {
@@ -62,19 +60,18 @@ func Kinds() []Kind {
 	return out
 }
 
-// Problem is one that holds now.
+// Problem is a current problem.
 type Problem struct {
 	Kind
-	// Subject tells problems of one kind apart, for example a peer's name; mostly empty.
+	// Subject distinguishes problems of one kind, for example a peer's name; mostly empty.
 	Subject string `json:"subject,omitempty"`
-	// Text says what is wrong, Cure what to do about it.
+	// Text describes the problem, Cure what to do about it.
 	Text  string    `json:"text"`
 	Cure  string    `json:"cure"`
 	Since time.Time `json:"since"`
 }
 
-// Tracker holds the problems of one device. The zero value is ready for use; it
-// may be used by many goroutines.
+// Tracker has the problems of one device. The zero value is ready for use; it may be used concurrently.
 type Tracker struct {
 	mu       sync.Mutex
 	problems map[key]Problem
@@ -83,10 +80,10 @@ type Tracker struct {
 
 type key struct{ code, subject string }
 
-// Set reports that a problem holds; one that is reported again keeps its Since.
+// Set sets a problem; one that is set again keeps its Since.
 func (t *Tracker) Set(k *Kind, text, cure string) { t.SetFor(k, "", text, cure) }
 
-// SetIf is Set while the problem holds, and Clear when it does not.
+// SetIf is Set while the problem holds, and Clear otherwise.
 func (t *Tracker) SetIf(holds bool, k *Kind, text, cure string) {
 	if holds {
 		t.Set(k, text, cure)
@@ -100,15 +97,14 @@ func (t *Tracker) SetFor(k *Kind, subject, text, cure string) {
 	t.SetAt(k, k.Severity, subject, text, cure)
 }
 
-// SetAt is SetFor where this one is less bad than its kind can be.
+// SetAt is SetFor with a lower severity than that of the kind.
 func (t *Tracker) SetAt(k *Kind, s Severity, subject, text, cure string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.set(k, s, subject, text, cure)
 }
 
-// Replace makes what was reported of a kind exactly this, text and cure by
-// subject: for a part of the appliance that keeps a list of its own.
+// Replace sets all problems of a kind, text and cure by subject: for a component with its own list.
 func (t *Tracker) Replace(k *Kind, now map[string][2]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,7 +135,7 @@ func (t *Tracker) set(k *Kind, s Severity, subject, text, cure string) {
 	t.problems[key{k.Code, subject}] = p
 }
 
-// Clear reports that a problem does not hold, or not any more.
+// Clear clears a problem.
 func (t *Tracker) Clear(k *Kind) { t.ClearFor(k, "") }
 
 // ClearFor is Clear for one of several subjects.
@@ -149,7 +145,7 @@ func (t *Tracker) ClearFor(k *Kind, subject string) {
 	delete(t.problems, key{k.Code, subject})
 }
 
-// Report sets a problem of the error and its cure, or clears it where there is none.
+// Report sets a problem of the error and its cure, or clears it if there is no error.
 func (t *Tracker) Report(k *Kind, err error) {
 	if err == nil {
 		t.Clear(k)
@@ -159,7 +155,7 @@ func (t *Tracker) Report(k *Kind, err error) {
 	t.Set(k, text, cure)
 }
 
-// Problems returns what holds now, the worst first, then by code and subject.
+// Problems returns the current ones, the worst first, then by code and subject.
 func (t *Tracker) Problems() []Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,7 +172,7 @@ func (t *Tracker) Problems() []Problem {
 	return out
 }
 
-// String is the problem on one line, as status prints it.
+// String is the problem on one line, in the form of status.
 func (p Problem) String() string {
 	about := p.Title
 	if p.Subject != "" {

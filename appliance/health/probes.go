@@ -1,7 +1,6 @@
 package health
 
-// What the probes of package doctor find. The severity is the worst that a probe
-// reports: its warning is a warning here too.
+// Findings of package doctor's probes. The severity is the greatest of the probe; its warning is a warning here, too.
 var (
 	Supervisor        = declare("supervisor", Error, "rivulet does not run")
 	Memory            = declare("memory", Error, "there is little memory")

@@ -5,12 +5,10 @@ import (
 	"time"
 )
 
-// Essential names the components without which the whole is not ready; the others may
-// be in any state.
+// Essential names the components that must be ready for the whole to be ready; the others may be in any state.
 type Essential []string
 
-// Ready reports whether all of them are, or else names the first that is not, with what
-// it waits for.
+// Ready reports whether all of them are ready, or else the first that is not, with what it waits for.
 func (e Essential) Ready(stages []Status) (ready bool, waiting string) {
 	for _, name := range e {
 		for _, s := range stages {
@@ -26,8 +24,8 @@ func (e Essential) Ready(stages []Status) (ready bool, waiting string) {
 	return true, ""
 }
 
-// Took is how long it took until all were ready for the first time, from the start of
-// the process and of the kernel; 0 if they are not yet.
+// Took is how long it took until all were ready for the first time, from the start of the process and of the kernel; 0
+// if they are not yet.
 func (e Essential) Took(stages []Status) (process, boot time.Duration) {
 	for _, name := range e {
 		for _, st := range stages {

@@ -1,23 +1,18 @@
-// Package lifecycle starts the appliance's components in the order of their
-// needs, starts again what fails, and stops everything in reverse. It reads and
-// writes nothing and keeps no state of its own across restarts; what it knows is
-// shown by `rivulet status`, a failure with its cure and when it is tried again.
+// Package lifecycle starts the appliance's components in the order of their needs, restarts failed ones, and stops all
+// in reverse order. It reads and writes nothing and has no state across restarts; `rivulet status` shows its
+// components, a failure with its cure and the time of the next attempt.
 //
 //	Waiting ──needs ready──▶ Starting ──Ready()──▶ Ready
 //	   ▲                        │ error              │ error
 //	   └──────back-off──── Failed ◀──────────────────┘
 //
 // The contract:
-//   - Run of a component is called when all its needs are Ready, and never twice
-//     at the same time.
-//   - A need that fails later does not stop those that need it: each of them sees
-//     for itself, and goes on with what it has. One that has to be started again
-//     waits for its needs once more.
-//   - Stopping goes in reverse order of the list, one at a time: when a component
-//     is told to stop, everything that may need it has stopped already, or did not
-//     within 20 s and is left behind.
-//   - A component that returns without an error although nobody stopped it has
-//     failed.
+//   - Run of a component is called when all its needs are Ready, and never twice at the same time.
+//   - A need that fails later does not stop the components that need it: each of them detects that itself, and
+//     continues with what it has. A component that has to be restarted waits for its needs again.
+//   - Stopping is in reverse order of the list, one at a time: when a component is stopped, every component that may
+//     need it has stopped already, or was abandoned after 20 s.
+//   - A component that returns nil without having been stopped has failed.
 package lifecycle
 
 import (
@@ -30,7 +25,7 @@ import (
 	"time"
 )
 
-// State says where a component stands.
+// State is the state of a component.
 type State string
 
 // The states of a component.
@@ -48,28 +43,26 @@ type Component struct {
 	// Needs names the components that must be Ready before Run is called; they come
 	// earlier in the list.
 	Needs []string
-	// Run does the work until ctx ends and then returns nil. It calls
-	// stage.Ready once it serves. An error is logged once here, and Run called
-	// again after a back-off, unless the error is Fatal. A port that another
-	// program has (EADDRINUSE) is tried every second and logged once.
+	// Run does the work until ctx ends and then returns nil. It calls stage.Ready once it serves. An error is logged
+	// once here, and Run is called again after a back-off, unless the error is Fatal. If another program has the port
+	// (EADDRINUSE), Run is retried every second and logged once.
 	Run func(ctx context.Context, stage *Stage) error
 }
 
-// Status is what is known of one component.
+// Status is the state of one component with details.
 type Status struct {
 	Name   string    `json:"name"`
 	State  State     `json:"state"`
 	Detail string    `json:"detail,omitempty"` // what it waits for, or the last error with its cure
 	Since  time.Time `json:"since"`
-	// Took and SinceBoot are what it took to the first Ready, from the start of the
-	// process and of the kernel, in nanoseconds. Neither follows the clock, which
-	// may be set in between.
+	// Took and SinceBoot are the times to the first Ready, from the start of the process and of the kernel,
+	// nanoseconds. They do not depend on the clock, which may be set in between.
 	Took      time.Duration `json:"took,omitempty"`
 	SinceBoot time.Duration `json:"sinceBoot,omitempty"`
-	Starts    int           `json:"starts"` // how often Run was called
+	Starts    int           `json:"starts"` // number of calls of Run
 }
 
-// Fatal marks an error that starting again does not cure; it ends the appliance.
+// Fatal marks an error that a restart does not cure; it ends the appliance.
 func Fatal(err error) error { return &fatal{err} }
 
 type fatal struct{ error }
@@ -79,7 +72,7 @@ func (f *fatal) Unwrap() error { return f.error }
 // IsFatal reports whether err was made by Fatal.
 func IsFatal(err error) bool { return errors.As(err, new(*fatal)) }
 
-// Stage is a component's hold on its own status.
+// Stage is a component's access to its own status.
 type Stage struct {
 	m *Manager
 	i int
@@ -88,10 +81,10 @@ type Stage struct {
 // Log is the component's own.
 func (s *Stage) Log() *slog.Logger { return s.m.log.With("component", s.m.comps[s.i].Name) }
 
-// Ready says that the component serves. It may be called more than once.
+// Ready reports that the component serves. It may be called more than once.
 func (s *Stage) Ready() { s.m.set(s.i, Ready, "") }
 
-// Waiting says what the component waits for before it can serve.
+// Waiting sets what the component waits for before it can serve.
 func (s *Stage) Waiting(format string, args ...any) {
 	s.m.set(s.i, Starting, fmt.Sprintf(format, args...))
 }
@@ -108,20 +101,20 @@ type Manager struct {
 	change chan struct{} // closed and replaced on every change
 }
 
-// Backoff bounds the pause before a failed component is started again.
+// Backoff bounds the pause before a failed component is restarted.
 const (
 	backoffMin = 500 * time.Millisecond
 	backoffMax = 30 * time.Second
-	// backoffTaken is the pause, always the same, while another program has the
-	// port: trying costs nothing, and the user who ended that program is waiting.
+	// backoffTaken is the constant pause while another program has the port: an attempt costs nothing, and the user who
+	// ends that program waits.
 	backoffTaken = time.Second
-	// steady is how long a component must have run for the back-off to begin anew.
+	// steady is how long a component must have run for the back-off to be reset.
 	steady = time.Minute
 	// grace is how long a component may take to stop.
 	grace = 20 * time.Second
 )
 
-// New checks that every need is met by an earlier component.
+// New checks that every need is satisfied by an earlier component.
 func New(log *slog.Logger, comps ...Component) (*Manager, error) {
 	m := &Manager{log: log, comps: comps, uptime: Uptime, grace: grace, change: make(chan struct{})}
 	begun := time.Now()
@@ -141,15 +134,14 @@ func New(log *slog.Logger, comps ...Component) (*Manager, error) {
 	return m, nil
 }
 
-// Run starts everything and blocks until ctx ends or a component fails for
-// good; then it stops the components in reverse order and returns the fatal
-// error, or nil.
+// Run starts everything and blocks until ctx ends or a component fails with Fatal; then it stops the components in
+// reverse order and returns the fatal error, or nil.
 func (m *Manager) Run(ctx context.Context) error {
 	fatalErr := make(chan error, len(m.comps))
 	cancels := make([]context.CancelFunc, len(m.comps))
 	done := make([]chan struct{}, len(m.comps))
 	for i := range m.comps {
-		// Not a child of ctx: the order of stopping is ours.
+		// Not a child of ctx, because components are stopped in order.
 		cctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		cancels[i], done[i] = cancel, make(chan struct{})
 		go func() {
@@ -175,7 +167,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	return err
 }
 
-// keep runs one component until ctx ends or it fails for good.
+// keep runs one component until ctx ends or it fails with Fatal.
 func (m *Manager) keep(ctx context.Context, i int) error {
 	c := m.comps[i]
 	pause, said := backoffMin, ""
@@ -189,7 +181,7 @@ func (m *Manager) keep(ctx context.Context, i int) error {
 		err := c.Run(ctx, &Stage{m, i})
 		if ctx.Err() != nil {
 			m.set(i, Stopped, "")
-			return nil //nolint:nilerr // stopped: what it ends with is no failure
+			return nil //nolint:nilerr // stopped: its error is no failure
 		}
 		if IsFatal(err) {
 			m.set(i, Failed, err.Error())

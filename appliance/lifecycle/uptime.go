@@ -12,8 +12,7 @@ import (
 // tick is the unit of times in /proc, the same on every Linux that Go runs on.
 const tick = time.Second / 100
 
-// Uptime returns how long this process and the kernel have been running. Time
-// that the machine slept counts.
+// Uptime returns how long this process and the kernel have been running, suspended time included.
 func Uptime() (process, boot time.Duration) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -24,8 +23,7 @@ func Uptime() (process, boot time.Duration) {
 	if err != nil {
 		return 0, boot
 	}
-	// The name in brackets may hold blanks and brackets itself; the 20th field
-	// after it is when the process began.
+	// The name in brackets may contain blanks and brackets; the 20th field after it is the start time of the process.
 	fields := bytes.Fields(raw[bytes.LastIndexByte(raw, ')')+1:])
 	if len(fields) < 20 {
 		return 0, boot
