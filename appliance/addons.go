@@ -24,7 +24,7 @@ func (s *System) runStorage(ctx context.Context, stage *lifecycle.Stage) error {
 	}).Run(ctx, stage.Ready)
 }
 
-// metricsPort is taken on the node's own address only.
+// metricsPort is used on the node's own address only.
 const metricsPort = 1443
 
 func (s *System) runMetrics(ctx context.Context, stage *lifecycle.Stage) error {
@@ -42,8 +42,7 @@ func (s *System) runMetrics(ctx context.Context, stage *lifecycle.Stage) error {
 	return server.Run(ctx, stage.Ready)
 }
 
-// ownPorts are those that no Service may draw away from the device, whether somebody
-// listens at the moment or not.
+// ownPorts are those that no Service may use on the device, whether a program listens there now or not.
 func ownPorts() map[loadbalancer.Port]string {
 	tcp := func(n uint16) loadbalancer.Port { return loadbalancer.Port{Protocol: corev1.ProtocolTCP, Number: n} }
 	udp := func(n uint16) loadbalancer.Port { return loadbalancer.Port{Protocol: corev1.ProtocolUDP, Number: n} }

@@ -1,10 +1,9 @@
-// Package appliance puts Rivulet together: it is the one place where the
-// subsystems are made and handed to each other, and only cmd imports it.
+// Package appliance connects the subsystems of Rivulet: it is the only place that creates them and passes them to each
+// other, and only cmd imports it.
 //
-// It reads the command line's Config, and alone has <state>/state.db (package bolt) and
-// <run>/supervisor.pid open. A part that behaves is a type with a Run in one of the
-// groups below; its Run is a component of System. After a restart everything is found
-// again from state.db and from Kubernetes; pods and the tunnel were not touched.
+// It reads the command line's Config, and alone has <state>/state.db (package bolt) and <run>/supervisor.pid open. A
+// subsystem is a type with a Run in one of the groups below; its Run is a component of System. Restart: all state is
+// read from state.db and from Kubernetes; pods and the tunnel continue meanwhile.
 package appliance
 
 import (
@@ -34,27 +33,25 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// Dirs are the folders Rivulet keeps things in.
+// Dirs are Rivulet's folders.
 type Dirs struct {
-	State string // kept: state.db, bundle, k3s
-	Run   string // gone at boot: sockets, PID files
+	State string // permanent: state.db, bundle, k3s
+	Run   string // empty after a boot: sockets, PID files
 }
 
-// Config is what the command line says. All of it is needed.
+// Config has the settings of the command line. All of it is required.
 type Config struct {
 	Dirs       Dirs
 	EngineName string // argv[0] of the engine
-	// Source is where the user's settings come from; Run adds where to keep the last good ones.
+	// Source is the source of the user's settings; Run adds where to store the last good ones.
 	Source config.Source
 	Log    *slog.Logger
 }
 
-// ErrRestart is returned by Run when the supervisor stopped in order to be started
-// again: an upgrade is staged.
+// ErrRestart is returned by Run when the supervisor stopped for a restart into a staged upgrade.
 var ErrRestart = errors.New("appliance: to be started again")
 
-// Run is the appliance: it blocks until ctx ends or something fails that
-// starting again does not cure.
+// Run is the appliance: it blocks until ctx ends or a failure that a restart does not cure.
 func Run(ctx context.Context, cfg Config) error {
 	host.CompletePath()
 	facts, err := host.Probe()
@@ -125,8 +122,7 @@ func Run(ctx context.Context, cfg Config) error {
 	return err
 }
 
-// openStore opens the store, or its copy in its place where it is damaged: then
-// recovered says so.
+// openStore opens the store, or replaces a damaged one by its copy; then recovered is set.
 func openStore(dirs Dirs) (st *bolt.Store, recovered *bolt.Recovered, err error) {
 	path := filepath.Join(dirs.State, "state.db")
 	if st, recovered, err = bolt.OpenOrRecover(path); errors.Is(err, bolt.ErrInUse) {
@@ -135,8 +131,8 @@ func openStore(dirs Dirs) (st *bolt.Store, recovered *bolt.Recovered, err error)
 	return st, recovered, err
 }
 
-// Cleanup ends everything of Rivulet on this machine and removes it, but for the
-// state folder and the installation.
+// Cleanup ends all processes of Rivulet on this machine and removes its traces, except the state folder and the
+// installation.
 func Cleanup(ctx context.Context, dirs Dirs, engineName string) cleanup.Report {
 	return cleanup.Run(ctx, cleanup.Config{State: dirs.State, Run: dirs.Run, EngineName: engineName})
 }

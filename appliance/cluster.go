@@ -36,8 +36,8 @@ func (s *System) runBundle(ctx context.Context, stage *lifecycle.Stage) error {
 	return dir.Keep(ctx, stage.Log())
 }
 
-// newEngine makes the engine's keepers, and the clock, whose jumps one of them follows:
-// peers may ask for it at any time.
+// newEngine creates the engine's supervisors, and the clock, whose jumps one of them follows: peers may read the clock
+// at any time.
 func (s *System) newEngine() {
 	state, log := s.cfg.Dirs.State, s.log("engine")
 	s.engine = engine.NewHandle(state)
@@ -85,7 +85,7 @@ func (s *System) beforeEngine(ctx context.Context, e *engine.Engine) error {
 	return s.certs.Prepare(ctx)
 }
 
-// refreshPeers tells peers of this cluster anew, whose version of Kubernetes is another.
+// refreshPeers sends peers this cluster's message again, after its version of Kubernetes changed.
 func (s *System) refreshPeers() {
 	if fab := s.fabric.Load(); fab != nil {
 		fab.Refresh()
@@ -99,8 +99,7 @@ func (s *System) runNode(ctx context.Context, stage *lifecycle.Stage) error {
 	})
 }
 
-// runPolicies holds pods to NetworkPolicies. Offload, which tells targets of them,
-// reads the same watcher.
+// runPolicies enforces NetworkPolicies. Offload, which passes them to targets, reads the same watcher.
 func (s *System) runPolicies(ctx context.Context, stage *lifecycle.Stage) error {
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return s.netpol.Run(ctx, s.engine.Client()) })

@@ -16,8 +16,8 @@ import (
 	"rivulet/appliance/ui/led"
 )
 
-// runFirewall keeps the LAN from what is the cluster's own. The engine waits for it, so
-// that its ports are never open, and does not need it: a problem shows what is missing.
+// runFirewall closes the cluster's ports to the LAN. The engine waits for it, so that its ports are never open, but
+// does not need it: a failure is a health problem.
 func (s *System) runFirewall(ctx context.Context, stage *lifecycle.Stage) error {
 	firewall.Run(ctx, firewall.Config{
 		Own: []string{"lo", fixed.Bridge, fixed.Tunnel}, Networks: fixed.Networks, Ports: []uint16{engine.PortAPI, engine.PortKubelet},
@@ -26,24 +26,23 @@ func (s *System) runFirewall(ctx context.Context, stage *lifecycle.Stage) error 
 	return nil
 }
 
-// runRules puts back what other programs change of the network.
+// runRules restores network state that other programs change.
 func (s *System) runRules(ctx context.Context, stage *lifecycle.Stage) error {
 	return host.Network{
 		Node: s.nodeIP, Services: fixed.ServiceCIDR, Bridge: fixed.Bridge, Further: s.virtual, Rules: s.rules, Log: stage.Log(), Report: func(err error) { s.health.Report(health.HostNetwork, err) },
 	}.Keep(ctx, stage.Ready)
 }
 
-// problems is everything that is wrong, whoever knows it, in one list: the same for
-// every screen.
+// problems are the problems of all components in one list, the same for every output.
 func (s *System) problems() []health.Problem {
 	problems.Collect(&s.health, s.fabric.Load(), s.offload.Load(), s.sources.DNS.Problems())
 	return s.health.Problems()
 }
 
-// reportSetAside shows what damaged files lie set aside.
+// reportSetAside reports damaged files that were set aside.
 func (s *System) reportSetAside() { problems.SetAside(&s.health, s.cfg.Dirs.State) }
 
-// runWatchdog tells the service manager that we live.
+// runWatchdog notifies the service manager that the supervisor is alive.
 func (s *System) runWatchdog(ctx context.Context, stage *lifecycle.Stage) error {
 	return watchdog.Guard{
 		State: s.cfg.Dirs.State, Answers: &s.answers, Notifier: s.notify, Health: &s.health, Log: stage.Log(),
@@ -53,7 +52,7 @@ func (s *System) runWatchdog(ctx context.Context, stage *lifecycle.Stage) error 
 	}.Run(ctx, stage)
 }
 
-// showLamp says with the lamp of a device of the image what its screen would.
+// showLamp shows the state by the lamp of a device with the image.
 func (s *System) showLamp(ctx context.Context) {
 	if s.page.Image {
 		led.Run(ctx, led.Dir, func() led.State {

@@ -30,8 +30,8 @@ import (
 	"rivulet/systemd"
 )
 
-// runTunnel keeps the data plane's process. It is left running when we stop, as
-// pods are: what they talk to must not notice.
+// runTunnel manages the data plane's process. It continues when the supervisor stops, as pods do, so that their
+// connections are not interrupted.
 func (s *System) runTunnel(ctx context.Context, stage *lifecycle.Stage) error {
 	c := tunnel.NewController(tunnel.ControllerConfig{
 		Helper:  s.bundle.Load().Path("rivulet-tunnel"),
@@ -46,7 +46,7 @@ func (s *System) runTunnel(ctx context.Context, stage *lifecycle.Stage) error {
 
 func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	log := stage.Log()
-	keys, err := identity.Load(s.store) // they may be others than at the start
+	keys, err := identity.Load(s.store) // they may have changed since the start
 	if err != nil {
 		return err
 	}
@@ -67,20 +67,20 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	}
 	f.Handle(peercheck.Pattern, http.HandlerFunc(s.peerCheck().Answer))
 	s.fabric.Store(f)
-	s.settings.Settle() // what has changed meanwhile
+	s.settings.Settle() // changes made meanwhile
 	go network.FollowPrefixes(ctx, f, func() netip.Prefix { return s.config().Tunnel.Block() }, s.netpol, log)
 	go memory.TrimAfterPeers(ctx, f.Changed, func() int { return len(f.Links()) }, log)
 	stage.Ready()
 	return f.Run(ctx)
 }
 
-// runLANs follows the device's LANs, for all who ask.
+// runLANs follows the device's LANs, for all subscribers.
 func (s *System) runLANs(ctx context.Context, stage *lifecycle.Stage) error {
 	stage.Ready()
 	return s.lans.Run(ctx)
 }
 
-// peersInUse is not known before offload runs.
+// peersInUse is unknown before offload runs.
 func (s *System) peersInUse(ctx context.Context) (map[peer.ID]bool, bool) {
 	if o := s.offload.Load(); o != nil {
 		return o.PeersInUse(ctx)
@@ -88,7 +88,7 @@ func (s *System) peersInUse(ctx context.Context) (map[peer.ID]bool, bool) {
 	return nil, false
 }
 
-// viewOf is how a peer sees pods; nil before the links are known, and of others.
+// viewOf is how a peer sees pods; nil before the links are known, and for other clusters.
 func (s *System) viewOf(id string) homeaddr.View {
 	if f := s.fabric.Load(); f != nil {
 		return homeaddr.ViewOf(f.Links(), peer.ID(id), fixed.PodCIDR, s.offload.Load().Under(peer.ID(id)))
@@ -96,7 +96,7 @@ func (s *System) viewOf(id string) homeaddr.View {
 	return nil
 }
 
-// newUsers is who may use the API from the LAN.
+// newUsers manages access to the API from the LAN.
 func (s *System) newUsers() *users.Access {
 	return users.New(users.Config{
 		Store: s.store, Key: s.id.Key, Name: s.name, REST: s.engine.REST, Addresses: s.page.Addresses, Port: fixed.ControlPort, Log: s.log("kubeconfig"),
@@ -108,7 +108,7 @@ func (s *System) runUsers(ctx context.Context, stage *lifecycle.Stage) error {
 	return s.users.Run(ctx, s.fabric.Load().PassLAN, stage.Ready)
 }
 
-// runPeers shows the peers as objects of the cluster's API.
+// runPeers represents the peers as objects of the cluster's API.
 func (s *System) runPeers(ctx context.Context, stage *lifecycle.Stage) error {
 	cfg, err := s.engine.REST()
 	if err != nil {
@@ -132,8 +132,7 @@ func (s *System) newPage() *statuspage.Page {
 	return p
 }
 
-// hostNames are what the device may be called on the LAN. The second is its own
-// whoever else has the first, and the same after every start.
+// hostNames are the allowed names of the device on the LAN. The second is unique to it, and the same after every start.
 func (s *System) hostNames() []string {
 	return []string{s.name(), s.name() + "-" + s.id.ID().Short()}
 }

@@ -24,8 +24,8 @@ import (
 )
 
 func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
-	// A peer may have the name of our own node: before that is registered, the
-	// peer's virtual node would take it, and the kubelet would take it over.
+	// A peer may have the name of this cluster's node: before that is registered, the peer's virtual node would get the
+	// name, and the kubelet would take it over.
 	stage.Waiting("for node %s to be registered", s.nodeName)
 	if err := engine.WaitNode(ctx, s.engine.Client(), s.nodeName); err != nil {
 		return nil //nolint:nilerr // stopped
@@ -71,7 +71,7 @@ func (s *System) runVClusters(ctx context.Context, stage *lifecycle.Stage) error
 	return s.vclusters.Run(ctx, stage.Ready)
 }
 
-// runVirtualClusters makes those that objects of this cluster's API want.
+// runVirtualClusters manages those of objects of this cluster's API.
 func (s *System) runVirtualClusters(ctx context.Context, stage *lifecycle.Stage) error {
 	home, err := s.engine.REST()
 	if err != nil {
@@ -80,14 +80,14 @@ func (s *System) runVirtualClusters(ctx context.Context, stage *lifecycle.Stage)
 	return objects.Run(ctx, objects.Config{API: home, Clusters: s.vclusters, Log: stage.Log()}, stage.Ready)
 }
 
-// runPodGate decides on the network of each pod that starts. The engine waits for it:
-// without an answer no pod gets one.
+// runPodGate decides on the network of each pod that starts. The engine waits for it, because without an answer no pod
+// starts.
 func (s *System) runPodGate(ctx context.Context, stage *lifecycle.Stage) error {
 	a := admission.Admission{Client: s.engine.Client, Held: s.heldPods, HomeAddrs: s.homeAddrs, Kubelet: fixed.Kubelet}
 	return podgate.Serve(ctx, podgate.Socket(s.cfg.Dirs.Run), a.Admit, stage.Ready)
 }
 
-// runImages keeps tenants' images apart. The engine waits for it: the kubelet asks it for images.
+// runImages separates images of tenants. The engine waits for it, because the kubelet requests images from it.
 func (s *System) runImages(ctx context.Context, stage *lifecycle.Stage) error {
 	return tenantimages.Run(ctx, tenantimages.Socket(s.cfg.Dirs.Run), images.Socket, tenantimages.RelayConfig{
 		Registries: func() string { return cmp.Or(s.config().Registries.InForce()) }, Withheld: s.withheld, Home: network.Home(s.fabric.Load, s.peerImages),

@@ -25,13 +25,13 @@ func (s *System) runAPI(ctx context.Context, stage *lifecycle.Stage) error {
 	return api.ServeAll(ctx, s.cfg.Dirs.Run, s.apiRoutes(), stage.Log(), stage.Ready)
 }
 
-// apiRoutes is what the command line may ask of the supervisor.
+// apiRoutes are the supervisor's routes for the command line.
 func (s *System) apiRoutes() http.Handler {
 	mux := http.NewServeMux()
 	get := func(path string, answer func() (any, error)) {
 		mux.Handle(path, api.JSON(func(*http.Request) (any, error) { return answer() }))
 	}
-	get("GET /v1/alive", func() (any, error) { // for the watchdog: the manager and the fields that all share can be had
+	get("GET /v1/alive", func() (any, error) { // for the watchdog: the manager and the shared fields can be locked
 		s.manager.Status()
 		s.engine.Client()
 		return struct{}{}, nil
@@ -42,7 +42,7 @@ func (s *System) apiRoutes() http.Handler {
 	mux.Handle("GET /v1/metrics", prometheus.Handler(s.Status))
 	mux.Handle("GET /v1/store", api.Bytes(s.store)) // a running supervisor has it locked
 	mux.HandleFunc("GET /v1/goroutines", func(w http.ResponseWriter, _ *http.Request) {
-		pprof.Lookup("goroutine").WriteTo(w, 2) //nolint:errcheck // the asker has gone
+		pprof.Lookup("goroutine").WriteTo(w, 2) //nolint:errcheck // the client has gone
 	})
 	mux.Handle("POST /v1/volumes/move", api.MoveRoute(s.startMove))
 	s.configuration().Routes(mux)
@@ -79,11 +79,10 @@ func (s *System) peerCheck() peercheck.Here {
 	}
 }
 
-// statusTimeout bounds what a status may wait for others; what does not answer is left out.
+// statusTimeout bounds how long a status waits for other components; missing answers are left out.
 const statusTimeout = 2 * time.Second
 
-// peering is what is known of other clusters, and of what is offloaded; what has not
-// started is left out.
+// peering is the state of other clusters, and of offloading; components that have not started are left out.
 func (s *System) peering(ctx context.Context) (st api.Status) {
 	if tun := s.tunnel.Load(); tun != nil {
 		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
@@ -101,7 +100,7 @@ func (s *System) peering(ctx context.Context) (st api.Status) {
 	return st
 }
 
-// Status gathers what `rivulet status` shows.
+// Status is the content of `rivulet status`.
 func (s *System) Status() api.Status {
 	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
 	defer cancel()

@@ -14,21 +14,21 @@ func (s *System) config() config.Config { return s.settings.Now().Config }
 // name is the cluster's for its peers.
 func (s *System) name() string { return cmp.Or(s.config().Name, s.nodeName) }
 
-// withheld are the hosts of registries that the owner's credentials are used for: containerd
-// would use them for whoever asks.
+// withheld are the hosts of registries for which the owner's credentials are used: containerd would use them for every
+// client.
 func (s *System) withheld() []string { return s.config().Registries.Withheld() }
 
 // peerImages reports whether images pass between clusters.
 func (s *System) peerImages() bool { return s.config().ImagesPass() }
 
-// engineSettings are those that an engine takes only when it starts.
+// engineSettings are those that an engine reads only at its start.
 func (s *System) engineSettings() engine.Settings {
 	set := s.config()
 	text, own := set.Registries.InForce()
 	return engine.Settings{ReserveCPU: set.Reserve.CPU, ReserveMemory: set.Reserve.Memory, Registries: text, Own: own}
 }
 
-// apply tells every part that runs what is in force.
+// apply passes the configuration in force to every running component.
 func (s *System) apply(set config.Config) {
 	s.lans.Allow(set.LAN.Interfaces)
 	s.sources.Set(set.Peers)

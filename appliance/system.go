@@ -45,8 +45,8 @@ import (
 	"rivulet/offload/nodeagent/isolation"
 )
 
-// System holds the subsystems of a running appliance. Its fields are set before the
-// manager runs and stay, but for what components make.
+// System has the subsystems of a running appliance. Its fields are set before the manager runs and do not change,
+// except those that components set.
 type System struct {
 	cfg        Config
 	exe        string
@@ -54,7 +54,7 @@ type System struct {
 	store      *bolt.Store
 	id         identity.Identity
 	self       rpc.Identity
-	nodeName   string // kept for life; the cluster's name for its peers, name(), may change
+	nodeName   string // permanent; the cluster's name for its peers, name(), may change
 	volumes    *volumes.Local
 	nodeIP     netip.Addr
 	virtual    *host.Further // addresses of virtual nodes
@@ -83,14 +83,14 @@ type System struct {
 	page       *statuspage.Page
 	heldPods   *isolation.Held
 	homeAddrs  *homeaddr.Pods
-	// inOrder is true once the engine's databases were looked at and are in order.
+	// inOrder is true once the engine's databases were checked and are sound.
 	inOrder atomic.Bool
-	// nodes tells that a virtual node is ready, cordoned or neither.
+	// nodes signals changes of virtual nodes: ready, cordoned.
 	nodes  changes.Signal
 	opened loadbalancer.Opened
 
-	// What components make is nil before. A component that needs another one runs after
-	// that is Ready, and finds it.
+	// Fields that components set are nil before. A component that needs another one runs after that is Ready, and finds
+	// its field set.
 	bundle  atomic.Pointer[bundle.Dir]
 	tunnel  atomic.Pointer[tunnel.Controller]
 	fabric  atomic.Pointer[fabric.Fabric]
@@ -98,8 +98,7 @@ type System struct {
 	ingress atomic.Pointer[ingress.Controller]
 }
 
-// needed are the components without which no pod can be scheduled and find its
-// neighbours.
+// needed are the components without which no pod can be scheduled and resolve names.
 var needed = lifecycle.Essential{"bundle", "engine", "node", "dns", "dns-service"}
 
 // log is that of a component, before it runs.
@@ -141,12 +140,12 @@ func (s *System) run(ctx context.Context) error {
 	return s.manager.Run(ctx)
 }
 
-// components are all parts that run, in the order in which they start.
+// components are all components, in the order in which they start.
 func (s *System) components() []lifecycle.Component {
 	return []lifecycle.Component{
 		{Name: "api", Run: s.runAPI},
 		{Name: "config", Run: s.settings.Run},
-		{Name: "clock", Run: s.clock.Run}, // before all that mints
+		{Name: "clock", Run: s.clock.Run}, // before all that issue certificates
 		{Name: "lans", Run: s.runLANs},
 		{Name: "status-page", Run: s.page.Run},
 		{Name: "bundle", Run: s.runBundle},

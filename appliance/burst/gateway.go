@@ -21,12 +21,11 @@ import (
 	"rivulet/offload/target/external/rewrite"
 )
 
-// shellImage before the name of an image says that the gateway's program is to be put
-// into it; an image without it has the program.
+// shellImage is a prefix for the name of an image into which the gateway's program is to be put; other images contain
+// it.
 const shellImage = "shell="
 
-// Home is what a gateway needs of this cluster. The functions return nil for what is not
-// up yet.
+// Home has this cluster's inputs of a gateway. The functions return nil for what has not started.
 type Home struct {
 	Cluster string         // its ID
 	API     netip.AddrPort // of its API server, for pods away
@@ -37,8 +36,8 @@ type Home struct {
 	Log     *slog.Logger
 }
 
-// lateGateway is the gateway of a burst target, once there is what it needs: the
-// fabric, and offloading, which come up after the list of targets is read.
+// lateGateway is the gateway of a burst target, once its inputs exist: the fabric and offloading, which start after the
+// list of targets is read.
 type lateGateway struct {
 	home       Home
 	settings   external.Settings
@@ -46,7 +45,7 @@ type lateGateway struct {
 	inner      atomic.Pointer[gatewaypod.Gateway]
 }
 
-// Gateway makes the way between home and the pods of a burst external.
+// Gateway returns the gateway between home and the pods of an external target.
 func (h Home) Gateway(settings external.Settings, credential external.Credential) (Gateway, error) {
 	return &lateGateway{home: h, settings: settings, credential: credential}, nil
 }
@@ -98,7 +97,7 @@ func (b *lateGateway) build() (*gatewaypod.Gateway, error) {
 	})
 }
 
-// Home implements external.Network, as Away and DNS do.
+// Home implements external.Network, as do Away and DNS.
 func (b *lateGateway) Home(a netip.Addr) (netip.Addr, bool) {
 	if g := b.inner.Load(); g != nil {
 		return g.Home(a)
@@ -114,7 +113,7 @@ func (b *lateGateway) Away(a netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// DNS is what pods of the namespace ask for names.
+// DNS is the DNS configuration of the namespace's pods.
 func (b *lateGateway) DNS(namespace string) (*corev1.PodDNSConfig, bool) {
 	if g := b.inner.Load(); g != nil {
 		return g.DNS(namespace)

@@ -6,8 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// lane is the way to a target as the target uses it: whichever gateway there is at
-// the moment. Without one nothing is known.
+// lane is the network for a target: that of the present gateway. Without one nothing is known.
 type lane struct {
 	manager *Manager
 	name    string
@@ -38,7 +37,7 @@ func (l lane) Away(a netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// DNS is what pods of the namespace ask for names.
+// DNS is the DNS configuration of the namespace's pods.
 func (l lane) DNS(namespace string) (*corev1.PodDNSConfig, bool) {
 	if g := l.gateway(); g != nil {
 		return g.DNS(namespace)

@@ -9,21 +9,21 @@ import (
 	"rivulet/offload/target/external"
 )
 
-// Removed is how a removal went.
+// Removed is the result of a removal.
 type Removed struct {
 	// Gone counts the objects that were deleted at the target.
 	Gone int `json:"gone"`
-	// Waiting says why it could not be cleaned up now; it is tried on, unless Forgotten.
+	// Waiting is why it could not be cleaned up now; it is retried, unless Forgotten.
 	Waiting   string `json:"waiting,omitempty"`
 	Forgotten bool   `json:"forgotten,omitempty"`
-	// Server and Namespace are where something may be left.
+	// Server and Namespace are where objects may be left.
 	Server    string `json:"server"`
 	Namespace string `json:"namespace"`
 	Cluster   string `json:"cluster"`
 }
 
-// Remove takes a target out and deletes what is ours there. Where it does not answer
-// that is tried on, also after a restart; with force it is forgotten instead.
+// Remove removes a target and deletes this cluster's objects there. If it does not answer that is retried, also after a
+// restart; with force the target is forgotten instead.
 func (m *Manager) Remove(ctx context.Context, name string, force bool) (Removed, error) {
 	m.mu.Lock()
 	e := m.entries[name]
@@ -59,12 +59,12 @@ func (m *Manager) Remove(ctx context.Context, name string, force bool) (Removed,
 	return out, nil
 }
 
-// retire takes an entry out of the list; m.mu is held.
+// retire removes an entry from the list; m.mu is held.
 func (m *Manager) retire(e *entry) {
 	delete(m.entries, e.Settings.Name)
 	e.way.stop()
 	if e.credential.Kubeconfig == nil {
-		return // it was never used with this credential
+		return // never used with this credential
 	}
 	e.File = false
 	e.Removed = time.Now()
@@ -73,7 +73,7 @@ func (m *Manager) retire(e *entry) {
 	m.cfg.Log.Info("burst target removed", "name", e.Settings.Name, "server", e.Server, "namespace", e.Settings.Namespace)
 }
 
-// clear deletes what is ours at the target.
+// clear deletes this cluster's objects at the target.
 func (m *Manager) clear(ctx context.Context, e *entry) (int, error) {
 	if e.broken != nil && e.credential.Kubeconfig == nil {
 		return 0, e.broken
@@ -83,7 +83,7 @@ func (m *Manager) clear(ctx context.Context, e *entry) (int, error) {
 	return external.Purge(ctx, e.credential, e.Settings.Namespace, m.cfg.Cluster)
 }
 
-// sweep goes on with removals, and reports whether there is more to do soon.
+// sweep continues removals, and reports whether there is more to do soon.
 func (m *Manager) sweep(ctx context.Context) (soon bool) {
 	m.mu.Lock()
 	leaving := slices.Clone(m.leaving)

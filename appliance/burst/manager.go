@@ -21,35 +21,34 @@ import (
 )
 
 const (
-	// evaluateEvery is how often credentials' ends are looked at, and the files of the
-	// configuration read again.
+	// evaluateEvery is the interval of checks of credentials' ends, and of reads of the configured files.
 	evaluateEvery = time.Minute
-	// checkTimeout bounds the questions of Add, purgeTimeout one attempt to clean up.
+	// checkTimeout bounds the checks of Add, purgeTimeout one attempt to clean up.
 	checkTimeout, purgeTimeout = 45 * time.Second, 60 * time.Second
-	// DefaultSettle is Config.Settle where that is not set.
+	// DefaultSettle is Config.Settle if that is not set.
 	DefaultSettle = 10 * time.Second
 )
 
 // SetTargets is that of offload.Offload.
 type SetTargets func(kind target.Kind, all []target.Spec, complete bool)
 
-// Config is what a Manager needs. Gateway may be nil.
+// Config is the input of New. Gateway may be nil.
 type Config struct {
 	Store   Store
 	Key     ed25519.PrivateKey // of the device's identity
 	Cluster string             // its ID
 	Health  *health.Tracker
-	// Gateway makes the way between home and pods at a target; nil: this build has none.
+	// Gateway returns the gateway between home and pods at a target; nil: this build has none.
 	Gateway func(external.Settings, external.Credential) (Gateway, error)
-	// Settle is after how long a target that was cleaned up is looked at once more: what had
-	// been asked for before it was taken out has been answered.
+	// Settle is the time after which a cleaned-up target is checked once more: requests sent before its removal are
+	// completed then.
 	Settle time.Duration
-	// CheckEvery is how often targets are looked at; zero stands for their own default.
+	// CheckEvery is the interval of checks of targets; zero is their default.
 	CheckEvery time.Duration
 	Log        *slog.Logger
 }
 
-// Manager keeps the list. Its methods may be called concurrently.
+// Manager manages the list. Its methods may be called concurrently.
 type Manager struct {
 	cfg  Config
 	seal seal
@@ -57,7 +56,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	entries map[string]*entry // by name
-	leaving []*entry          // taken out, and not known to be gone from the target
+	leaving []*entry          // removed, but the target may still have objects
 	set     SetTargets        // nil while offloading does not run
 	wanted  []config.Burst    // of the configuration file
 }
@@ -68,7 +67,7 @@ type entry struct {
 	credential external.Credential
 	broken     error // why it cannot be used
 	double     error // why it is not used beside others
-	doubt      error // why the kubeconfig that the configuration names now is not used
+	doubt      error // why the presently configured kubeconfig is not used
 	health     external.Health
 	way        *way      // nil without a network
 	cleared    time.Time // when nothing was left of it, for the first time
@@ -86,7 +85,7 @@ func New(cfg Config) (*Manager, error) {
 	m := &Manager{cfg: cfg, seal: s, poke: make(chan struct{}, 1), entries: map[string]*entry{}}
 	all, err := load(cfg.Store)
 	if err != nil {
-		cfg.Log.Error("burst targets", "err", err) // the device is worth more than they are
+		cfg.Log.Error("burst targets", "err", err) // a failure must not stop the device
 	}
 	for _, r := range all {
 		e := &entry{record: r}
@@ -108,7 +107,7 @@ func (m *Manager) open(r record) (external.Credential, error) {
 	return external.Credential{Kubeconfig: plain, Namespace: r.Settings.Namespace, Server: r.Server}, nil
 }
 
-// Attach gives the targets to offloading, now and whenever they change.
+// Attach passes the targets to offloading, now and at each change.
 func (m *Manager) Attach(set SetTargets) {
 	m.mu.Lock()
 	m.set = set
@@ -116,7 +115,7 @@ func (m *Manager) Attach(set SetTargets) {
 	m.publish()
 }
 
-// Configure says what the configuration file has.
+// Configure sets the targets of the configuration file.
 func (m *Manager) Configure(all []config.Burst) {
 	m.mu.Lock()
 	m.wanted = slices.Clone(all)
@@ -128,9 +127,8 @@ func (m *Manager) Configure(all []config.Burst) {
 	m.evaluate()
 }
 
-// reread makes the entries of the configuration what it and the files that it names
-// say now, and reports whether that is other than before. A kubeconfig that cannot be
-// used takes nothing from a target that has one: it may be about to be replaced.
+// reread updates the entries of the configuration from it and the files that it names, and reports changes. An unusable
+// kubeconfig does not replace the present one of a target, because it may be about to be replaced.
 func (m *Manager) reread() (changed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -139,7 +137,7 @@ func (m *Manager) reread() (changed bool) {
 		now[c.Name] = true
 		had := m.entries[c.Name]
 		if had != nil && !had.File {
-			continue // a person's word counts more
+			continue // an operator's entry takes precedence
 		}
 		e := m.configured(c)
 		switch {
@@ -182,7 +180,7 @@ func (e *entry) same(o *entry) bool {
 	return a.Key == b.Key && fmt.Sprint(e.broken) == fmt.Sprint(o.broken)
 }
 
-// configured makes an entry of what the file says.
+// configured converts an entry of the file.
 func (m *Manager) configured(c config.Burst) *entry {
 	e := &entry{record: record{File: true}}
 	e.Settings = external.Settings{Name: c.Name, Namespace: c.Namespace, Arch: c.Arch, Network: c.Network, Image: c.Image, Security: c.PodSecurity, Order: c.Order}
@@ -207,7 +205,7 @@ func (m *Manager) configured(c config.Burst) *entry {
 	return e
 }
 
-// publish tells offloading of all targets that can be used.
+// publish passes all usable targets to offloading.
 func (m *Manager) publish() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -255,7 +253,7 @@ func (m *Manager) wake() {
 	changes.Poke(m.poke)
 }
 
-// Run watches over the targets until ctx ends.
+// Run checks the targets until ctx ends.
 func (m *Manager) Run(ctx context.Context) error {
 	defer m.stopWays()
 	m.mu.Lock()
@@ -286,26 +284,25 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// Request is what a person adds.
+// Request is an operator's request for a target.
 type Request struct {
 	Settings   external.Settings   `json:"settings"`
 	Credential external.Credential `json:"credential"`
-	// Replace allows another credential or other settings for a name that is there. Settings
-	// that are not said stay. It is not needed where the credential is not taken any more.
+	// Replace allows another credential or other settings for an existing name. Missing settings stay. It is not needed
+	// if the target rejects the present credential.
 	Replace bool `json:"replace,omitempty"`
 }
 
-// Added is what Add has found and done, for the command line.
+// Added has the findings and the result of Add, for the command line.
 type Added struct {
 	external.Report
 	Added bool `json:"added"`
 }
 
-// ErrUnfit says that the user lacks rights without which nothing works.
+// ErrUnfit is returned if the user lacks rights that are always needed.
 var ErrUnfit = errors.New("rights are missing")
 
-// Add takes a target in, after a look at it. What it found is returned with the error,
-// too.
+// Add adds a target, after a check of it. The findings are returned also with an error.
 func (m *Manager) Add(ctx context.Context, q Request) (external.Report, error) {
 	name := q.Settings.Name
 	m.mu.Lock()
@@ -353,7 +350,7 @@ func (m *Manager) Add(ctx context.Context, q Request) (external.Report, error) {
 		had.way.stop()
 	}
 	m.entries[name] = e
-	m.leaving = slices.DeleteFunc(m.leaving, func(l *entry) bool { // it is wanted again
+	m.leaving = slices.DeleteFunc(m.leaving, func(l *entry) bool { // it is added again
 		return l.id() == id
 	})
 	err = m.save()

@@ -10,23 +10,22 @@ import (
 	target "rivulet/offload/target/external"
 )
 
-// note is the name under which the store keeps the list.
+// note is the name of the list in the store.
 const note = "burst"
 
-// Store keeps small blobs durably.
+// Store stores small blobs durably.
 type Store interface {
 	Note(name string) ([]byte, error)
 	PutNote(name string, blob []byte) error
 }
 
-// record is one target as it is kept.
+// record is the stored form of one target.
 type record struct {
 	Settings target.Settings `json:"settings"`
 	Server   string          `json:"server"`
 	Sealed   []byte          `json:"sealed"` // the kubeconfig
 	Added    time.Time       `json:"added"`
-	// Removed is when it was taken out, while what it has at the target is not known to be
-	// gone.
+	// Removed is when it was removed, while the target may still have objects of it.
 	Removed time.Time `json:"removed,omitzero"`
 	// File is true for one of the configuration.
 	File bool `json:"file,omitempty"`
@@ -44,9 +43,8 @@ func load(s Store) ([]record, error) {
 	return all, nil
 }
 
-// save writes the list and returns after that is durable: that of the configuration,
-// too, so that what is taken out of it while we do not run is cleaned up as well. m.mu
-// is held.
+// save writes the list durably, with the targets of the configuration, so that one deleted there while Rivulet does not
+// run is cleaned up, too. m.mu is held.
 func (m *Manager) save() error {
 	all := []record{}
 	for _, name := range slices.Sorted(maps.Keys(m.entries)) {

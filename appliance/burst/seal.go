@@ -30,7 +30,7 @@ func newSeal(key ed25519.PrivateKey) (seal, error) {
 	return seal{aead}, nil
 }
 
-// close encrypts; name is what the credential belongs to, and has to be given again.
+// close encrypts; name identifies the credential, and is needed to decrypt it.
 func (s seal) close(name string, plain []byte) []byte {
 	nonce := make([]byte, s.aead.NonceSize())
 	_, _ = rand.Read(nonce) // never fails

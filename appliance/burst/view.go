@@ -15,31 +15,30 @@ import (
 
 var errNoGateway = errors.New("this build has no gateway; set network: none")
 
-// View is one target as a person sees it.
+// View is one target as shown to users.
 type View struct {
 	external.Settings
 	Server string    `json:"server"`
 	Added  time.Time `json:"added,omitzero"`
-	// File is true for one of the configuration. Doubt is why the kubeconfig that it names
-	// now is not used, and the last one is.
+	// File is true for one of the configuration. Doubt is why its present kubeconfig is not used, but the last one is.
 	File  bool   `json:"file,omitempty"`
 	Doubt string `json:"doubt,omitempty"`
-	// Removed is true while it is cleaned up after a removal.
+	// Removed is true during the cleanup after a removal.
 	Removed bool `json:"removed,omitempty"`
-	// State is what the last look at it has found.
+	// State is the result of the last check.
 	State external.Health `json:"state"`
 	// Broken is why it cannot be used at all.
 	Broken string `json:"broken,omitempty"`
-	// Ends is when the credential ends, Renewed by what it is renewed.
+	// Ends is the end of the credential, Renewed what renews it.
 	Ends    time.Time `json:"ends,omitzero"`
 	Renewed string    `json:"renewed,omitempty"`
-	// Gateway is what the way to home reports.
+	// Gateway is the report of the gateway.
 	Gateway any `json:"gateway,omitempty"`
 
-	due time.Time // when what renews it is late
+	due time.Time // when its renewal is late
 }
 
-// List is all targets, by name; those that are being removed last.
+// List returns all targets, by name; those being removed last.
 func (m *Manager) List() []View {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -75,10 +74,10 @@ func (e *entry) view() View {
 	return v
 }
 
-// endsSoon is how long before its end a credential that nothing renews is told of.
+// endsSoon is how long before its end a credential without renewal is reported.
 const endsSoon = 7 * 24 * time.Hour
 
-// evaluate keeps the problems of the targets.
+// evaluate updates the problems of the targets.
 func (m *Manager) evaluate() {
 	unusable, credential, left := map[string][2]string{}, map[string][2]string{}, map[string][2]string{}
 	for _, v := range m.List() {
@@ -122,7 +121,7 @@ func (m *Manager) evaluate() {
 	m.cfg.Health.Replace(health.BurstLeft, left)
 }
 
-// split takes the cure off an error that ends in one.
+// split separates the cure from an error.
 func split(text string) [2]string {
 	text, help := cure.Cut(text)
 	return [2]string{text, cmp.Or(help, "it is tried again by itself; see rivulet burst status")}

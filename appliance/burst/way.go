@@ -8,16 +8,16 @@ import (
 	"rivulet/offload/target/external"
 )
 
-// Gateway is the way between home and pods at one target.
+// Gateway connects home and the pods at one target.
 type Gateway interface {
 	external.Network
-	// Run makes and keeps it until ctx ends; after an error it is called again.
+	// Run creates and maintains it until ctx ends; after an error it is called again.
 	Run(ctx context.Context) error
 	// Status is shown by rivulet burst status, as JSON.
 	Status() any
 }
 
-// way runs a gateway. The zero of it, nil, is none.
+// way runs a gateway; nil is none.
 type way struct {
 	gateway Gateway
 	cancel  context.CancelFunc
@@ -29,7 +29,7 @@ type way struct {
 
 const firstPause, longestPause = time.Second, time.Minute
 
-// join opens the way to the target, if it is to have one; m.mu is held.
+// join starts the gateway of a target, if it needs one; m.mu is held.
 func (m *Manager) join(e *entry) {
 	if e.way != nil || e.broken != nil || e.Settings.Network == external.NetworkNone {
 		return
@@ -71,7 +71,7 @@ func (m *Manager) join(e *entry) {
 	}()
 }
 
-// stop ends the way and returns when it has ended.
+// stop stops the gateway and returns after its end.
 func (w *way) stop() {
 	if w == nil {
 		return

@@ -5,14 +5,13 @@ import (
 	"strings"
 )
 
-// LinkedKubernetes is set when linking; it speaks for a binary that has no
-// Kubernetes of its own to ask (see test/slim).
+// LinkedKubernetes is set when linking, for a binary without Kubernetes (see test/slim).
 var LinkedKubernetes = ""
 
 // Kubernetes returns the version of the Kubernetes in this binary, empty if unknown.
 func Kubernetes() string { return KubernetesOf(Parts()) }
 
-// KubernetesOf finds Kubernetes among the parts of a binary, empty if it is none of them.
+// KubernetesOf returns the version of Kubernetes among the parts of a binary, empty if there is none.
 func KubernetesOf(parts []Part) string {
 	for _, p := range parts {
 		if p.Name == partKubernetes {
@@ -33,8 +32,8 @@ func Minor(v string) (int, error) {
 	return minor, nil
 }
 
-// CanRead returns why a program with Kubernetes ours cannot go on with a datastore that Kubernetes
-// theirs, of the version rivulet, has written; nil if it can.
+// CanRead returns why a program with Kubernetes ours cannot use a datastore written by Kubernetes theirs, of the
+// version rivulet; nil if it can.
 func CanRead(ours, theirs, rivulet string) error {
 	their, err := Minor(theirs)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package version says what this binary is made of. It reads the build
-// information that the Go tool puts into every binary.
+// Package version reports the parts of this binary. It reads the build information that the Go tool puts into every
+// binary.
 package version
 
 import (
@@ -11,15 +11,14 @@ import (
 // Version is Rivulet's own, set when linking.
 var Version = "dev"
 
-// BuildTime is the time of the commit that this was built from, seconds since 1970,
-// set when linking: the same commit makes the same binary.
+// BuildTime is the time of the commit of this build, seconds since 1970, set when linking: the same commit gives the
+// same binary.
 var BuildTime = ""
 
 // epoch is older than any binary of Rivulet.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Built is the time of the commit, or one before it if that is not known. It is
-// never earlier than that where this runs.
+// Built is the time of the commit, or an earlier one if that is unknown. The present time is never earlier.
 func Built() time.Time {
 	seconds, err := strconv.ParseInt(BuildTime, 10, 64)
 	if t := time.Unix(seconds, 0).UTC(); err == nil && t.After(epoch) {
@@ -28,7 +27,7 @@ func Built() time.Time {
 	return epoch
 }
 
-// Part is one of the things that Rivulet is made of.
+// Part is a module in the binary.
 type Part struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
@@ -46,8 +45,7 @@ var modules = []struct{ name, path string }{
 	{"bbolt", "go.etcd.io/bbolt"},
 }
 
-// Parts returns the versions of the modules in this binary. A module that was
-// replaced has the version of its replacement.
+// Parts returns the versions of the modules in this binary. A replaced module has the version of its replacement.
 func Parts() []Part {
 	bi, ok := debug.ReadBuildInfo()
 	if !ok {
