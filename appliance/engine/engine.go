@@ -257,7 +257,8 @@ func (e *Engine) environ() []string {
 	env := []string{"PATH=" + path, podgate.Env + "=" + podgate.Socket(e.cfg.RunDir)}
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
-		if name != "PATH" && !strings.HasPrefix(name, "RIVULET_") && !managers[name] && !strings.HasPrefix(name, "K3S_") { // may be secret
+		// May be secret.
+		if name != "PATH" && !strings.HasPrefix(name, "RIVULET_") && !managers[name] && !strings.HasPrefix(name, "K3S_") {
 			env = append(env, kv)
 		}
 	}

@@ -31,7 +31,7 @@ import (
 //	  │  └─the next request─┤    └── killed ──────┘ │
 //	  │                     ▼                       │
 //	  │  Paused ◀─pause   Failed                    │
-//	  └────────── nobody uses it: exit code 0 ──────┘
+//	  └────────── unused: exit code 0 ──────────────┘
 type cluster struct {
 	k    *Manager
 	name string

@@ -145,7 +145,8 @@ func (l launch) start() (*process, error) {
 	}
 	status, reports := os.NewFile(uintptr(pair[0]), "status"), os.NewFile(uintptr(pair[1]), "reports")
 	defer status.Close()
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = out, out, []*os.File{l.listener, status, reports} // ListenFD, StatusFD, ReportsFD
+	// ListenFD, StatusFD, ReportsFD.
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = out, out, []*os.File{l.listener, status, reports}
 	pidfd := -1
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC, Setsid: true, PidFD: &pidfd}
 	if err := cmd.Start(); err != nil {
@@ -235,7 +236,8 @@ func adopt(pidFile, root string) (*process, *os.File, error) {
 	}
 	if err != nil { // it cannot be managed, and blocks a new one
 		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(endLimit.Milliseconds())) // frees its port
+		// Frees its port.
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(endLimit.Milliseconds()))
 		unix.Close(fd)
 		return nil, nil, fmt.Errorf("the listening socket of process %d: %w", pid, err)
 	}

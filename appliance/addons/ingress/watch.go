@@ -160,7 +160,8 @@ func (w *world) watchSpace(name string, twin bool) *space {
 	services, slices := factory.Core().V1().Services(), factory.Discovery().V1().EndpointSlices()
 	lister := slices.Lister().EndpointSlices(name)
 	s := &space{twin: twin, services: services.Lister().Services(name), slices: func(service string) []*discoveryv1.EndpointSlice {
-		found, _ := lister.List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service})) // it cannot fail
+		// It cannot fail.
+		found, _ := lister.List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: service}))
 		return found
 	}}
 	all := []cache.SharedIndexInformer{services.Informer(), slices.Informer()}

@@ -18,9 +18,8 @@ import (
 // frontProxy is the name in the proxy certificate of k3s's API server.
 const frontProxy = "system:auth-proxy"
 
-// authority is a certificate that lives as long as the process. Only the API
-// server of this device, which is told of it, believes it; so it needs no date,
-// and a clock that is wrong at boot does no harm.
+// authority is a certificate that lives as long as the process. Only this device's API server trusts it, by its
+// registration, so it has no validity dates, and a wrong clock at boot has no effect.
 type authority struct {
 	certificate tls.Certificate
 	bundle      []byte // PEM

@@ -32,10 +32,10 @@ const (
 
 // log is kine's log of revisions on SQLite, with guarantees that kine's own does not give (docs/design/datastore.md):
 //
-// - The current revision never goes back, and no revision is shown to a client before it is the current one.
-// - The result of a read, with or without rows, is the state at the revision returned with it.
-// - A read that SQLite could not finish is an error, not a shorter result.
-// - feed delivers events, and records what each watch was sent.
+//   - The current revision never goes back, and no revision is shown to a client before it is the current one.
+//   - The result of a read, with or without rows, is the state at the revision returned with it.
+//   - A read that SQLite could not finish is an error, not a shorter result.
+//   - feed delivers events, and records what each watch was sent.
 //
 // SQLite assigns a row's ID inside the only write transaction, so a reader of a row can read all rows before it, and a
 // missing ID is missing for good.

@@ -43,7 +43,8 @@ func NewWriter(out io.Writer, passphrase string, created time.Time) (*Writer, er
 		}
 		out, w.closers = sealed, append(w.closers, sealed)
 	}
-	packed, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20)) // for boards with little memory
+	// For boards with little memory.
+	packed, err := zstd.NewWriter(out, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
 	if err != nil {
 		return nil, err
 	}

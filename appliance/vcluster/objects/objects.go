@@ -173,7 +173,8 @@ func (c *controller) one(ctx context.Context, o *VirtualCluster, v *vcluster.Vie
 	switch err := c.secret(ctx, o); {
 	case errors.Is(err, errSecretTaken):
 		message := fmt.Sprintf("Secret %s is somebody else's; delete it, or use another name", o.secretName())
-		return errors.Join(err, c.status(ctx, o, fresh(o, string(v.State), "SecretTaken", message, "", false))) // retried
+		// Retried.
+		return errors.Join(err, c.status(ctx, o, fresh(o, string(v.State), "SecretTaken", message, "", false)))
 	case err != nil:
 		return err
 	}
