@@ -1,14 +1,11 @@
-// Command rivulet-cni is all CNI plugins of a device in one static binary: the
-// upstream ones and our own flannel. Which one it is, is told by the name it is
-// called by, so the bundle has one link for each.
+// Command rivulet-cni has all CNI plugins of a device in one static binary: the upstream ones and Rivulet's flannel.
+// argv[0] selects the plugin, so the bundle has one link for each.
 //
-// The upstream plugins are programs, not libraries. `make cni-packages` makes
-// packages out of them before the bundle is built; without the build tag
-// cni_upstream, as in a fresh clone, only flannel is there.
+// The upstream plugins are programs, not libraries. `make cni-packages` converts them to packages before the bundle is
+// built; without the build tag cni_upstream, as in a new clone, only flannel is included.
 //
-// It reads its configuration on standard input and writes nothing of its own;
-// failures are answered as the CNI specification says and reach the user as an
-// event of the pod.
+// It reads its configuration on standard input and writes no files of its own; errors are returned as in the CNI
+// specification and appear as an event of the pod.
 package main
 
 import (

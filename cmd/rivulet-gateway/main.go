@@ -1,5 +1,5 @@
-// Command rivulet-gateway is the program of the gateway pod in a foreign cluster: see
-// package rivulet/fabric/gateway. It needs no privilege and writes no file.
+// Command rivulet-gateway is the program of the gateway pod in a foreign cluster: see package rivulet/fabric/gateway.
+// It needs no privileges and writes no file.
 package main
 
 import (
@@ -55,7 +55,7 @@ func run(ctx context.Context, file string, log *slog.Logger) error {
 		return err
 	}
 	defer g.Close()
-	// On the loopback only: who may port-forward to the pod comes there, nobody else.
+	// On the loopback only, which is reachable by port-forward to the pod and in no other way.
 	control, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", gatewayproto.ControlPort))
 	if err != nil {
 		return fmt.Errorf("gateway: %w", err)

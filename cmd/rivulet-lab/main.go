@@ -1,5 +1,5 @@
-// Command rivulet-lab makes several devices on one machine: see package
-// rivulet/test/lab. It is for demos and tests and is never shipped.
+// Command rivulet-lab simulates several devices on one machine: see package rivulet/test/lab. It is for demos and tests
+// and is never shipped.
 package main
 
 import (
@@ -40,7 +40,7 @@ func main() {
 // usageError is a mistake on the command line: exit code 2.
 type usageError struct{ error }
 
-// usage wraps what cobra says of arguments.
+// usage makes cobra's errors about arguments usage errors.
 func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -221,7 +221,7 @@ func status() *cobra.Command {
 	})
 }
 
-// attached runs a program in a device with our own terminal.
+// attached runs a program in a device on this terminal.
 func attached(ctx context.Context, name string, args []string) error {
 	l, err := lab.Open(dir)
 	if err != nil {
@@ -236,7 +236,7 @@ func attached(ctx context.Context, name string, args []string) error {
 		return err
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// Ctrl-C is for the program inside; it reaches it through the terminal.
+	// Ctrl-C is for the program inside, which receives it from the terminal.
 	cmd.Cancel = func() error { return nil }
 	return cmd.Run()
 }

@@ -1,6 +1,5 @@
-// Command rivulet-pages writes what goes along with the program in a package: a man page for
-// every verb, and completions for bash, zsh and fish. It alone writes the folder that it is
-// given. The same commands and the same time give the same bytes.
+// Command rivulet-pages writes files for packages of the program: a man page for every verb, and completions for bash,
+// zsh and fish. It alone writes the given folder. The same commands and the same time give the same bytes.
 //
 //	go run ./cmd/rivulet-pages FOLDER SECONDS
 package main

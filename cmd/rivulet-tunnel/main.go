@@ -1,5 +1,5 @@
-// Command rivulet-tunnel is the data plane: see package rivulet/fabric/tunnel. It
-// is part of the bundle and is started by the supervisor, which it outlives.
+// Command rivulet-tunnel is the data plane: see package rivulet/fabric/tunnel. It is part of the bundle. The supervisor
+// starts it, and it outlives the supervisor.
 package main
 
 import (
@@ -46,7 +46,7 @@ func main() {
 		*limit = int64(memory.For(host.RAM()).Tunnel)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(*limit) // WireGuard would take four times that without one
+		debug.SetMemoryLimit(*limit) // WireGuard would use four times that without one
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer cancel()

@@ -1,5 +1,4 @@
-// Command rivulet is the appliance: the supervisor and its command line, and,
-// called by other names, the engine it runs and the tools that go with it.
+// Command rivulet is the appliance: the supervisor and its command line, and, by other names, the engine and its tools.
 package main
 
 import (

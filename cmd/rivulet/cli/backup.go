@@ -59,7 +59,7 @@ func oneFile(cmd *cobra.Command, args []string) error {
 	return takes(1, "%[1]s takes one file, or - for a stream; see: %[2]s --help")(cmd, args)
 }
 
-// source asks the supervisor, and opens the store itself when there is none.
+// source uses the supervisor, or opens the store itself if there is none.
 func source(ctx context.Context, dirs appliance.Dirs) (src backup.Source, done func(), err error) {
 	if _, err := backup.Finish(dirs.State); err != nil {
 		return src, nil, err

@@ -29,7 +29,7 @@ func newBurst(c *common) *cobra.Command {
 	}, newBurstAdd(c), newBurstCheck(c), newBurstList(c), newBurstStatus(c), newBurstRemove(c))
 }
 
-// burstFlags are what add and check know of a target.
+// burstFlags are the flags of add and check.
 type burstFlags struct {
 	kubeconfig, context, limits string
 	settings                    target.Settings
@@ -59,7 +59,7 @@ func (f *burstFlags) read(cmd *cobra.Command, name string) (burst.Request, error
 	if q.Settings.Limits, err = target.Limits(f.limits); err != nil {
 		return q, usagef("--limits: %w; see: %s --help", err, cmd.CommandPath())
 	}
-	complete := q.Settings // what is not said is not sent: it may be said already
+	complete := q.Settings // missing settings are not sent, because they may exist already
 	if err := complete.Complete(); err != nil {
 		return q, usagef("%w; see: %s --help", err, cmd.CommandPath())
 	}
@@ -134,7 +134,7 @@ func newBurstCheck(c *common) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-// printFound says what was found; name is empty if nothing was to be added.
+// printFound prints the findings; name is empty if nothing was to be added.
 func printFound(out io.Writer, c *common, name string, found burst.Added) error {
 	if c.forProgram() {
 		if err := c.print(out, found); err != nil {
@@ -305,7 +305,7 @@ func newBurstRemove(c *common) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-// podsAt tells in sentences which pods end on a target; empty while that is not known.
+// podsAt describes in sentences which pods end on a target; empty if that is unknown.
 func (c *common) podsAt(ctx context.Context, name string) string {
 	client, nodes, err := virtualNodes(ctx, c, name)
 	if err != nil {
@@ -362,7 +362,7 @@ func burstViews(ctx context.Context, c *common) ([]burst.View, error) {
 	return views, requestBurst(ctx, c, http.MethodGet, "/v1/burst", nil, &views)
 }
 
-// burstTimeout is for what waits for the other cluster.
+// burstTimeout is for requests that wait for the other cluster.
 const burstTimeout = 2 * time.Minute
 
 func requestBurst(ctx context.Context, c *common, method, path string, in, out any) error {

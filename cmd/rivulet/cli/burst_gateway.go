@@ -8,8 +8,7 @@ import (
 	"rivulet/offload/gatewaypod"
 )
 
-// gatewayRows tell how pods at a campus and home reach each other; view is what the
-// supervisor sent.
+// gatewayRows describe the connection between pods at a campus and home; view is the supervisor's answer.
 func gatewayRows(view any, row func(key, value string)) error {
 	if view == nil {
 		return nil

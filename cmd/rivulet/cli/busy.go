@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// patience is how long a verb may say nothing to somebody at a terminal.
+// patience is how long a verb may print nothing on a terminal.
 const patience = 2 * time.Second
 
-// busy shows on the terminal what is waited for, and for how long, once that takes longer than
-// patience. The function that it returns ends that, and leaves the line empty.
+// busy shows on the terminal what a verb waits for, and since when, after patience. The returned function ends that,
+// and clears the line.
 func busy(what string) (end func()) {
 	if !isTerminal(os.Stderr) {
 		return func() {}

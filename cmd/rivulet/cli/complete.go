@@ -19,14 +19,14 @@ import (
 	"rivulet/offload/policy"
 )
 
-// What is completed is asked within a moment: a shell that hangs is worse than no completion.
+// The time limit of completion: a shell that hangs is worse than no completion.
 const completionTime = 2 * time.Second
 
-// names finds what a word may be. Who may not ask gets none.
+// names returns the candidates for a word. A user without access gets none.
 type names func(ctx context.Context, cmd *cobra.Command) ([]string, error)
 
-// complete gives every word and every flag its completion: what is there, what is fixed, the shell's
-// files for a file, and nothing for what only the person knows.
+// complete adds completion to every word and flag: existing objects, fixed values, the shell's files for a file, and
+// nothing for free text.
 func (c *common) complete(root *cobra.Command) {
 	first := map[string]names{"why": c.whyNames, "tenants remove": c.tenantNames, "image rm": c.imageNames, "invite revoke": c.inviteNames, "kubeconfig revoke": c.userNames, "move volume": c.objects("persistentvolumeclaims")}
 	for _, verb := range []string{"offload", "unoffload", "open", "close"} {
@@ -68,7 +68,8 @@ func (c *common) complete(root *cobra.Command) {
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 			find := values[f.Name]
 			switch f.Name {
-			case "config", "kubeconfig", "passphrase-file", "boot", "root", "output", "dir": // files, and what outputFlag has
+			// Files, and the values of outputFlag.
+			case "config", "kubeconfig", "passphrase-file", "boot", "root", "output", "dir":
 				return
 			case "namespace":
 				if strings.HasPrefix(verb, "burst ") { // of the other cluster
@@ -106,7 +107,7 @@ func probeNames(context.Context, *cobra.Command) (out []string, err error) {
 	return out, nil
 }
 
-// objects are those of a kind of the API: NAME, or NAMESPACE/NAME where the flag --namespace names none.
+// objects are those of a kind of the API: NAME, or NAMESPACE/NAME without the flag --namespace.
 func (c *common) objects(resource string) names {
 	return func(ctx context.Context, cmd *cobra.Command) (out []string, err error) {
 		client, err := c.client()
@@ -143,7 +144,7 @@ func (c *common) whyNames(ctx context.Context, cmd *cobra.Command) ([]string, er
 	return out, err
 }
 
-// peerNames are those that the supervisor has found.
+// peerNames are those known to the supervisor.
 func (c *common) peerNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
 	st, err := api.Get(ctx, c.dirs.Run)
 	for _, p := range st.Peers {
@@ -154,7 +155,7 @@ func (c *common) peerNames(ctx context.Context, _ *cobra.Command) (out []string,
 	return out, err
 }
 
-// targetNames are what --to may be.
+// targetNames are the values of --to.
 func (c *common) targetNames(ctx context.Context, cmd *cobra.Command) (out []string, err error) {
 	out, err = c.peerNames(ctx, cmd)
 	switch path(cmd) {
@@ -169,7 +170,7 @@ func (c *common) targetNames(ctx context.Context, cmd *cobra.Command) (out []str
 	return out, err
 }
 
-// placeNames are where data may be moved to.
+// placeNames are the destinations of a move of data.
 func (c *common) placeNames(ctx context.Context, _ *cobra.Command) ([]string, error) {
 	out := []string{move.Home}
 	st, err := api.Get(ctx, c.dirs.Run)

@@ -147,7 +147,7 @@ func printView(out io.Writer, v config.View, origins bool) error {
 	return err
 }
 
-// configLine says which configuration is in force.
+// configLine describes which configuration is in force.
 func configLine(c api.Config) string {
 	var line string
 	at := c.Loaded.Local().Format(time.DateTime)

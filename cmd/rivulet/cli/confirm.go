@@ -14,10 +14,11 @@ import (
 	"rivulet/appliance/api"
 )
 
-// yesFlag is of every verb that ends something: without it the verb asks.
+// yesFlag is of every verb that ends something: without it the verb asks for confirmation.
 func yesFlag(cmd *cobra.Command) { cmd.Flags().BoolP("yes", "y", false, "do not ask") }
 
-// confirm names what ends, in sentences the first of which begins small and the last of which has no full stop, and asks once. Without a terminal nobody can answer: then --yes is needed.
+// confirm prints what ends and asks for confirmation once. what is sentences, of which the first begins in lower case
+// and the last has no full stop. Without a terminal --yes is needed.
 func confirm(cmd *cobra.Command, what string) error {
 	if yes, err := cmd.Flags().GetBool("yes"); err != nil || yes {
 		return err
@@ -47,7 +48,7 @@ func again(cmd *cobra.Command) string {
 	return strings.Join(append(line, "--yes"), " ")
 }
 
-// whatThereIs tells in sentences what a running device has; empty where nothing answers.
+// whatThereIs describes in sentences what a running device has; empty without an answer.
 func (c *common) whatThereIs(ctx context.Context) (text string) {
 	st, err := api.Get(ctx, c.dirs.Run)
 	if err != nil {

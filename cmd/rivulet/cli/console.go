@@ -24,7 +24,7 @@ import (
 
 const (
 	consoleEvery = 2 * time.Second
-	// inviteLeft is how long the code on the screen is good at least.
+	// inviteLeft is the least remaining validity of the code on the screen.
 	inviteLeft = 2 * time.Minute
 )
 
@@ -54,12 +54,12 @@ type screen struct {
 	run   string
 	out   io.Writer
 	pair  bool
-	until time.Time // somebody asked for a code that long
+	until time.Time // the user has requested a code until then
 	made  *api.Invited
 	shown []string
 }
 
-// once prints the picture for a pipe; an error where there is nothing to show.
+// once prints the picture for a pipe; an error if there is nothing to show.
 func (s *screen) once(ctx context.Context) error {
 	st, err := api.Get(ctx, s.run)
 	if err != nil {
@@ -89,13 +89,13 @@ func (s *screen) loop(ctx context.Context, in io.Reader) error {
 			return nil
 		case <-keys:
 			s.until = time.Now().Add(10 * time.Minute)
-			s.shown = nil // the key has moved what was on the screen
+			s.shown = nil // the key has moved the content of the screen
 		case <-time.After(consoleEvery):
 		}
 	}
 }
 
-// draw asks, and prints what has changed: a serial line is slow.
+// draw requests the status, and prints only changes: a serial line is slow.
 func (s *screen) draw(ctx context.Context) {
 	var view *summary.View
 	note := "rivulet starts"
@@ -126,7 +126,7 @@ func (s *screen) size() console.Size {
 	return console.Least
 }
 
-// invite is the code to show; a new one is made when the last was used or ends soon.
+// invite is the code to show; a new one is created when the last was used or ends soon.
 func (s *screen) invite(ctx context.Context, v *summary.View) *console.Invite {
 	wanted := time.Now().Before(s.until) || s.pair && displayConnected("/sys/class/drm")
 	if v == nil || !wanted {
@@ -136,14 +136,14 @@ func (s *screen) invite(ctx context.Context, v *summary.View) *console.Invite {
 		s.made = nil
 		var i api.Invited
 		if api.Call(ctx, s.run, http.MethodPost, "/v1/invites", api.Word{}, &i) != nil {
-			return nil // the fabric comes later
+			return nil // the fabric has not started
 		}
 		s.made = &i
 	}
 	return picture(*s.made)
 }
 
-// picture is an invite as the screen shows it.
+// picture is an invite in the screen's form.
 func picture(i api.Invited) *console.Invite {
 	out := &console.Invite{Code: i.Code, Until: i.Expires.Local().Format("15:04")}
 	if drawn, err := drawQR(i.URL); err == nil {
@@ -153,17 +153,17 @@ func picture(i api.Invited) *console.Invite {
 	return out
 }
 
-// escapes removes the colours that drawQR uses.
+// escapes removes the colours of drawQR.
 var escapes = strings.NewReplacer("\x1b[30;107m", "", "\x1b[0m", "")
 
-// good reports whether the code that was made is still one.
+// good reports whether the present code is still valid.
 func (s *screen) good(ctx context.Context) bool {
 	if s.made == nil {
 		return false
 	}
 	var l api.Invites
 	if api.Call(ctx, s.run, http.MethodGet, "/v1/invites", nil, &l) != nil {
-		return true // shown until it is known to be none
+		return true // shown unless it is known to be invalid
 	}
 	for _, i := range l.Invites {
 		if i.ID == s.made.ID {
@@ -173,7 +173,7 @@ func (s *screen) good(ctx context.Context) bool {
 	return false
 }
 
-// virtual is a terminal of the machine's own screen and keyboard.
+// virtual matches a terminal of the machine's own screen and keyboard.
 var virtual = regexp.MustCompile(`^/dev/tty[0-9]+$`)
 
 // onDisplay reports whether an open file is such a terminal, not a serial line.
@@ -182,8 +182,7 @@ func onDisplay(fd string) bool {
 	return err == nil && virtual.MatchString(tty)
 }
 
-// displayConnected reports whether somebody may see the screen; a machine that does
-// not know may have one.
+// displayConnected reports whether a screen is connected; true if that is unknown.
 func displayConnected(drm string) bool {
 	files, err := filepath.Glob(filepath.Join(drm, "card*-*", "status"))
 	if err != nil || len(files) == 0 {

@@ -26,7 +26,7 @@ func newDoctor(c *common) *cobra.Command {
 		Long: "Exit code 0: nothing fails (there may be warnings); 1: something fails; 2: bad flags.\n" +
 			"It works without a running rivulet, and sees more as root. docs/design/doctor.md has every probe.",
 		Args: func(cmd *cobra.Command, args []string) error {
-			if _, err := doctor.Find(args); len(args) > 0 && err == nil { // what status has in brackets
+			if _, err := doctor.Find(args); len(args) > 0 && err == nil { // the names in brackets of status
 				return usagef("probes are asked by name like this: rivulet doctor --only %s; see: %s --help", strings.Join(args, ","), cmd.CommandPath())
 			}
 			return noArgs(cmd, args)
@@ -88,7 +88,7 @@ func listProbes(out io.Writer, c *common, asked []doctor.Probe) error {
 	return nil
 }
 
-// examined is what -o json prints.
+// examined is the output of -o json.
 type examined struct {
 	doctor.Report
 	Fixed []doctor.Fixed `json:"fixed,omitempty"`
@@ -120,8 +120,7 @@ func examine(ctx context.Context, out io.Writer, c *common, asked []doctor.Probe
 	if ctx.Err() != nil {
 		return errors.New("doctor was interrupted")
 	}
-	// A supervisor that runs looks again as well, so that status shows the same; with
-	// none there is nothing to tell.
+	// A running supervisor runs its probes again, so that status shows the same.
 	api.Call(ctx, c.dirs.Run, http.MethodPost, "/v1/doctor", nil, nil) //nolint:errcheck // without it the status is refreshed later
 	var err error
 	if c.forProgram() {

@@ -97,7 +97,7 @@ func newDrain(c *common) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-// leftCure says what to do about pods that do not leave.
+// leftCure is the cure for pods that do not leave.
 func leftCure(nodes []corev1.Node, name string) string {
 	for i := range nodes {
 		if !ready(&nodes[i]) {
@@ -110,7 +110,7 @@ func leftCure(nodes []corev1.Node, name string) string {
 // teller prints each step as a line.
 func (c *common) teller(out io.Writer) func(drain.Event) {
 	if c.forProgram() {
-		return func(e drain.Event) { _ = c.print(out, e) } // who reads has gone
+		return func(e drain.Event) { _ = c.print(out, e) } // the reader has gone
 	}
 	return func(e drain.Event) {
 		pod := e.Namespace + "/" + e.Pod
@@ -137,11 +137,11 @@ func ready(node *corev1.Node) bool {
 			return cond.Status == corev1.ConditionTrue
 		}
 	}
-	return true // it has not said
+	return true // unknown
 }
 
-// virtualNodes finds the virtual nodes of a peer. The supervisor need not run for
-// it, but it knows the names of peers whose node has another.
+// virtualNodes finds the virtual nodes of a peer. It works without the supervisor, which is needed only for peers whose
+// node has another name.
 func virtualNodes(ctx context.Context, c *common, name string) (kubernetes.Interface, []corev1.Node, error) {
 	client, err := c.client()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"rivulet/appliance/state/durable"
 )
 
-// toFile makes a file for the owner alone, over what is there, that has its name only when
-// it is whole and on the disk. An error of the disk ends in the cure; those of fill are its own.
+// toFile replaces a file, readable by its owner only, which gets its name only when it is complete and on the disk. An
+// error of the disk ends in the cure; errors of fill are returned unchanged.
 func toFile(path, cure string, fill func(io.Writer) error) error {
 	var own error
 	err := durable.Replace(path, 0o600, func(f *os.File) error {
@@ -28,7 +28,7 @@ func toFile(path, cure string, fill func(io.Writer) error) error {
 	return durable.WithCure(err, cure)
 }
 
-// input opens a file to read, - for standard input; cure is of the file that is not there.
+// input opens a file to read, - for standard input; cure is for a missing file.
 func input(cmd *cobra.Command, name, cure string) (io.ReadCloser, error) {
 	if name == "-" {
 		return io.NopCloser(cmd.InOrStdin()), nil
@@ -40,8 +40,7 @@ func input(cmd *cobra.Command, name, cure string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// saveTo fills a file that is not there yet unless force is set, or for - standard output unless that
-// is a terminal.
+// saveTo fills a new file, with force also an existing one, or for - standard output unless that is a terminal.
 func saveTo(cmd *cobra.Command, name string, force bool, terminal error, what string, fill func(io.Writer) error) error {
 	if name == "-" {
 		if isTerminal(cmd.OutOrStdout()) {

@@ -52,7 +52,7 @@ func newFirstboot(*common) *cobra.Command {
 	return cmd
 }
 
-// writable makes the boot partition writable where it is mounted read-only.
+// writable makes the boot partition writable if it is mounted read-only.
 func writable(dir string) (shut func(), err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -71,5 +71,5 @@ func writable(dir string) (shut func(), err error) {
 	if err := remount("rw"); err != nil {
 		return nil, err
 	}
-	return func() { remount("ro") }, nil //nolint:errcheck // it is made read-only at the next boot
+	return func() { remount("ro") }, nil //nolint:errcheck // the next boot makes it read-only
 }

@@ -58,8 +58,8 @@ func newFlash(c *common) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-// deviceConfig reads what is placed, and judges it as the device will: mistakes are
-// better known now than on a device without a screen.
+// deviceConfig reads the file for the device, and checks it as the device will: a device without a screen cannot show
+// mistakes.
 func deviceConfig(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
@@ -102,7 +102,7 @@ func kind(d flash.Disk) string {
 }
 
 func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.Trust, content []byte) error {
-	// The disk first: it is known at once, the image takes a while.
+	// The disk first: it is checked at once, the image takes longer.
 	d, err := flash.Here().Disk(device)
 	if err != nil {
 		return err

@@ -9,11 +9,10 @@ import (
 	"rivulet/appliance/machine/usage"
 )
 
-// shortest is the time that writes must have been watched before they are
-// carried over to a day: a start writes more than the day after it.
+// shortest is the shortest time of measurement for writes per day: a start writes more than the day after it.
 const shortest = 30 * time.Minute
 
-// printFootprint says what Rivulet costs the machine, in two lines.
+// printFootprint prints Rivulet's use of the machine, in two lines.
 func printFootprint(out io.Writer, r usage.Report, ram uint64) {
 	var parts []string
 	for _, p := range r.Processes {

@@ -28,7 +28,7 @@ import (
 	"rivulet/offload/target"
 )
 
-// gatherer finds what `rivulet why` is about, and the facts of its answer: from home's API server, and from the
+// gatherer finds the object of `rivulet why`, and the facts for its answer: from home's API server, and from the
 // supervisor, which need not run.
 type gatherer struct {
 	*common
@@ -49,7 +49,7 @@ func (c *common) gatherer(ctx context.Context) (*gatherer, error) {
 	return g, nil
 }
 
-// whyKind is a kind that has an answer, with the words for it.
+// whyKind is a kind with an answer, and its names.
 type whyKind struct {
 	name, resource string
 	words          []string
@@ -69,7 +69,7 @@ func listOf[T any, P interface {
 	return P(new(T))
 }
 
-// whyKinds are in the order in which a name is looked for.
+// whyKinds are in the order of the search for a name.
 var whyKinds = []whyKind{
 	{"pod", "pods", []string{"po"}, core, listOf[corev1.PodList]},
 	{"deployment", "deployments", []string{"deploy"}, apps, listOf[appsv1.DeploymentList]},
@@ -91,7 +91,7 @@ func (k *whyKind) is(word string) bool {
 	return word == k.name || word == k.resource || slices.Contains(k.words, word)
 }
 
-// named are those of a kind that have a name, in one namespace or in all.
+// named are objects of a kind by name, in one namespace or in all.
 func (g *gatherer) named(k *whyKind, namespace, name string) (found []any, err error) {
 	if k.list == nil {
 		if !g.running {
@@ -117,7 +117,8 @@ func (g *gatherer) named(k *whyKind, namespace, name string) (found []any, err e
 	return found, err
 }
 
-// find is the one object that is meant: KIND/NAME, or a pod by NAMESPACE/NAME or NAME; a name that no pod has may be that of something else.
+// find returns the one object: KIND/NAME, or a pod by NAMESPACE/NAME or NAME; if no pod has the name, an object of
+// another kind.
 func (g *gatherer) find(namespace, arg string) (any, error) {
 	kind, name, ok := strings.Cut(arg, "/")
 	for i := range whyKinds {
@@ -156,7 +157,7 @@ func in(namespace string) string {
 	return " in namespace " + namespace
 }
 
-// one is the only one of those that were found.
+// one returns the only object of those that were found.
 func one(kind, name string, found []any, err error) (any, error) {
 	switch {
 	case err != nil:
@@ -171,7 +172,7 @@ func one(kind, name string, found []any, err error) (any, error) {
 	return found[0], nil
 }
 
-// facts are all that an answer is made of. The disk is looked at now, as the supervisor does so now and then.
+// facts are the input of an answer. The disk is checked now, as the supervisor does periodically.
 func (g *gatherer) facts(object any) (explain.Facts, error) {
 	st := g.status
 	st.Health = slices.DeleteFunc(slices.Clone(st.Health), func(p health.Problem) bool { return p.Code == health.DiskSpace.Code })
@@ -179,7 +180,7 @@ func (g *gatherer) facts(object any) (explain.Facts, error) {
 	doctor.Run(g.ctx, here(g.common), slices.DeleteFunc(doctor.Probes(), func(p doctor.Probe) bool { return p.Kind != health.DiskSpace })).Report(now)
 	for _, p := range now.Problems() {
 		if p.Severity != health.Error {
-			continue // the kubelet makes room by itself
+			continue // the kubelet frees space by itself
 		}
 		if names, err := g.unused(g.ctx, g.client); err == nil && len(names) > 0 {
 			p.Cure = "remove images that were pushed and nothing uses: rivulet image rm --yes " + strings.Join(names, " ") + "; or: " + p.Cure

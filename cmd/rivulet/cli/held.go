@@ -21,8 +21,8 @@ import (
 	"rivulet/offload/policy"
 )
 
-// warnOfHeld names the claims of a namespace whose data are on peers: its pods cannot run
-// at home without them, and what is there is not given back.
+// warnOfHeld names the claims of a namespace whose data are on peers: its pods cannot run at home without them, and the
+// data are not moved back.
 func warnOfHeld(cmd *cobra.Command, c *common, namespace string) error {
 	client, err := c.client()
 	if err != nil {
@@ -43,16 +43,16 @@ func warnOfHeld(cmd *cobra.Command, c *common, namespace string) error {
 
 // ending is what ends with a peering, or with one direction of it.
 type ending struct {
-	peer   string       // as it is called
+	peer   string       // name
 	pods   []corev1.Pod // of this cluster, there
 	claims []string     // of this cluster, whose data are there
 	theirs int          // the peer's pods here
 	data   []string     // the peer's claims that have data here
-	hidden bool         // there may be more
+	hidden bool         // the list may be incomplete
 }
 
-// endingWith finds what ends with a peering: what is borrowed, what is lent, or both. Of a cluster
-// that is no peer nothing does, and peer is empty. Before the first start of the engine there is nothing.
+// endingWith finds what ends with a peering: what is borrowed, what is lent, or both. For a cluster that is no peer it
+// is empty, with an empty peer, and also before the first start of the engine.
 func (c *common) endingWith(ctx context.Context, name string, borrowed, lent bool) (e ending, err error) {
 	st, err := api.Get(ctx, c.dirs.Run)
 	if err != nil {
@@ -124,7 +124,7 @@ func (e *ending) findLent(ctx context.Context, client kubernetes.Interface, st a
 	return nil
 }
 
-// lost returns an error that names what nobody has again afterwards.
+// lost returns an error that names the data lost for good.
 func (e *ending) lost() error {
 	const force = "; or: rivulet unpeer %s --force"
 	switch alone := drain.Alone(e.pods); {
@@ -138,7 +138,7 @@ func (e *ending) lost() error {
 	return nil
 }
 
-// String is all that ends, in sentences that follow another.
+// String describes all that ends, in sentences that follow another.
 func (e *ending) String() string {
 	text := drain.Ends(e.pods)
 	if e.theirs > 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// groups are how rivulet --help lists the verbs.
+// groups are the groups of verbs in rivulet --help.
 var groups = []struct {
 	title string
 	verbs []string
@@ -94,14 +94,14 @@ var examples = map[string]string{
 	"licenses":            "rivulet licenses | less",
 }
 
-// helpTemplate has the purpose first, then what there is to know, then how it is written.
+// helpTemplate has the purpose first, then details, then usage.
 const helpTemplate = `{{.Short | sentence}}{{with .Long}}
 
 {{. | trimTrailingWhitespaces}}{{end}}
 
 {{if or .Runnable .HasSubCommands}}{{.UsageString}}{{end}}`
 
-// arrange gives help its order: groups, examples, the purpose of each verb first.
+// arrange sets groups and examples, and puts the purpose of each verb first.
 func arrange(root *cobra.Command) {
 	cobra.AddTemplateFunc("sentence", sentence)
 	root.SetHelpTemplate(helpTemplate)
@@ -136,7 +136,7 @@ func path(cmd *cobra.Command) string {
 	return rest
 }
 
-// sentence makes one of a purpose.
+// sentence converts a purpose to a sentence.
 func sentence(s string) string {
 	if s == "" {
 		return s

@@ -30,10 +30,10 @@ func (c *common) containerd() (*images.Containerd, error) {
 	return &images.Containerd{State: c.dirs.State, Executable: self}, err
 }
 
-// pushed is what came of an image push.
+// pushed is the result of an image push.
 type pushed struct {
 	Images []string `json:"images"`
-	// Peers fetch the images from here when a pod of this cluster needs them.
+	// Peers pull the images from here when a pod of this cluster needs them.
 	Peers []string `json:"peers,omitempty"`
 }
 
@@ -108,7 +108,7 @@ func newImagePush(c *common) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-// nodesOf are the virtual nodes of peers that are ready: of those named, or of all.
+// nodesOf are the ready virtual nodes of peers: of the named ones, or of all.
 func nodesOf(st api.Status, named []string) (out []consumer.VirtualNode, err error) {
 	for _, n := range st.VirtualNodes {
 		if n.Ready && (len(named) == 0 || slices.Contains(named, n.Name) || slices.Contains(named, n.Target)) {
@@ -123,8 +123,7 @@ func nodesOf(st api.Status, named []string) (out []consumer.VirtualNode, err err
 	return out, nil
 }
 
-// canFetch returns the names of the nodes, or an error that names those whose architecture an
-// image lacks.
+// canFetch returns the names of the nodes, or an error with those whose architecture an image lacks.
 func canFetch(ctx context.Context, device *images.Containerd, names []string, nodes []consumer.VirtualNode) (can []string, err error) {
 	if len(nodes) == 0 {
 		return nil, nil
@@ -144,7 +143,7 @@ func canFetch(ctx context.Context, device *images.Containerd, names []string, no
 	return can, nil
 }
 
-// architectures are those of an image's platforms, as nodes have them: linux/arm/v7 is arm.
+// architectures are those of an image's platforms, in the form of nodes: linux/arm/v7 is arm.
 func architectures(h images.Held) (out []string) {
 	for _, p := range h.Platforms {
 		if parts := strings.Split(p, "/"); len(parts) > 1 && !slices.Contains(out, parts[1]) {
@@ -183,7 +182,7 @@ func newImageList(c *common) *cobra.Command {
 	}, "wide")
 }
 
-// images are those of this device, with the pods that use them as far as the API server tells.
+// images are those of this device, with the pods that use them, as far as the API server answers.
 func (c *common) images(ctx context.Context) ([]heldImage, error) {
 	device, err := c.containerd()
 	if err != nil {
@@ -308,7 +307,7 @@ func (c *common) removeUnused(ctx context.Context, out io.Writer) error {
 	return err
 }
 
-// unused are images that were pushed, no pod and no container uses, and nothing will make a pod of.
+// unused are pushed images that no pod and no container uses, and no object creates pods of.
 func (c *common) unused(ctx context.Context, client kubernetes.Interface) ([]string, error) {
 	list, err := c.images(ctx)
 	if err != nil {
@@ -342,7 +341,7 @@ func (c *common) unused(ctx context.Context, client kubernetes.Interface) ([]str
 	return unusedOf(list, makers), nil
 }
 
-// unusedOf are the images that were pushed and that none of the pods has, by name.
+// unusedOf are the pushed images that none of the pods has, by name.
 func unusedOf(list []heldImage, pods []corev1.Pod) (names []string) {
 	var held []images.Held
 	for _, i := range list {

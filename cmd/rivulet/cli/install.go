@@ -57,8 +57,8 @@ func newInstall(c *common) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-// runsByHand is an error if a supervisor runs that is not the service's: it would
-// keep the service from starting.
+// runsByHand returns an error if a supervisor other than the service's runs, which would prevent the service from
+// starting.
 func runsByHand(cmd *cobra.Command, c *common) error {
 	if install.IsActive(cmd.Context()) {
 		return nil

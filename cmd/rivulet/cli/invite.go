@@ -74,8 +74,8 @@ func printInvites(out io.Writer, l api.Invites, wide bool) error {
 	})
 }
 
-// drawQR draws the text for a terminal, two modules in a character, dark on light
-// whatever the terminal's colours are; with NO_COLOR in the terminal's own.
+// drawQR draws the text for a terminal, two modules per character, dark on light with any colours of the terminal; with
+// NO_COLOR in the terminal's own.
 func drawQR(text string) (string, error) {
 	// In capitals: a QR code has a smaller alphabet for them.
 	code, err := qr.Encode(strings.ToUpper(text), qr.L)

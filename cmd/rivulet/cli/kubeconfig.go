@@ -19,7 +19,7 @@ import (
 	"rivulet/appliance/network/users"
 )
 
-// defaultUser has what the owner has.
+// defaultUser has the owner's rights.
 const defaultUser = "owner"
 
 func newKubeconfig(c *common) *cobra.Command {
@@ -106,7 +106,7 @@ func revokeKubeconfig(cmd *cobra.Command, c *common, user, vcluster string) erro
 	return api.Call(cmd.Context(), c.dirs.Run, http.MethodDelete, path, nil, nil)
 }
 
-// lifetime reads a duration that may be in days or weeks.
+// lifetime parses a duration that may be in days or weeks.
 func lifetime(text string) (time.Duration, error) {
 	for unit, days := range map[string]time.Duration{"d": 1, "w": 7} {
 		if number, ok := strings.CutSuffix(text, unit); ok {
@@ -121,7 +121,7 @@ func lifetime(text string) (time.Duration, error) {
 	return 0, usagef("--for %s is no time; for example: --for 30d, or --for 12h; see: rivulet kubeconfig --help", text)
 }
 
-// kubeconfigFor makes a key, has it accepted, and returns the file, or with a token the link.
+// kubeconfigFor creates a key, registers it, and returns the file, or with a token the link.
 func kubeconfigFor(cmd *cobra.Command, c *common, q api.KubeconfigRequest, server string) (file []byte, link string, made api.NewKubeconfig, err error) {
 	var key *ecdsa.PrivateKey
 	token := ""
@@ -162,7 +162,7 @@ func kubeconfigFor(cmd *cobra.Command, c *common, q api.KubeconfigRequest, serve
 	return file, "", made, err
 }
 
-// keepPrivate closes the file that the shell has made for the output to others.
+// keepPrivate removes the permissions of others from the file that the shell has created for the output.
 func keepPrivate(out io.Writer) error {
 	f, ok := out.(*os.File)
 	if !ok {
@@ -198,7 +198,7 @@ func printKubeconfigs(out io.Writer, l api.Kubeconfigs, wide bool) error {
 	})
 }
 
-// moment is a time as tables have it.
+// moment formats a time for tables.
 func moment(t time.Time) string {
 	if t.IsZero() {
 		return "-"

@@ -10,8 +10,8 @@ import (
 	"rivulet/appliance/lifetime/upgrade"
 )
 
-// launch runs the appliance as the version that is to run: an upgrade that is under
-// way is carried on first, and one that was staged meanwhile begins when run ends.
+// launch runs the appliance in the version that is to run: first it continues an upgrade in progress, and an upgrade
+// staged meanwhile starts when run ends.
 func launch(ctx context.Context, dirs appliance.Dirs, log *slog.Logger, run func(context.Context) error) error {
 	d := &upgrade.Device{State: dirs.State, Run: dirs.Run, Installed: upgrade.Installed, Args: os.Args[1:], Log: log}
 	if !upgrade.OnTrial() {

@@ -7,8 +7,7 @@ import (
 	"rivulet/image/flash"
 )
 
-// meter shows on stderr how far something is: one line that is rewritten on a
-// terminal, a line for each tenth elsewhere.
+// meter shows progress on stderr: one line that is rewritten on a terminal, otherwise a line for each tenth.
 type meter struct {
 	out   io.Writer
 	tty   bool

@@ -66,7 +66,7 @@ func newMoveVolume(c *common) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-// showMove prints how a move goes, to its end.
+// showMove prints the progress of a move to its end.
 func (c *common) showMove(out io.Writer, lines io.Reader) error {
 	forProgram := c.forProgram()
 	step, tenth := "", int64(-1)

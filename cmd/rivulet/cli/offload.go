@@ -57,8 +57,7 @@ func newOffload(c *common) *cobra.Command {
 	return cmd
 }
 
-// isTarget returns an error unless pods can be sent to a target of that name, now or when
-// it answers.
+// isTarget returns an error unless pods can be sent to a target of that name, now or once it answers.
 func isTarget(cmd *cobra.Command, c *common, name string) error {
 	st, err := api.Get(cmd.Context(), c.dirs.Run)
 	if err != nil {
@@ -128,8 +127,7 @@ func (c *common) podsAway(ctx context.Context, namespace string) ([]corev1.Pod, 
 
 var oneNamespace = takes(1, "%[1]s takes one namespace, for example: rivulet %[1]s lab; see: rivulet %[1]s --help")
 
-// label patches the namespace's labels; nil removes one. With create it makes
-// the namespace if there is none.
+// label patches the namespace's labels; nil removes one. With create it creates a missing namespace.
 func label(cmd *cobra.Command, c *common, ns string, change map[string]any, create bool) error {
 	client, patch, err := labels(c, change)
 	if err != nil {
@@ -148,8 +146,7 @@ func label(cmd *cobra.Command, c *common, ns string, change map[string]any, crea
 	return err
 }
 
-// labels returns a client of this device's API server, and the merge patch that changes
-// labels of an object; nil removes one.
+// labels returns a client of this device's API server, and the merge patch for labels of an object; nil removes one.
 func labels(c *common, change map[string]any) (kubernetes.Interface, []byte, error) {
 	client, err := c.client()
 	if err != nil {
@@ -159,7 +156,7 @@ func labels(c *common, change map[string]any) (kubernetes.Interface, []byte, err
 	return client, patch, err
 }
 
-// orCreate is the other cure, of the verb that has it.
+// orCreate is an additional cure, for verbs with --create.
 func orCreate(cmd *cobra.Command) string {
 	if cmd.Flags().Lookup("create") == nil {
 		return ""

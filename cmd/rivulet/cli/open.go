@@ -70,8 +70,9 @@ func oneOpening(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// openTo is the ID of the one peer with that name or ID. Clusters that are no peers yet do not count, as anybody can
-// have a name, and neither does the beginning of an ID: somebody could make one that begins like another's name.
+// openTo returns the ID of the one peer with that name or ID. Clusters that are no peers do not count, because any
+// cluster can have a name, and neither does a prefix of an ID, because an ID can be made that begins like another's
+// name.
 func openTo(all []peer.View, named string) (string, error) {
 	found := slices.DeleteFunc(notApart(all), func(p peer.View) bool { return p.Name != named && string(p.ID) != named })
 	switch len(found) {
@@ -83,12 +84,12 @@ func openTo(all []peer.View, named string) (string, error) {
 	return "", fmt.Errorf("%d peers are called %s; name one by its ID: rivulet peers -o json", len(found), named)
 }
 
-// notApart are the peers among the clusters that were found.
+// notApart are the peers among the discovered clusters.
 func notApart(all []peer.View) []peer.View {
 	return slices.DeleteFunc(slices.Clone(all), func(p peer.View) bool { return p.State.Apart() })
 }
 
-// labelOpen writes the label of a namespace or Service; nil takes it away.
+// labelOpen sets the label of a namespace or Service; nil removes it.
 func labelOpen(ctx context.Context, c *common, what string, value any) error {
 	client, patch, err := labels(c, map[string]any{policy.OpenLabel: value})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// outputFlag adds -o to a verb: json and yaml for programs, and what else it has.
+// outputFlag adds -o to a verb: json and yaml for programs, and further values.
 func outputFlag(cmd *cobra.Command, c *common, more ...string) {
 	known := append([]string{"json", "yaml"}, more...)
 	cmd.Flags().StringVarP(&c.output, "output", "o", "", "json or yaml, for programs"+strings.Join(append([]string{""}, more...), "; or "))
@@ -27,10 +27,10 @@ func outputFlag(cmd *cobra.Command, c *common, more ...string) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(known, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// forProgram reports whether the output is read by a program: JSON, or YAML of the same.
+// forProgram reports whether the output is for a program: JSON, or YAML of the same.
 func (c *common) forProgram() bool { return c.output == "json" || c.output == "yaml" }
 
-// print writes v as -o has it. A list without entries is [], never null.
+// print writes v in the form of -o. A list without entries is [], never null.
 func (c *common) print(out io.Writer, v any) error {
 	whole := reflect.New(reflect.TypeOf(v)).Elem()
 	whole.Set(reflect.ValueOf(v))
@@ -46,7 +46,7 @@ func (c *common) print(out io.Writer, v any) error {
 	return err
 }
 
-// emptyLists makes lists that are not there lists without entries, at any depth.
+// emptyLists replaces nil lists by empty ones, at any depth.
 func emptyLists(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -69,8 +69,7 @@ func emptyLists(v reflect.Value) {
 	}
 }
 
-// isTerminal reports whether a person looks at a stream. What is written elsewhere has no
-// escape sequences.
+// isTerminal reports whether a stream is a terminal. Output elsewhere has no escape sequences.
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))

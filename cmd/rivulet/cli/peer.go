@@ -88,7 +88,7 @@ func newDeny(c *common) *cobra.Command {
 			if errors.Is(err, api.ErrNotRunning) {
 				return err
 			}
-			if e.peer != "" { // what it has is not waited for: it is to go at once
+			if e.peer != "" { // its pods are not waited for: it ends at once
 				if err := confirm(cmd, fmt.Sprintf("%s is a peer, and is cut off at once%s", e.peer, &e)); err != nil {
 					return err
 				}
@@ -149,7 +149,7 @@ func newUnpeer(c *common) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-// forgetLAN ends the peerings that nobody but the LAN stands for.
+// forgetLAN ends the peerings that are trusted by the LAN alone.
 func forgetLAN(cmd *cobra.Command, c *common, w api.Word) error {
 	what := "the peerings end with all clusters that are trusted by lan alone"
 	if !w.Force {
@@ -196,7 +196,7 @@ func onOff(flag, v string) (*bool, error) {
 	return nil, usagef("%s is %q; write on or off", flag, v)
 }
 
-// say sends a word to the supervisor and prints what came of it.
+// say sends an operator decision to the supervisor and prints the result.
 func say(cmd *cobra.Command, c *common, path string, w api.Word, print func(io.Writer, peer.View) error) error {
 	var v peer.View
 	end := busy("waiting for the other cluster")
@@ -214,7 +214,7 @@ func say(cmd *cobra.Command, c *common, path string, w api.Word, print func(io.W
 	return print(io.Discard, v)
 }
 
-// met tells whether a cluster is a peer now.
+// met prints whether a cluster is a peer now.
 func met(out io.Writer, v peer.View) error {
 	switch {
 	case !v.State.Apart():
@@ -248,15 +248,14 @@ func called(v peer.View) string {
 	return v.ID.Short()
 }
 
-// sayTold adds to a report who was told.
+// sayTold adds the notified peers to a report.
 func sayTold(r *cleanup.Report, told []string) {
 	if len(told) > 0 {
 		r.Removed = append(r.Removed, "the peering with "+strings.Join(told, ", ")+"; they were told")
 	}
 }
 
-// goodbye tells the peers that this cluster will not know them any more. That nobody
-// can tell them is no reason to stay.
+// goodbye notifies the peers that this cluster ends its peerings. A failure does not prevent the removal.
 func goodbye(ctx context.Context, c *common) (told []string) {
 	var left api.Left
 	defer busy("telling the peers")()

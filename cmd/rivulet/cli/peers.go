@@ -52,8 +52,7 @@ func printWide(out io.Writer, peers []api.Peer, now time.Time) error {
 	})
 }
 
-// detail is why a peer is as it is, whether it lends nothing, and whether somebody here
-// sends it no pods.
+// detail is the reason for a peer's state, whether it lends nothing, and whether this cluster sends it no pods.
 func detail(p api.Peer) string {
 	var out []string
 	if p.Reason != "" {
@@ -68,7 +67,7 @@ func detail(p api.Peer) string {
 	return strings.Join(out, "; ")
 }
 
-// way names the path, and the relay if it goes by one.
+// way is the name of the path, with the relay of a relayed one.
 func way(w *api.Way, peers []api.Peer) string {
 	if w.Via == "" {
 		return dash(w.Path)
@@ -90,7 +89,7 @@ func day(t time.Time) string {
 	return t.Local().Format("2006-01-02 15:04")
 }
 
-// since is how long ago something was, in one unit.
+// since is the time since an event, in one unit.
 func since(now, t time.Time) string {
 	if t.IsZero() {
 		return "-"

@@ -70,7 +70,7 @@ func (c *common) podRows(ctx context.Context, namespace string) ([]podRow, error
 	return rowsOf(pods.Items, nodes.Items), nil
 }
 
-// places are in the order in which they are shown.
+// places are in the order of the output.
 var places = []string{"waiting", "home", "away", "tenant"}
 
 func rowsOf(pods []corev1.Pod, nodes []corev1.Node) []podRow {

@@ -1,6 +1,5 @@
-// Package cli is Rivulet's command line, one file per verb. A verb checks its
-// flags, asks the supervisor or the Kubernetes API, and prints; it decides
-// nothing. Errors go to stderr as one line that ends in a cure.
+// Package cli is Rivulet's command line, one file per verb. A verb checks its flags, sends requests to the supervisor
+// or the Kubernetes API, and prints; it makes no decisions. Errors go to stderr as one line that ends in a cure.
 package cli
 
 import (
@@ -26,10 +25,10 @@ const (
 	exitFailed   = 1
 	exitUsage    = 2
 	exitNotReady = 3  // status: running, but not ready
-	exitConfig   = 78 // run: starting again will not help (EX_CONFIG of sysexits.h)
+	exitConfig   = 78 // run: a restart does not help (EX_CONFIG of sysexits.h)
 )
 
-// exitError carries an exit code with, or instead of, a message.
+// exitError has an exit code with, or instead of, a message.
 type exitError struct {
 	code int
 	err  error
@@ -43,8 +42,7 @@ func (e *exitError) Error() string {
 }
 func (e *exitError) Unwrap() error { return e.err }
 
-// Arguments are those of a command line. kubectl runs kubectl_complete-rivulet for what may follow
-// kubectl rivulet.
+// Arguments are those of a command line. kubectl runs kubectl_complete-rivulet for completions of kubectl rivulet.
 func Arguments(args []string) []string {
 	if filepath.Base(args[0]) == "kubectl_complete-rivulet" {
 		return append([]string{cobra.ShellCompRequestCmd}, args[1:]...)
@@ -52,8 +50,7 @@ func Arguments(args []string) []string {
 	return args[1:]
 }
 
-// Main runs the command line and returns the exit code. engineName is the
-// argv[0] under which this executable is the engine.
+// Main runs the command line and returns the exit code. engineName is the argv[0] of the engine.
 func Main(args []string, engineName string) int {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
@@ -69,7 +66,7 @@ func Main(args []string, engineName string) int {
 	return exitCode(err)
 }
 
-// withSudo makes the cure of who is not root a command line.
+// withSudo converts the cure for users other than root to a command line.
 func withSudo(msg string, args []string) string {
 	if what, ok := strings.CutSuffix(msg, "; use sudo"); ok {
 		return what + "; sudo rivulet " + strings.Join(args, " ")
@@ -77,7 +74,7 @@ func withSudo(msg string, args []string) string {
 	return msg
 }
 
-// exitCode is what an error of a verb ends the process with.
+// exitCode is the exit code for an error of a verb.
 func exitCode(err error) int {
 	var ee *exitError
 	switch {
@@ -85,8 +82,8 @@ func exitCode(err error) int {
 		return ee.code
 	case errors.As(err, new(*usageError)):
 		if os.Getenv("NOTIFY_SOCKET") != "" {
-			// A service manager must tell it from a Go program that crashed: that
-			// ends with 2 as well, and is to be started again.
+			// A service manager must distinguish it from a crashed Go program, which also exits with 2 and has to be
+			// restarted.
 			return exitConfig
 		}
 		return exitUsage
@@ -94,7 +91,7 @@ func exitCode(err error) int {
 	return exitFailed
 }
 
-// oneLine keeps what a library says over several lines on one.
+// oneLine joins a library's message of several lines.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 type usageError struct{ error }
@@ -117,13 +114,13 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return usagef("there is no command %q; see: %s --help", args[0], cmd.CommandPath())
 }
 
-// common are the flags that every verb has.
+// common are the flags of every verb.
 type common struct {
 	dirs   appliance.Dirs
 	output string
 }
 
-// client is of this device's API server, with its owner's rights.
+// client is a client of this device's API server, with its owner's rights.
 func (c *common) client() (kubernetes.Interface, error) {
 	cfg, err := c.usable(context.Background())
 	if err != nil {
@@ -132,7 +129,7 @@ func (c *common) client() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(cfg)
 }
 
-// Command returns all commands, for what is written about them. It runs nothing.
+// Command returns all commands, for documentation. It runs nothing.
 func Command() *cobra.Command {
 	root := newRoot("")
 	each(root, func(cmd *cobra.Command) { cmd.DisableAutoGenTag = true })
@@ -144,8 +141,7 @@ func Command() *cobra.Command {
 var defaultDirs = appliance.Dirs{State: "/var/lib/rivulet", Run: "/run/rivulet"}
 
 func newRoot(engineName string) *cobra.Command {
-	// Parts of the engine put flags of their own there, such as --version, and cobra has every
-	// command take them.
+	// Parts of the engine add flags to it, such as --version, and cobra would accept them for every command.
 	pflag.CommandLine = pflag.NewFlagSet("rivulet", pflag.ContinueOnError)
 	c := &common{}
 	var showVersion bool
@@ -154,7 +150,7 @@ func newRoot(engineName string) *cobra.Command {
 		Short:         "A Kubernetes cluster in one binary that lends and borrows room from its neighbours",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		// A word that is no command is an error, not a reason to print help and succeed.
+		// An unknown command is an error, not a reason to print help and succeed.
 		Args:                       noArgs,
 		SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -186,7 +182,7 @@ func newRoot(engineName string) *cobra.Command {
 	return root
 }
 
-// newHelp is cobra's help, but a word that is no command is an error here too.
+// newHelp is cobra's help, with an error for an unknown command.
 func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",

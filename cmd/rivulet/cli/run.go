@@ -46,8 +46,8 @@ func newRun(c *common, engineName string) *cobra.Command {
 	return cmd
 }
 
-// runError turns the end of the appliance into an exit code: systemd must not
-// start again what starting again cannot cure.
+// runError maps the end of the appliance to an exit code: systemd must not restart after an error that a restart does
+// not cure.
 func runError(err error) error {
 	switch {
 	case err == nil:
@@ -59,7 +59,7 @@ func runError(err error) error {
 	return &exitError{exitFailed, err}
 }
 
-// logger makes the one logger, and sends what libraries log to it.
+// logger creates the one logger, and redirects the logs of libraries to it.
 func logger(debug bool) *slog.Logger {
 	level := slog.LevelInfo
 	if debug {

@@ -8,7 +8,7 @@ import (
 	"rivulet/appliance/addons/loadbalancer"
 )
 
-// printServices shows what the LAN reaches, and where.
+// printServices prints what the LAN reaches, and where.
 func printServices(out io.Writer, services []loadbalancer.Service) {
 	for _, s := range services {
 		fmt.Fprintf(out, "SERVICE %s at %s\n", s.Name, strings.Join(s.At, ", "))

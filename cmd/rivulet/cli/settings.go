@@ -15,13 +15,12 @@ import (
 	"rivulet/offload/nodeagent/podgate"
 )
 
-// settings are what flags and environment say of the configuration; a flag's
-// default is the environment.
+// settings are the parts of the configuration in flags and environment; a flag's default is the environment.
 type settings struct {
 	path, name, reserveCPU, reserveMemory string
 }
 
-// setting is one value that comes over the file.
+// setting is one value that overrides the file.
 type setting struct {
 	key, flag, env string
 	value          *string
@@ -52,8 +51,7 @@ func (s *settings) flags(f *pflag.FlagSet) {
 	}
 }
 
-// check judges what the user wrote, before anything is touched. A value may come
-// from the environment as well; both are named.
+// check checks the user's values before any change. A value may also be from the environment; the error names both.
 func (s *settings) check(source config.Source) error {
 	for _, q := range s.all() {
 		if *q.value == "" || q.key == "name" {
@@ -75,7 +73,7 @@ func (s *settings) check(source config.Source) error {
 	return nil
 }
 
-// others are the variables that set no key, or that a flag has as its default.
+// others are the variables that set no key, or that are a flag's default.
 func (s *settings) others() []string {
 	out := []string{"RIVULET_CONFIG", "RIVULET_STATE", "RIVULET_RUNTIME", podgate.Env, upgrade.TrialEnv, controlplane.Env}
 	for _, q := range s.all() {
@@ -84,7 +82,7 @@ func (s *settings) others() []string {
 	return out
 }
 
-// source says where the configuration comes from.
+// source is the source of the configuration.
 func (s *settings) source(f *pflag.FlagSet) (config.Source, error) {
 	variables, err := config.Environment(os.Environ(), s.others())
 	if err != nil {
@@ -92,7 +90,7 @@ func (s *settings) source(f *pflag.FlagSet) (config.Source, error) {
 	}
 	src := config.Source{Env: variables, Path: s.path, Named: f.Changed("config") || os.Getenv("RIVULET_CONFIG") != ""}
 	if abs, err := filepath.Abs(s.path); err == nil {
-		src.Path = abs // it is read again when the working folder may be another
+		src.Path = abs // it is read again, possibly in another working folder
 	}
 	for _, q := range s.all() {
 		if *q.value == "" {

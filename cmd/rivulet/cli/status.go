@@ -44,8 +44,8 @@ func newStatus(c *common) *cobra.Command {
 	return withOutput(c, cmd, "wide")
 }
 
-// show prints what the supervisor says of itself; with watch every second, on a screen
-// that is cleared unless a program reads it, until the user has seen enough.
+// show prints the supervisor's status; with watch every second, on a screen that is cleared unless a program reads it,
+// until the user ends it.
 func show(cmd *cobra.Command, c *common, watch bool, print func(io.Writer, api.Status) error) error {
 	out := cmd.OutOrStdout()
 	for {
@@ -62,7 +62,7 @@ func show(cmd *cobra.Command, c *common, watch bool, print func(io.Writer, api.S
 	}
 }
 
-// printStatus has what fits a screen of 80x24 while all is well; wide all there is.
+// printStatus prints what fits a screen of 80x24 without problems; with wide all of it.
 func printStatus(out io.Writer, st api.Status, wide bool) error {
 	fmt.Fprintf(out, "%s  %s\nid %s, node %s at %s, rivulet %s, up %s\n\n", st.Name, verdict(st), st.ID.Short(), st.NodeName, st.NodeAddress,
 		st.Version, time.Since(st.Started).Round(time.Second))
@@ -97,7 +97,7 @@ func printStatus(out io.Writer, st api.Status, wide bool) error {
 	return nil
 }
 
-// verdict is whether pods can run, and how much is wrong.
+// verdict is whether pods can run, and the number of problems.
 func verdict(st api.Status) string {
 	if !st.Ready {
 		return "not ready: " + st.Waiting
@@ -132,7 +132,7 @@ func printStages(out io.Writer, stages []lifecycle.Status) error {
 
 const noPeers = "PEERS  none found yet; another device on this LAN is found by itself"
 
-// printBrief has of peers what fits a screen.
+// printBrief prints the part about peers that fits a screen.
 func printBrief(out io.Writer, peers []api.Peer) error {
 	return table(out, noPeers, "PEER\tSTATE\tTRUST\tROLES\tPATH\tRTT\tDETAIL", peers, func(p api.Peer) []any {
 		path := "-"
@@ -149,7 +149,7 @@ func printPeers(out io.Writer, peers []api.Peer) error {
 	})
 }
 
-// roles are the directions that are on, as far as this cluster decides.
+// roles are the directions that are on by this cluster's decision.
 func roles(v peer.View) string {
 	switch {
 	case v.State.Apart():
@@ -164,7 +164,7 @@ func roles(v peer.View) string {
 	return "both"
 }
 
-// printPlaces shows where pods can run, and the room that is left there.
+// printPlaces prints where pods can run, and the free capacity there.
 func printPlaces(out io.Writer, st api.Status) error {
 	home, known := st.Room[st.NodeName]
 	if !known && len(st.VirtualNodes) == 0 {
@@ -191,7 +191,7 @@ func tenantsHere(n api.Pods) string {
 	return fmt.Sprintf("and %d of tenants", n.Guests)
 }
 
-// notReady is why a virtual node is not ready, and for how long its target is silent.
+// notReady is why a virtual node is not ready, and for how long its target has been silent.
 func notReady(n consumer.VirtualNode, now time.Time) string {
 	if n.Heard.IsZero() {
 		return n.Reason
@@ -199,7 +199,7 @@ func notReady(n consumer.VirtualNode, now time.Time) string {
 	return fmt.Sprintf("silent for %s: %s", since(now, n.Heard), n.Reason)
 }
 
-// left is the CPU and the memory that no pod asks for, and what there is in all.
+// left is the free CPU and memory, by requests, and the total.
 func left(there, asked corev1.ResourceList) string {
 	part := func(name corev1.ResourceName, unit float64, suffix string) string {
 		all, used := there[name], asked[name]
@@ -209,7 +209,7 @@ func left(there, asked corev1.ResourceList) string {
 	return part(corev1.ResourceCPU, 1, "") + "\t" + part(corev1.ResourceMemory, 1<<30, " Gi")
 }
 
-// valid is an address, or a prefix, where there is one.
+// valid is an address, or a prefix, if there is one.
 func valid(a interface {
 	fmt.Stringer
 	IsValid() bool

@@ -12,7 +12,7 @@ import (
 	"rivulet/appliance/engine"
 )
 
-// newTool passes everything on to an embedded tool.
+// newTool passes all arguments to an embedded tool.
 func newTool(c *common, name string) *cobra.Command {
 	short := map[string]string{
 		"kubectl": "the embedded kubectl, pointed at this cluster",
@@ -42,12 +42,12 @@ func newTool(c *common, name string) *cobra.Command {
 				os.Setenv("CONTAINER_RUNTIME_ENDPOINT", "unix:///run/k3s/containerd/containerd.sock")
 			}
 			if config := engine.CRIConfig(c.dirs.State); os.Getenv("CRI_CONFIG_FILE") == "" {
-				if _, err := os.Stat(config); err == nil { // else crictl warns that /etc has none
+				if _, err := os.Stat(config); err == nil { // otherwise crictl warns about a missing file in /etc
 					os.Setenv("CRI_CONFIG_FILE", config)
 				}
 			}
 			if os.Getenv("KUBECACHEDIR") == "" && os.Geteuid() == 0 {
-				// Not in root's home: it wears the card, and an uninstall would leave it.
+				// Not in root's home: it wears the card, and an uninstall would not remove it.
 				os.Setenv("KUBECACHEDIR", filepath.Join(c.dirs.Run, "kubectl"))
 			}
 			err = syscall.Exec(self, append([]string{name}, args...), os.Environ())
@@ -56,7 +56,7 @@ func newTool(c *common, name string) *cobra.Command {
 	}
 }
 
-// ownFlags sets the flags of rivulet itself, which come first, and returns what is the tool's.
+// ownFlags sets the flags of rivulet itself, which come first, and returns those of the tool.
 func ownFlags(cmd *cobra.Command, args []string) ([]string, error) {
 	for len(args) > 0 {
 		name, value, given := strings.Cut(args[0], "=")
@@ -77,7 +77,7 @@ func ownFlags(cmd *cobra.Command, args []string) ([]string, error) {
 	return args, nil
 }
 
-// local reports whether kubectl is asked for what needs no cluster, or is given one.
+// local reports whether the kubectl command needs no cluster, or names one.
 func local(args []string) bool {
 	for _, a := range args {
 		if a == "--help" || a == "-h" || a == "--client" || a == "--client=true" || strings.HasPrefix(a, "--kubeconfig") || strings.HasPrefix(a, "--server") || a == "-s" {

@@ -33,7 +33,7 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 				return err
 			}
 			var told []string
-			if purge { // this cluster will not come back
+			if purge { // this cluster will not return
 				told = goodbye(cmd.Context(), c)
 			}
 			r := end(cmd.Context(), c, engineName)
@@ -54,8 +54,7 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-// end stops the service, if there is one, and everything of ours that runs or
-// lies about.
+// end stops the service, if there is one, ends all processes of Rivulet and removes its traces.
 func end(ctx context.Context, c *common, engineName string) cleanup.Report {
 	var stop error
 	if install.HaveSystemd() && install.Installed() {

@@ -93,7 +93,7 @@ func runUpgrade(cmd *cobra.Command, c *common, r upgrade.Request, now, wait bool
 	return waitUpgrade(ctx, cmd, c)
 }
 
-// describeRunning fills in what the upgrade begins from.
+// describeRunning fills in the running version.
 func describeRunning(ctx context.Context, c *common, r *upgrade.Request) (runs bool, err error) {
 	var facts api.Facts
 	err = api.Call(ctx, c.dirs.Run, "GET", "/v1/facts", nil, &facts)
@@ -124,7 +124,7 @@ func describeRunning(ctx context.Context, c *common, r *upgrade.Request) (runs b
 	return true, nil
 }
 
-// begin has the supervisor restart into what is staged, when nothing holds it.
+// begin makes the supervisor restart into what is staged, unless pods hold it.
 func begin(cmd *cobra.Command, c *common, now bool) error {
 	var v api.Upgrade
 	if err := api.Call(cmd.Context(), c.dirs.Run, "POST", "/v1/upgrade", api.UpgradeRequest{Now: now}, &v); err != nil {

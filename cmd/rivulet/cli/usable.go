@@ -17,7 +17,7 @@ import (
 	"rivulet/appliance/engine"
 )
 
-// answered is an error in words of its own, which is that of a program all the same.
+// answered is a program's error with another text.
 type answered struct {
 	error
 	of error
@@ -25,8 +25,7 @@ type answered struct {
 
 func (e answered) Unwrap() error { return e.of }
 
-// usable is the way to this device's API server, with its owner's rights, or in words with a cure why
-// there is none.
+// usable is the configuration for this device's API server, with its owner's rights, or an error with a cure.
 func (c *common) usable(ctx context.Context) (*rest.Config, error) {
 	kubeconfig := engine.Kubeconfig(c.dirs.State)
 	f, err := os.Open(kubeconfig)
@@ -55,7 +54,7 @@ func (c *common) usable(ctx context.Context) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// away is the error for a cluster that cannot be asked; while rivulet runs it has more to say.
+// away is the error for a cluster that does not answer; while rivulet runs it has details.
 func (c *common) away(ctx context.Context, what string) error {
 	if _, err := api.Get(ctx, c.dirs.Run); errors.Is(err, api.ErrNotRunning) {
 		return err

@@ -39,7 +39,7 @@ func newVCluster(c *common) *cobra.Command {
 		newVClusterSnapshot(c), newVClusterRestore(c), newVClusterDelete(c), newVClusterLogs(c))
 }
 
-// vclusterTimeout is for what waits for a control plane.
+// vclusterTimeout is for requests that wait for a control plane.
 const vclusterTimeout = 4 * time.Minute
 
 func requestVCluster(ctx context.Context, c *common, method, path string, in, out any) error {
@@ -90,7 +90,7 @@ func (f *vclusterFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.guarantee, "guarantee", "none", "what is kept free for its pods whatever other virtual clusters use, such as cpu=500m,memory=512Mi,pods=5")
 }
 
-// read checks the flags and returns them: all, or those that the command line has.
+// read checks the flags and returns them: all, or those on the command line.
 func (f *vclusterFlags) read(cmd *cobra.Command, all bool) (to vcluster.Change, err error) {
 	given := func(flag string) bool { return all || cmd.Flags().Changed(flag) }
 	if given("sleep") {
@@ -153,7 +153,7 @@ func newVClusterSet(c *common) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-// ownerText names the object that it is made of.
+// ownerText names the owning object.
 func ownerText(v vcluster.View) string {
 	if v.Owner == (vcluster.Owner{}) {
 		return "-"
@@ -161,7 +161,7 @@ func ownerText(v vcluster.View) string {
 	return "VirtualCluster " + v.Owner.String()
 }
 
-// quotaText is what is used of each resource, and the bound if there is one.
+// quotaText is the use of each resource, and the bound if there is one.
 func quotaText(v vcluster.View) string {
 	var out []string
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, corev1.ResourceStorage} {
@@ -202,7 +202,7 @@ func printVClusters(out io.Writer, all []vcluster.View, wide bool) error {
 	})
 }
 
-// ofLimit is what is used of a limit.
+// ofLimit is the use of a limit.
 func ofLimit(used, limit int64) string {
 	return fmt.Sprintf("%s of %s", mebibytes(used), mebibytes(limit))
 }
@@ -454,7 +454,8 @@ func kubeconfigFile() string {
 	return clientcmd.RecommendedHomeFile
 }
 
-// runWith becomes the command. Its kubeconfig stays until the virtual cluster is deleted, or to the next boot.
+// runWith replaces this process by the command. Its kubeconfig stays until the virtual cluster is deleted, or to the
+// next boot.
 func runWith(c *common, name, config string, command []string) error {
 	path := vcluster.KubeconfigFile(c.dirs.Run, name)
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
@@ -474,7 +475,7 @@ func runWith(c *common, name, config string, command []string) error {
 	return fmt.Errorf("%s: %w", command[0], syscall.Exec(program, command, os.Environ()))
 }
 
-// mergeKubeconfig puts the one context of a kubeconfig into a file under a name.
+// mergeKubeconfig adds the one context of a kubeconfig to a file under a name.
 func mergeKubeconfig(file, name, config string) error {
 	from, err := clientcmd.Load([]byte(config))
 	if err != nil {

@@ -83,13 +83,13 @@ func newVClusterKubeconfig(c *common) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-// vclusterLink is a link as programs get it.
+// vclusterLink is a link in the output for programs.
 type vclusterLink struct {
 	VCluster string    `json:"vcluster"`
 	User     string    `json:"user"`
 	Link     string    `json:"link"`
 	Until    time.Time `json:"until"`
-	// Pin is the SHA-256 of the key that answers, for curl --pinnedpubkey.
+	// Pin is the SHA-256 of the answering key, for curl --pinnedpubkey.
 	Pin string `json:"pin"`
 }
 
@@ -126,7 +126,7 @@ func matching(cmd *cobra.Command, c *common, args []string) (out []string, err e
 	return slices.Compact(out), nil // the list is sorted by name
 }
 
-// giveVCluster makes one, and prints or writes it.
+// giveVCluster creates one kubeconfig, and prints or writes it.
 func giveVCluster(cmd *cobra.Command, c *common, q api.KubeconfigRequest, dir, server string) (none vclusterLink, err error) {
 	out, file := cmd.OutOrStdout(), filepath.Join(dir, q.VCluster+".kubeconfig")
 	if dir != "" && !q.Replace {

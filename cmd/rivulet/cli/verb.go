@@ -25,7 +25,7 @@ func takes(n int, usage string) cobra.PositionalArgs {
 // oneName is for verbs of one name.
 var oneName = takes(1, "%[1]s takes one name; see: %[2]s --help")
 
-// group is a verb that has nothing but verbs below it.
+// group is a verb with only verbs below it.
 func group(cmd *cobra.Command, verbs ...*cobra.Command) *cobra.Command {
 	cmd.Args = noArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -50,7 +50,7 @@ func get[T any](c *common, path string, print func(out io.Writer, v T, wide bool
 	}
 }
 
-// result prints v: as -o has it for a program, else with print.
+// result prints v: for a program in the form of -o, else with print.
 func result[T any](cmd *cobra.Command, c *common, v T, print func(io.Writer, T) error) error {
 	if c.forProgram() {
 		return c.print(cmd.OutOrStdout(), v)
@@ -71,7 +71,7 @@ func printf(cmd *cobra.Command, format string, args ...any) error {
 	return err
 }
 
-// table prints the cells of each entry below a head, or none where there is no entry.
+// table prints the cells of each entry below a head, or none if there is no entry.
 func table[T any](out io.Writer, none, head string, list []T, cells func(T) []any) error {
 	if len(list) == 0 && none != "" {
 		_, err := fmt.Fprintln(out, none)

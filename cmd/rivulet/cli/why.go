@@ -74,7 +74,7 @@ func printAnswer(out io.Writer, a explain.Answer) error {
 	return nil
 }
 
-// leftOut is what Services of the namespace lead to at home only.
+// leftOut are endpoints of the namespace's Services that are reachable at home only.
 func leftOut(ctx context.Context, client kubernetes.Interface, namespace, node string, pods []corev1.Pod) (out []reflect.LeftOut, err error) {
 	services, err1 := client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{})
 	endpoints, err2 := client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{})
@@ -105,7 +105,7 @@ func leftOut(ctx context.Context, client kubernetes.Interface, namespace, node s
 	return slices.DeleteFunc(out, func(l reflect.LeftOut) bool { return l.What == "" }), nil
 }
 
-// usedCPU is what the metrics API says, in thousandths of a core; -1 if nothing.
+// usedCPU is the value of the metrics API, in thousandths of a core; -1 if there is none.
 func usedCPU(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) int64 {
 	raw, err := client.CoreV1().RESTClient().Get().AbsPath("/apis/metrics.k8s.io/v1beta1/namespaces", p.Namespace, "pods", p.Name).DoRaw(ctx)
 	var m struct {
