@@ -23,25 +23,25 @@ type Job struct {
 	err error
 }
 
-// Progress is how far a move is.
+// Progress is the state of a move.
 type Progress struct {
 	Namespace string `json:"namespace"`
 	Claim     string `json:"claim"`
 	To        string `json:"to"`
-	// Step is what is done at the moment.
+	// Step is the present step.
 	Step string `json:"step"`
-	// Bytes are those that were carried in this try, of about Total.
+	// Bytes is the number of bytes transferred in this attempt, of about Total.
 	Bytes int64 `json:"bytes,omitempty"`
 	Total int64 `json:"total,omitempty"`
-	// Trouble is why the last try failed, while it is tried again.
+	// Trouble is why the last attempt failed, while it is retried.
 	Trouble string `json:"trouble,omitempty"`
-	// Kept names the old volume, where it is not removed.
+	// Kept is the name of the old volume if it is not removed.
 	Kept string `json:"kept,omitempty"`
 }
 
 // The steps.
 const (
-	Holding   = "holding"   // no pod is to start; those that run are to end
+	Holding   = "holding"   // no pod may start; running ones have to end
 	Copying   = "copying"   //
 	Comparing = "comparing" // reading both sides again
 	Switching = "switching"
@@ -49,7 +49,7 @@ const (
 	Done      = "done"
 )
 
-// Progress tells how far the job is.
+// Progress returns the state of the job.
 func (j *Job) Progress() Progress {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -58,7 +58,7 @@ func (j *Job) Progress() Progress {
 	return p
 }
 
-// Ended is closed when the job is over; Err then says how it went.
+// Ended is closed when the job is over; Err then has the result.
 func (j *Job) Ended() <-chan struct{} { return j.done }
 
 // Err is why the data were not moved, nil if they were.
@@ -83,17 +83,17 @@ func (j *Job) end(err error) {
 	close(j.done)
 }
 
-// counted tells the job of what is read.
+// counted adds the bytes that are read to the job's progress.
 type counted struct {
 	io.Reader
 	job  *Job
-	late *time.Timer // until the next part has to come
+	late *time.Timer // until the next part is due
 }
 
 func (c counted) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	if err != nil {
-		c.late.Stop() // what was carried is compared now, which takes as long as it takes
+		c.late.Stop() // comparing the copy may take any time
 	} else {
 		c.late.Reset(stall)
 	}
@@ -101,8 +101,7 @@ func (c counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// retry tries again what another writer was faster with, and what an API server that
-// restarts does not answer.
+// retry retries after conflicts, and while an API server restarts.
 func retry(ctx context.Context, f func() error) error {
 	for {
 		err := f()

@@ -1,9 +1,9 @@
-// Package move brings the data of a claim to another cluster, or home, and the claim with them: it holds the claim,
-// copies, binds the claim to the copy, and removes the original (docs/design/volumes.md). It reads claims, volumes and
-// pods of home, and the files of both places. It alone writes MoveAnnotation on the volume that is moved, Finalizer on
-// its claim, and the volumes named moved-*; the claim is made again. Restart: MoveAnnotation is all that is remembered;
-// an incomplete copy is begun again. Failure: a cut link is tried again for Patience; then, or when a place refuses,
-// the claim is bound to the old volume again, which is untouched until the switch, and an event on it gives the reason.
+// Package move moves a claim with its data to another cluster, or home: it holds the claim, copies, binds the claim to
+// the copy, and removes the original (docs/design/volumes.md). It reads claims, volumes and pods of home, and the files
+// of both places. It alone writes MoveAnnotation on the moved volume, Finalizer on its claim, and the volumes named
+// moved-*; the claim is made again. Restart: MoveAnnotation is the only state; an incomplete copy is started again.
+// Failure: a lost link is retried for Patience. After that, or when a place refuses, the claim is bound to the old
+// volume again, which is unchanged until the switch, and an event on it has the reason.
 package move
 
 import (
@@ -27,19 +27,19 @@ import (
 // Finalizer keeps a claim that is being moved.
 const Finalizer = "rivulet.dev/moving"
 
-// Home is the word for the cluster itself, as the place to move to.
+// Home is the destination of a move to the cluster itself.
 const Home = "home"
 
 const (
-	// DefaultPatience is how long a copy that fails is tried again.
+	// DefaultPatience is how long a failing copy is retried.
 	DefaultPatience = 15 * time.Minute
 	// leave is how long pods may take to end.
 	leave = 5 * time.Minute
-	// bind is how long Kubernetes may take to bind or let go a claim.
+	// bind is how long Kubernetes may take to bind or release a claim.
 	bind = 2 * time.Minute
-	// stall is how long a copy may stand still.
+	// stall is how long a copy may make no progress.
 	stall = 2 * time.Minute
-	// pause between two tries, and two looks.
+	// The pauses between two attempts, and between two checks.
 	pause, glance = 5 * time.Second, 200 * time.Millisecond
 )
 
@@ -47,34 +47,34 @@ const (
 type Local interface {
 	// Node is this device's node.
 	Node() string
-	// Folder returns where the files of a volume are; an error if they are not here.
+	// Folder returns the folder of a volume's files; an error if they are not here.
 	Folder(v *corev1.PersistentVolume) (string, error)
-	// Fresh makes an empty folder for a volume to be, Discard removes it, and Volume is
-	// its object, for the next claim of that name.
+	// Fresh makes an empty folder for a new volume, Discard removes it, and Volume is its object, for the next claim of
+	// that name.
 	Fresh(namespace, claim, volume string) (string, error)
 	Discard(namespace, claim, volume string) error
 	Volume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, volume string) *corev1.PersistentVolume
 }
 
-// Config is what a Mover needs. All fields but Patience are required.
+// Config are the dependencies of a Mover. All fields but Patience are required.
 type Config struct {
 	Home    kubernetes.Interface
 	Cluster string // this cluster's ID
 	Local   Local
-	// Place gives the place of a virtual node, nil if there is none.
+	// Place returns the place of a virtual node, nil if there is none.
 	Place    func(node string) *volume.Place
 	Recorder record.EventRecorder
 	Log      *slog.Logger
 	Patience time.Duration
 }
 
-// Request is what a user wants moved.
+// Request is a user's request for a move.
 type Request struct {
 	Namespace string `json:"namespace"`
 	Claim     string `json:"claim"`
 	// To is a virtual node, or Home.
 	To string `json:"to"`
-	// Evict ends the pods that use the claim; their owners' next ones wait for the move.
+	// Evict evicts the pods that use the claim; their replacements wait for the move.
 	Evict bool `json:"evict,omitempty"`
 }
 
@@ -90,7 +90,7 @@ type Mover struct {
 	step func(string) error
 }
 
-// New makes a Mover; Run lets it work, once.
+// New makes a Mover; Run starts it, once.
 func New(cfg Config) *Mover {
 	if cfg.Patience == 0 {
 		cfg.Patience = DefaultPatience
@@ -98,7 +98,7 @@ func New(cfg Config) *Mover {
 	return &Mover{cfg: cfg, jobs: map[string]*Job{}, step: func(string) error { return nil }}
 }
 
-// Run goes on with the moves that were under way, and works until ctx ends.
+// Run continues the moves of earlier runs, and works until ctx ends.
 func (m *Mover) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.life = ctx
@@ -126,7 +126,7 @@ func (m *Mover) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// note is what is remembered of a move, on the old volume.
+// note is the state of a move, stored on the old volume.
 type note struct {
 	Request
 	// Was is the claim as it will be made again, Reclaim the old volume's policy.
@@ -134,7 +134,7 @@ type note struct {
 	Reclaim corev1.PersistentVolumeReclaimPolicy `json:"reclaim"`
 	// Volume is the new one.
 	Volume string `json:"volume"`
-	// Copied says that the new volume is complete, Back that the move is undone, and why.
+	// Copied: the new volume is complete. Back: the move is undone, with the reason.
 	Copied bool   `json:"copied,omitempty"`
 	Back   bool   `json:"back,omitempty"`
 	Why    string `json:"why,omitempty"`
@@ -200,7 +200,7 @@ func (m *Mover) begin(name string, n note) *Job {
 	return j
 }
 
-// write puts the note on the old volume, whose data nobody is to remove meanwhile.
+// write stores the note on the old volume, and makes its data be retained in the meantime.
 func (m *Mover) write(ctx context.Context, name string, n note, reclaim corev1.PersistentVolumeReclaimPolicy) error {
 	text, err := json.Marshal(n)
 	if err != nil {
@@ -212,7 +212,7 @@ func (m *Mover) write(ctx context.Context, name string, n note, reclaim corev1.P
 	})
 }
 
-// change updates a volume as it is now.
+// change updates the current state of a volume.
 func (m *Mover) change(ctx context.Context, name string, f func(*corev1.PersistentVolume)) error {
 	return retry(ctx, func() error {
 		v, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})

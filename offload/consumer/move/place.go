@@ -16,8 +16,8 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Carrier is a target that gives the files of claims in its twins, and takes them.
-// Namespaces are those of home, claims those of the twin.
+// Carrier is a target that sends and receives the files of claims in its twins. Namespaces are those of home, claims
+// those of the twin.
 type Carrier interface {
 	VolumeTotal(ctx context.Context, namespace, claim string) (filetree.Total, error)
 	VolumeSum(ctx context.Context, namespace, claim string) (filetree.Sum, error)
@@ -33,15 +33,15 @@ type end struct {
 	total func(ctx context.Context) (filetree.Total, error)
 	sum   func(ctx context.Context) (filetree.Sum, error)
 	read  func(ctx context.Context) (io.ReadCloser, error)
-	// prepare makes what write fills; write returns what is there then; discard removes it.
+	// prepare makes the empty destination of write; write returns what is there then; discard removes it.
 	prepare func(ctx context.Context) error
 	write   func(ctx context.Context, size int64, files io.Reader) (filetree.Sum, error)
 	discard func(ctx context.Context) error
-	// volume is the object of home for what was written.
+	// volume is home's object for what was written.
 	volume func() *corev1.PersistentVolume
 }
 
-// source is where the data of a volume are.
+// source is the place of a volume's data.
 func (m *Mover) source(v *corev1.PersistentVolume) (*end, error) {
 	if v.Labels[volume.AwayLabel] == "" {
 		dir, err := m.cfg.Local.Folder(v)
@@ -91,7 +91,7 @@ func (m *Mover) carrier(node string) (*volume.Place, Carrier, error) {
 	return p, carrier, nil
 }
 
-// destination is where the data are to be.
+// destination is the intended place of the data.
 func (m *Mover) destination(n note) (*end, error) {
 	if n.To == Home {
 		return m.here(n), nil
@@ -116,7 +116,7 @@ func (m *Mover) destination(n note) (*end, error) {
 				return final{fmt.Errorf("%s refuses the volume: %w", n.To, err)}
 			}
 			if apierrors.IsAlreadyExists(err) {
-				return nil // an earlier try's: its name is the new volume's
+				return nil // of an earlier attempt: its name is the new volume's
 			}
 			return err
 		},
@@ -164,15 +164,15 @@ func (m *Mover) here(n note) *end {
 	}
 }
 
-// final is an error that another try would meet again.
+// final is an error that a retry would repeat.
 type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
 
-// passing are the refusals of a peer that are a matter of time.
+// passing are the temporary refusals of a peer.
 var passing = map[string]bool{"too-many-requests": true, "provider-unavailable": true, "quota-pending": true, "rights-pending": true, "bounds-pending": true, "terminating": true}
 
-// isFinal reports whether trying again is of no use.
+// isFinal reports whether a retry is useless.
 func isFinal(err error) bool {
 	var said *rpc.Error
 	if errors.As(err, &said) {

@@ -14,7 +14,7 @@ import (
 	"rivulet/offload/consumer/volume"
 )
 
-// plan looks whether a move can be, before anything is touched.
+// plan checks whether a move is possible, before anything is changed.
 func (m *Mover) plan(ctx context.Context, r Request) (n note, v *corev1.PersistentVolume, err error) {
 	claim, err := m.cfg.Home.CoreV1().PersistentVolumeClaims(r.Namespace).Get(ctx, r.Claim, metav1.GetOptions{})
 	switch {
@@ -77,7 +77,7 @@ func inUse(r Request, users []corev1.Pod) error {
 	return fmt.Errorf("claim %s/%s is in use by %s; stop what uses it (kubectl scale --replicas=0), or add --evict", r.Namespace, r.Claim, strings.Join(names, ", "))
 }
 
-// users are the pods that were placed and may have the claim's files open.
+// users are the scheduled pods that may have the claim's files open.
 func (m *Mover) users(ctx context.Context, r Request) (out []corev1.Pod, err error) {
 	pods, err := m.cfg.Home.CoreV1().Pods(r.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -97,7 +97,7 @@ func (m *Mover) users(ctx context.Context, r Request) (out []corev1.Pod, err err
 	return out, nil
 }
 
-// remade is the claim as it is made again: without what tells where it is bound.
+// remade is the claim as it is made again: without its binding.
 func remade(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	out := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Name: claim.Name, Namespace: claim.Namespace, Labels: claim.Labels, Annotations: map[string]string{}, OwnerReferences: claim.OwnerReferences,

@@ -17,8 +17,8 @@ import (
 	"rivulet/offload/policy"
 )
 
-// transfer does a move from wherever it is, to one of its two ends. An error of a job whose
-// context has ended says nothing: it goes on after the next start.
+// transfer continues a move from its present state to its success or its undo. An error of a job whose context has
+// ended means nothing: the move continues after the next start.
 func (m *Mover) transfer(ctx context.Context, j *Job) error {
 	n := j.note
 	if !n.Copied && !n.Back {
@@ -57,7 +57,7 @@ func (m *Mover) transfer(ctx context.Context, j *Job) error {
 	return nil
 }
 
-// persist does what has to be done in the end, however often it fails.
+// persist repeats a step that must succeed in the end, however often it fails.
 func (m *Mover) persist(ctx context.Context, j *Job, n note, do func(context.Context, *Job, note) error) error {
 	for {
 		err := do(ctx, j, n)
@@ -78,7 +78,7 @@ func (m *Mover) record(ctx context.Context, n note, kind, reason, text string) {
 	}
 }
 
-// bring holds the claim and copies, until the new volume is there.
+// bring holds the claim and copies, until the new volume is complete.
 func (m *Mover) bring(ctx context.Context, j *Job, n note) error {
 	j.at(Holding)
 	if err := m.hold(ctx, j, n); err != nil {
@@ -113,8 +113,8 @@ func (m *Mover) bring(ctx context.Context, j *Job, n note) error {
 	}
 }
 
-// hold marks the claim deleted and keeps it: the scheduler starts no pod that uses it,
-// and no controller makes another of its name.
+// hold marks the claim deleted and keeps it: the scheduler starts no pod that uses it, and no controller makes another
+// of its name.
 func (m *Mover) hold(ctx context.Context, j *Job, n note) error {
 	api := m.cfg.Home.CoreV1().PersistentVolumeClaims(n.Namespace)
 	return retry(ctx, func() error {
@@ -141,8 +141,7 @@ func (m *Mover) hold(ctx context.Context, j *Job, n note) error {
 	})
 }
 
-// empty waits until no pod has the files open, and asks those that do to leave if the
-// user wants that.
+// empty waits until no pod has the files open, and evicts those that do if the user wants that.
 func (m *Mover) empty(ctx context.Context, n note) error {
 	for deadline := time.Now().Add(leave); ; {
 		users, err := m.users(ctx, n.Request)
@@ -159,7 +158,7 @@ func (m *Mover) empty(ctx context.Context, n note) error {
 			if users[i].DeletionTimestamp != nil {
 				continue
 			}
-			// Budgets decide: a refusal is tried again. One that has ended is in nobody's way.
+			// Budgets decide: a refusal is retried. A pod that has ended is no obstacle.
 			_ = m.cfg.Home.PolicyV1().Evictions(n.Namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: n.Namespace, Name: users[i].Name}})
 		}
 		if !changes.Wait(ctx, time.Second) {
@@ -168,7 +167,7 @@ func (m *Mover) empty(ctx context.Context, n note) error {
 	}
 }
 
-// copy makes the new volume, once the files on both sides are the same.
+// copy makes the new volume, and returns once the files on both sides are equal.
 func (m *Mover) copy(ctx context.Context, j *Job, n note) error {
 	old, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, j.volume, metav1.GetOptions{})
 	if err != nil {
@@ -229,7 +228,7 @@ func (m *Mover) copy(ctx context.Context, j *Job, n note) error {
 	return err
 }
 
-// finish binds the claim to the new volume and gives the old one up.
+// finish binds the claim to the new volume and releases the old one.
 func (m *Mover) finish(ctx context.Context, j *Job, n note) error {
 	if err := m.rebind(ctx, n, j.volume, n.Volume); err != nil {
 		return err
@@ -246,9 +245,9 @@ func (m *Mover) finish(ctx context.Context, j *Job, n note) error {
 	return m.release(ctx, j.volume, n.Reclaim)
 }
 
-// strays deletes pods that were placed where the data are not any more: the scheduler had
-// not heard yet that the claim was held. No kubelet has started one, as it looks at the claim
-// itself, and none ever would; their owners' next ones are placed by the new volume.
+// strays deletes pods that were placed at the old location before the scheduler had received that the claim was held.
+// No kubelet has started one, since it reads the claim itself, and none ever would; their replacements are placed by
+// the new volume.
 func (m *Mover) strays(ctx context.Context, n note) error {
 	node := n.To
 	if n.To == Home {
@@ -271,7 +270,7 @@ func (m *Mover) strays(ctx context.Context, n note) error {
 	return nil
 }
 
-// undo binds the claim to the old volume again and removes what was begun.
+// undo binds the claim to the old volume again and removes the incomplete copy.
 func (m *Mover) undo(ctx context.Context, j *Job, n note) error {
 	// Whatever the claim's policy: this is a second copy.
 	err := m.change(ctx, n.Volume, func(v *corev1.PersistentVolume) {
@@ -288,7 +287,7 @@ func (m *Mover) undo(ctx context.Context, j *Job, n note) error {
 		if err == nil {
 			err = to.discard(ctx)
 		}
-		if err != nil { // a claim there that belongs to nobody is found later
+		if err != nil { // an orphaned claim there is found later
 			m.cfg.Log.Warn("what was begun of a copy is not removed yet", "to", n.To, "err", err)
 		}
 	}
@@ -298,7 +297,7 @@ func (m *Mover) undo(ctx context.Context, j *Job, n note) error {
 	return m.release(ctx, j.volume, n.Reclaim)
 }
 
-// release takes the note off; a volume without a claim is then its provisioner's again.
+// release removes the note; a volume without a claim is then left to its provisioner.
 func (m *Mover) release(ctx context.Context, name string, reclaim corev1.PersistentVolumeReclaimPolicy) error {
 	err := m.change(ctx, name, func(v *corev1.PersistentVolume) {
 		delete(v.Annotations, volume.MoveAnnotation)
@@ -310,9 +309,8 @@ func (m *Mover) release(ctx context.Context, name string, reclaim corev1.Persist
 	return err
 }
 
-// rebind lets the held claim go, and has the next one of its name bound to the volume
-// to. Another controller may be faster in making it: a volume says which claim it waits
-// for, so that it gets that one, too.
+// rebind releases the held claim, and binds the next one of its name to the volume to. Another controller may make that
+// claim first: the volume has a reference to the claim, so that this one gets it too.
 func (m *Mover) rebind(ctx context.Context, n note, old, to string) error {
 	ctx, cancel := context.WithTimeout(ctx, bind)
 	defer cancel()
@@ -323,7 +321,7 @@ func (m *Mover) rebind(ctx context.Context, n note, old, to string) error {
 		case err == nil && slices.Contains(claim.Finalizers, Finalizer):
 			claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(f string) bool { return f == Finalizer })
 			_, err = api.Update(ctx, claim, metav1.UpdateOptions{FieldManager: policy.FieldManager})
-		case err == nil && claim.DeletionTimestamp != nil: // going
+		case err == nil && claim.DeletionTimestamp != nil: // being deleted
 		case err == nil && claim.Status.Phase == corev1.ClaimBound && claim.Spec.VolumeName == to:
 			return nil
 		case err == nil && claim.Spec.VolumeName != "" && claim.Spec.VolumeName != to:
@@ -349,8 +347,8 @@ func (m *Mover) rebind(ctx context.Context, n note, old, to string) error {
 	}
 }
 
-// abandon gives both volumes up: the namespace is being deleted, and nobody wants the
-// data any more. What their policy retains stays.
+// abandon releases both volumes: the namespace is being deleted, and with it the claim. Volumes that their policy
+// retains stay.
 func (m *Mover) abandon(ctx context.Context, n note, old string) error {
 	err := m.cfg.Home.CoreV1().PersistentVolumes().Delete(ctx, n.Volume, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -362,9 +360,8 @@ func (m *Mover) abandon(ctx context.Context, n note, old string) error {
 	return final{fmt.Errorf("namespace %s is being deleted, and its claims with it", n.Namespace)}
 }
 
-// reserve has a volume wait for the next claim of the name, if it was bound to the last,
-// and reports whether Kubernetes has seen that: a claim that comes before would be
-// looked at again only a quarter of a minute later.
+// reserve makes a volume wait for the next claim of the name, if it was bound to the last, and reports whether
+// Kubernetes has processed that: a claim made earlier would be checked again only 15 s later.
 func (m *Mover) reserve(ctx context.Context, name string) (free bool, err error) {
 	v, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
