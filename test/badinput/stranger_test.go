@@ -169,7 +169,7 @@ func say(victim string, id rpc.Identity, claims peer.ID, versions []int) (string
 		ID: claims, Name: "stranger", WireGuardKey: strangerKey, TunnelPort: 7442, ControlPort: 7442,
 		TunnelAddress: netip.MustParseAddr("10.42.255.254"), PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"),
 	}.Hello(peer.Record{})
-	m.Versions = versions
+	m.Versions, m.Sequence = versions, 1
 	body, err := json.Marshal(m)
 	if err != nil {
 		return "", err
