@@ -99,17 +99,17 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 func hope(silence time.Duration) time.Duration { return silence * 5 / 3 }
 
 func (t *Target) readForever(ctx context.Context, lines chan<- offer.Offer, broken chan<- error) {
-	pause := changes.Backoff{First: firstRetry, Longest: lastRetry}
-	for ctx.Err() == nil {
+	for wait := firstRetry; ctx.Err() == nil; {
 		got, err := t.read(ctx, lines)
 		if got {
-			pause.Reset()
+			wait = firstRetry
 		}
 		select {
 		case broken <- err:
 		case <-ctx.Done():
 		}
-		pause.Wait(ctx)
+		changes.Wait(ctx, wait)
+		wait = min(2*wait, lastRetry)
 	}
 }
 
