@@ -132,7 +132,7 @@ func (m *pathMTUs) set(cfg Config) {
 	for at, p := range want {
 		if old := m.paths[at]; old != nil {
 			if old.peer.Endpoint != p.Endpoint {
-				poke(old.path.doubt)
+				changes.Poke(old.path.doubt)
 			}
 			old.peer = p
 			continue
@@ -173,7 +173,7 @@ func (m *pathMTUs) doubt() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, one := range m.paths {
-		poke(one.path.doubt)
+		changes.Poke(one.path.doubt)
 	}
 }
 
@@ -206,8 +206,4 @@ func (m *pathMTUs) answer() {
 func (m *pathMTUs) close() {
 	m.set(Config{})
 	m.conn.Close()
-}
-
-func poke(ch chan struct{}) {
-	changes.Poke(ch)
 }

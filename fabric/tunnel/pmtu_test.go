@@ -23,6 +23,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"pgregory.net/rapid"
 
+	"rivulet/fabric/changes"
 	"rivulet/test/await"
 )
 
@@ -111,7 +112,7 @@ func TestPathIsFoundAndFollowed(t *testing.T) {
 		l.fits.Store(1400)
 		want(1392, probeRaise+probeConfirm+probeRounds*probeWait, "path wider")
 		l.fits.Store(1500)
-		poke(l.path.doubt)
+		changes.Poke(l.path.doubt)
 		want(testMTU, time.Second, "host has moved")
 		l.fits.Store(1300)
 		l.way.Store("relayed")

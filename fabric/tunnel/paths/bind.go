@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 
+	"rivulet/fabric/changes"
+
 	"golang.zx2c4.com/wireguard/conn"
 )
 
@@ -66,7 +68,7 @@ func (b *Bind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 		out = append(out, b.udp(fn))
 	}
 	b.m.inner.Store(&b.Bind)
-	poke(b.m.kick)
+	changes.Poke(b.m.kick)
 	return out, actual, nil
 }
 

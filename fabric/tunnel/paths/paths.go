@@ -173,7 +173,7 @@ func (m *Manager) Apply(cfg Config) error {
 			p.use() // otherwise WireGuard may have roamed to a better address
 		}
 	}
-	poke(m.kick)
+	changes.Poke(m.kick)
 	return nil
 }
 
@@ -193,7 +193,7 @@ func (m *Manager) Moved() {
 		}
 		p.lost, p.dialAt, p.dials = now, now.Add(m.timing.Dial), 0
 	}
-	poke(m.kick)
+	changes.Poke(m.kick)
 }
 
 func (m *Manager) Run(ctx context.Context) {
@@ -280,7 +280,7 @@ func (m *Manager) Relayed() uint64 { return m.relayed.Load() }
 // these must not wait for the same locks.
 func (m *Manager) later(f func()) {
 	m.todo = append(m.todo, f)
-	poke(m.kick)
+	changes.Poke(m.kick)
 }
 
 func (m *Manager) news() { m.changed() }
@@ -308,10 +308,6 @@ func (m *Manager) index() {
 		}
 	}
 	m.byAddr.Store(&byAddr)
-}
-
-func poke(ch chan struct{}) {
-	changes.Poke(ch)
 }
 
 // usable reports whether packets may be sent to an address at all.

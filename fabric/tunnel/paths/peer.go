@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rivulet/fabric/changes"
+
 	"golang.zx2c4.com/wireguard/conn"
 )
 
@@ -285,7 +287,7 @@ func (p *peer) choose(now time.Time) {
 				w.probe.again(now)
 			}
 		}
-		poke(p.m.kick)
+		changes.Poke(p.m.kick)
 	}
 }
 

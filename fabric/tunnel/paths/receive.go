@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"rivulet/fabric/changes"
+
 	"golang.zx2c4.com/wireguard/conn"
 )
 
@@ -129,7 +131,7 @@ func (p *peer) pinged(msg message, from origin, now time.Time, send *[]func()) {
 	}
 	if !w.probe.alive && now.Sub(w.lastPing()) > p.m.timing.First/2 {
 		p.ping(w, now, send)
-		poke(p.m.kick)
+		changes.Poke(p.m.kick)
 	}
 }
 
@@ -187,7 +189,7 @@ func (p *peer) ponged(msg message, from origin, now time.Time, send *[]func()) {
 	if first {
 		p.arise(w, send)
 	}
-	poke(p.m.kick)
+	changes.Poke(p.m.kick)
 }
 
 // arise makes WireGuard start on the first working path: its next own try may be five seconds away.
@@ -222,5 +224,5 @@ func (p *peer) receiveCandidates(msg message, now time.Time) {
 	if now.Sub(p.advertisedAt) > p.m.timing.Advertise/2 {
 		p.advertiseAt = now // both have to ping at the same time
 	}
-	poke(p.m.kick)
+	changes.Poke(p.m.kick)
 }

@@ -20,6 +20,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"rivulet/fabric/changes"
 )
 
 // StreamProtocol is the ALPN name of streams, which distinguishes them on a shared port.
@@ -279,7 +281,7 @@ func (p *peer) dial(ctx context.Context, now time.Time) time.Time {
 		default:
 			p.m.join(p, &stream{conn: c, dialled: true}, at)
 		}
-		poke(p.m.kick)
+		changes.Poke(p.m.kick)
 	}()
 	return far
 }
@@ -344,9 +346,9 @@ func (m *Manager) join(p *peer, s *stream, at netip.AddrPort) {
 			p.drop(w)
 			m.news()
 		}
-		poke(m.kick)
+		changes.Poke(m.kick)
 	}()
-	poke(m.kick)
+	changes.Poke(m.kick)
 }
 
 func (s *stream) close() {
