@@ -35,7 +35,7 @@ func newIngresses(s *space, c Config) *ingresses {
 	k.bare, k.translate, k.merge = true, translateIngress, mergeIngress
 	k.hint = "; its owner lends an ingress class by labelling it " + policy.LentLabel + "=NAMESPACE, that of its controller"
 	manager := fmt.Sprintf("%s-%.100s", policy.FieldManager, c.Target.Name())
-	return &ingresses{seen: c.Target.Home, manager: manager, kindReflector: newKeeper(s, k)}
+	return &ingresses{seen: c.Target.Home, manager: manager, kindReflector: newKindReflector(s, k)}
 }
 
 // withIngresses reflects the Services behind a reflected Ingress a second time, for the target's controller. The second

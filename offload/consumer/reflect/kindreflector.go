@@ -97,7 +97,7 @@ type kindReflector[T object[T]] struct {
 	left func(ctx context.Context, source T) (about runtime.Object, left LeftOut)
 }
 
-func newKeeper[T object[T]](s *space, k kind[T]) *kindReflector[T] {
+func newKindReflector[T object[T]](s *space, k kind[T]) *kindReflector[T] {
 	informer := func(c kubernetes.Interface, namespace string) cache.SharedIndexInformer {
 		i := cache.NewSharedIndexInformer(k.all(c, namespace), k.zero, 0, cache.Indexers{})
 		_ = i.SetTransform(watch.Unmanaged) // fails only after a start

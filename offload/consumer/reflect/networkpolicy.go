@@ -54,7 +54,7 @@ func newNetworkPolicies(s *space, c Config) *networkPolicies {
 		have.Spec = want.Spec
 		return true
 	}
-	return &networkPolicies{newKeeper(s, k), c.Policies}
+	return &networkPolicies{newKindReflector(s, k), c.Policies}
 }
 
 // reconcile waits until the world has the policy: before that its pods may be missing, too.

@@ -94,8 +94,8 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		s.reach = r.Changed
 	}
 	service, slice, configMap := withHomeAPI(home, c.Control, c.APIAddress, services(s.twinOf(c)), endpointSlices(c.Target.Away), configMaps())
-	serviceKeeper, sliceKeeper := newKeeper(s, service), newKeeper(s, slice)
-	mapKeeper, secretKeeper := newKeeper(s, configMap), newKeeper(s, secrets())
+	serviceKeeper, sliceKeeper := newKindReflector(s, service), newKindReflector(s, slice)
+	mapKeeper, secretKeeper := newKindReflector(s, configMap), newKindReflector(s, secrets())
 	mapKeeper.used = func(name string) (used, known bool) {
 		return c.Used(policy.Object{Kind: policy.KindConfigMap, Namespace: home, Name: name})
 	}

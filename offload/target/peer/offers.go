@@ -99,6 +99,8 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 func hope(silence time.Duration) time.Duration { return silence * 5 / 3 }
 
 func (t *Target) readForever(ctx context.Context, lines chan<- offer.Offer, broken chan<- error) {
+	// Not changes.Backoff: with its jitter pods stayed out of step for minutes over a link that breaks every 0.7 s
+	// (TestManyPodsOverABadLink). The reason is not known.
 	for wait := firstRetry; ctx.Err() == nil; {
 		got, err := t.read(ctx, lines)
 		if got {
