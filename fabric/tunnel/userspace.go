@@ -12,7 +12,6 @@ import (
 	"golang.zx2c4.com/wireguard/tun"
 
 	"rivulet/fabric/tunnel/wgdev"
-
 	"rivulet/fabric/wgkey"
 )
 

@@ -7,9 +7,9 @@ import (
 	"net/netip"
 	"sync"
 
-	"rivulet/fabric/changes"
-
 	"golang.zx2c4.com/wireguard/conn"
+
+	"rivulet/fabric/changes"
 )
 
 // Endpoint is a peer, at any address. WireGuard uses it as the destination of the peer's packets.

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"rivulet/fabric/changes"
-
 	"golang.zx2c4.com/wireguard/conn"
+
+	"rivulet/fabric/changes"
 )
 
 const (

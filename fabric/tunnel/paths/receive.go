@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"rivulet/fabric/changes"
-
 	"golang.zx2c4.com/wireguard/conn"
+
+	"rivulet/fabric/changes"
 )
 
 // origin is the path by which a packet came.
