@@ -54,7 +54,7 @@ include image/licenses/licenses.mk
 include image/package/package.mk
 include image/release/release.mk
 include image/device/device.mk
-include test/conformance/conformance.mk
+include test/programs/conformance/conformance.mk
 
 .PHONY: help
 help: ## list the targets
@@ -73,7 +73,7 @@ $(OUT)/rivulet: go.mod go.sum Makefile $(BUNDLE) $(LICENSES) $(call gofiles,cmd/
 	@mkdir -p $(OUT)
 	@CGO_ENABLED=1 $(target) $(GO) build $(trimpath) -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./cmd/rivulet 2> >(grep -v 'dlopen\|pluginOpen\|plugin_dlopen\|^# rivulet/cmd' >&2)
 
-$(BIN)/rivulet-lab: go.mod go.sum $(call gofiles,cmd/rivulet-lab test/lab)
+$(BIN)/rivulet-lab: go.mod go.sum $(call gofiles,cmd/rivulet-lab test/harness/lab)
 	@mkdir -p $(BIN)
 	@CGO_ENABLED=0 $(GO) build -o $@ ./cmd/rivulet-lab
 
@@ -83,34 +83,34 @@ FULL ?= $(BIN)/rivulet
 .PHONY: slim
 slim: $(BUNDLE) $(LICENSES) $(BIN)/demo-web.tar ## build bin/slim/rivulet in seconds, with the engine of a bin/rivulet built earlier (FULL=)
 	@mkdir -p $(BIN)/slim
-	@CGO_ENABLED=1 $(GO) build -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $(BIN)/slim/rivulet ./test/slim
+	@CGO_ENABLED=1 $(GO) build -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $(BIN)/slim/rivulet ./test/programs/slim
 	@cmp -s $(FULL) $(BIN)/slim/rivulet-full || cp -f $(FULL) $(BIN)/slim/rivulet-full
 	@cp -f $(BIN)/demo-web.tar $(BIN)/slim/
 
 # The image that the demo and the tests run: the web application and busybox.
-$(BIN)/demo-web.tar: $(call gofiles,test/web test/mkimage image/oci) go.mod
+$(BIN)/demo-web.tar: $(call gofiles,test/programs/web test/programs/mkimage image/oci) go.mod
 	@mkdir -p $(BIN)
-	@CGO_ENABLED=0 $(GO) build -o $(BIN)/web ./test/web
-	@$(GO) run ./test/mkimage -tag rivulet.dev/demo-web:1 -web $(BIN)/web -o $@
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/web ./test/programs/web
+	@$(GO) run ./test/programs/mkimage -tag rivulet.dev/demo-web:1 -web $(BIN)/web -o $@
 
-# The controller of test/ingress: Traefik's, which has a module of its own there.
-$(BIN)/ingress.tar: $(call gofiles,test/ingress/traefik test/mkimage image/oci) test/ingress/traefik/go.mod
+# The controller of test/suites/ingress: Traefik's, which has a module of its own there.
+$(BIN)/ingress.tar: $(call gofiles,test/suites/ingress/traefik test/programs/mkimage image/oci) test/suites/ingress/traefik/go.mod
 	@mkdir -p $(BIN)
-	@cd test/ingress/traefik && CGO_ENABLED=0 $(GO) build -o $(CURDIR)/$(BIN)/traefik .
-	@$(GO) run ./test/mkimage -tag rivulet.dev/ingress:1 -web $(BIN)/traefik -o $@
+	@cd test/suites/ingress/traefik && CGO_ENABLED=0 $(GO) build -o $(CURDIR)/$(BIN)/traefik .
+	@$(GO) run ./test/programs/mkimage -tag rivulet.dev/ingress:1 -web $(BIN)/traefik -o $@
 
-# The member of test/gossip: HashiCorp's memberlist, which has a module of its own there.
-$(BIN)/gossip.tar: $(call gofiles,test/gossip/member test/mkimage image/oci) test/gossip/member/go.mod
+# The member of test/suites/gossip: HashiCorp's memberlist, which has a module of its own there.
+$(BIN)/gossip.tar: $(call gofiles,test/suites/gossip/member test/programs/mkimage image/oci) test/suites/gossip/member/go.mod
 	@mkdir -p $(BIN)
-	@cd test/gossip/member && CGO_ENABLED=0 $(GO) build -o $(CURDIR)/$(BIN)/member .
-	@$(GO) run ./test/mkimage -tag rivulet.dev/gossip:1 -web $(BIN)/member -o $@
+	@cd test/suites/gossip/member && CGO_ENABLED=0 $(GO) build -o $(CURDIR)/$(BIN)/member .
+	@$(GO) run ./test/programs/mkimage -tag rivulet.dev/gossip:1 -web $(BIN)/member -o $@
 
-# etcd and PostgreSQL of Debian, for test/gossip: the programs and what they are linked to.
+# etcd and PostgreSQL of Debian, for test/suites/gossip: the programs and what they are linked to.
 postgres := /usr/lib/postgresql/15
-$(BIN)/databases.tar: $(call gofiles,test/mkimage image/oci) go.mod test/deps
+$(BIN)/databases.tar: $(call gofiles,test/programs/mkimage image/oci) go.mod test/deps
 	@mkdir -p $(BIN)
 	@test/deps databases
-	@$(GO) run ./test/mkimage -tag rivulet.dev/databases:1 -user nobody -o $@ /usr/bin/etcd /usr/bin/etcdctl \
+	@$(GO) run ./test/programs/mkimage -tag rivulet.dev/databases:1 -user nobody -o $@ /usr/bin/etcd /usr/bin/etcdctl \
 		$(addprefix $(postgres)/bin/,initdb pg_basebackup pg_isready postgres psql) $(postgres)/lib/dict_snowball.so $(postgres)/lib/libpqwalreceiver.so $(postgres)/lib/plpgsql.so \
 		/usr/share/postgresql/15 /usr/share/zoneinfo/Etc /etc/passwd
 
@@ -125,14 +125,14 @@ demo: deps ## three devices on this machine play the main job
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 	@if [ -e "$${RIVULET_LAB:-/var/lib/rivulet-lab}/lab.json" ]; then echo "removing the lab that is there already"; $(SUDO) $(BIN)/rivulet-lab down; fi
 	$(SUDO) $(BIN)/rivulet-lab up --devices 3 --wait peered --env RIVULET_RESERVE_CPU=$(RESERVE_CPU)
-	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/demo
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/programs/demo
 	@$(SUDO) $(BIN)/demo
 
 .PHONY: demo-burst
 demo-burst: deps ## home, a neighbour and a campus that runs no Rivulet: home full, neighbour full, campus
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 	@if [ -e "$${RIVULET_LAB:-/var/lib/rivulet-lab}/lab.json" ]; then echo "removing the lab that is there already"; $(SUDO) $(BIN)/rivulet-lab down; fi
-	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/demo
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/programs/demo
 	@$(SUDO) $(BIN)/demo -burst -dir "$${RIVULET_LAB:-/var/lib/rivulet-lab}"
 
 .PHONY: demo-down demo-burst-down
@@ -155,13 +155,13 @@ light = $$($(GO) list $(1) | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$)
 
 .PHONY: check
 check: lint ## gofmt, lint, the rules of the tree, unit tests: before each commit, without root, minutes
-	$(GO) test -short -tags "$(TAGS)" ./test/arch ./test/check $$($(GO) list ./... | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$ -e /test/)
+	$(GO) test -short -tags "$(TAGS)" ./test/arch ./test/programs/check $$($(GO) list ./... | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$ -e /test/)
 
 # Pinned in a module of its own, so that its dependencies are not the product's.
 golangci := $(CURDIR)/_build/golangci-lint
-$(golangci): test/lint/go.mod test/lint/go.sum
+$(golangci): test/programs/lint/go.mod test/programs/lint/go.sum
 	@mkdir -p $(@D)
-	@cd test/lint && CGO_ENABLED=0 $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@cd test/programs/lint && CGO_ENABLED=0 $(GO) build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: lint
 lint: $(golangci) ## gofmt, and golangci-lint by .golangci.yml (its first build takes minutes)
@@ -173,14 +173,14 @@ go_test     = $(environment) $(GO) test -tags "$(TAGS)" -timeout 25m
 
 # What runs tests and tells of them in a table: docs/design/check.md.
 gotestsum := $(CURDIR)/_build/gotestsum
-$(gotestsum): test/rerun/go.mod test/rerun/go.sum
+$(gotestsum): test/programs/rerun/go.mod test/programs/rerun/go.sum
 	@mkdir -p $(@D)
-	@cd test/rerun && CGO_ENABLED=0 $(GO) build -o $@ gotest.tools/gotestsum
+	@cd test/programs/rerun && CGO_ENABLED=0 $(GO) build -o $@ gotest.tools/gotestsum
 
 CHECK := _build/check
 .PHONY: $(CHECK)
 $(CHECK): $(gotestsum)
-	@CGO_ENABLED=0 $(GO) build -o $@ ./test/check
+	@CGO_ENABLED=0 $(GO) build -o $@ ./test/programs/check
 checked = $(environment) $(CHECK) -tags "$(TAGS)"
 
 .PHONY: test-binaries
@@ -200,7 +200,7 @@ SUITE ?= $(shell sed -n 's/^  - name: //p' test/suites.yaml)
 .PHONY: test-devices
 test-devices: deps ## suites on devices by hand, all or SUITE="ops power", of each the tests RUN=; LONG=1: those of an hour too
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(if $(filter gossip,$(SUITE)),$(BIN)/gossip.tar) $(if $(filter ingress,$(SUITE)),$(BIN)/ingress.tar) $(if $(filter ops,$(SUITE)),ops-binaries) $(if $(filter systemd,$(SUITE)),package-test)
-	$(go_test) $(if $(LONG),-timeout 90m) -p 1 $(if $(filter file,$(origin SUITE)),,-count=1 -v) $(if $(RUN),-run '$(RUN)') $(patsubst %,./test/%,$(SUITE))
+	$(go_test) $(if $(LONG),-timeout 90m) -p 1 $(if $(filter file,$(origin SUITE)),,-count=1 -v) $(if $(RUN),-run '$(RUN)') $(patsubst %,./test/suites/%,$(SUITE))
 
 .PHONY: test-changed
 test-changed: test-binaries ## the device suites that guard what changed since BASE=REV (UNTIL=: seconds since 1970, by which all end)
@@ -213,7 +213,7 @@ test-all: test-binaries ## all device suites and the tests that security.md name
 .PHONY: check-all
 check-all: lint vet-arm test test-all ## all that a release needs, but for images: hours
 
-# What test/ops upgrades from and to: the supervisor of this tree twice, trusting
+# What test/suites/ops upgrades from and to: the supervisor of this tree twice, trusting
 # the key of the test, with the engine of bin/rivulet.
 OPS_KEY := iojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=
 .PHONY: ops-binaries
@@ -224,12 +224,12 @@ ops-binaries: $(BUNDLE) $(LICENSES)
 
 .PHONY: $(BIN)/ops/v2/rivulet
 $(BIN)/ops/v2/rivulet:
-	@CGO_ENABLED=1 $(GO) build -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./test/slim
+	@CGO_ENABLED=1 $(GO) build -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./test/programs/slim
 
 .PHONY: bench
 bench: deps ## all figures of bench/ anew (45 minutes; keep the machine quiet), or shown on the terminal ONLY=board,tunnel
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
-	@CGO_ENABLED=0 $(GO) build -o $(BIN)/bench ./test/bench
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/bench ./test/programs/bench
 	$(SUDO) $(BIN)/bench -commit $(or $(shell git describe --always --abbrev=12 --dirty --exclude '*' 2>/dev/null),unknown) $(if $(ONLY),-only $(ONLY))
 
 .PHONY: clean
@@ -238,4 +238,4 @@ clean: ## remove what was built (Go's caches stay)
 
 .PHONY: mutants
 mutants: test-binaries ## faults made on purpose in a copy of the last commit, each of which a test has to notice (half an hour; ONLY=peer)
-	@$(environment) $(GO) run ./test/mutants -tags "$(TAGS)" $(if $(ONLY),-only '$(ONLY)')
+	@$(environment) $(GO) run ./test/programs/mutants -tags "$(TAGS)" $(if $(ONLY),-only '$(ONLY)')

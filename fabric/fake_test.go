@@ -19,7 +19,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // world is a LAN of fabrics in one process: the hub for multicast, loopback for

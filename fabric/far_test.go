@@ -18,8 +18,8 @@ import (
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
-	"rivulet/test/badline"
-	"rivulet/test/testlan"
+	"rivulet/test/harness/badline"
+	"rivulet/test/harness/testlan"
 )
 
 // farRole is a device with a tunnel of its own, in this process.

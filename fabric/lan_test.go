@@ -15,7 +15,7 @@ import (
 	"rivulet/fabric/discovery/mdns"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/tunnel"
-	"rivulet/test/testlan"
+	"rivulet/test/harness/testlan"
 )
 
 // On a real LAN with real multicast, with the timing of the product; only the

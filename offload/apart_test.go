@@ -22,8 +22,8 @@ import (
 	"rivulet/offload/provider"
 	"rivulet/offload/provider/tenancy"
 	peertarget "rivulet/offload/target/peer"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // twoConsumers is the part of the story in which a hosts the consumer of b beside its own:

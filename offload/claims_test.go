@@ -25,8 +25,8 @@ import (
 	"rivulet/offload/consumer/move"
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/policy"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // TestClaimsAway is the story of claims: they get their volume where the pod lands, draw

@@ -21,9 +21,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"rivulet/appliance/machine/memory"
-	"rivulet/test/apicount"
-	"rivulet/test/await"
-	"rivulet/test/hollow"
+	"rivulet/test/harness/apicount"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/fakenodes"
 )
 
 const (
@@ -194,14 +194,14 @@ func TestHollowNodes(t *testing.T) {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: c.Host, QPS: -1,
 		TLSClientConfig: rest.TLSClientConfig{CAData: c.CA, CertData: c.Cert, KeyData: c.Key}})
 	must(t, err)
-	var nodes []hollow.Node
+	var nodes []fakenodes.Node
 	for i := range c.Nodes {
-		nodes = append(nodes, hollow.Node{Name: fmt.Sprintf("hollow-%d", i), Architecture: "amd64", Labels: map[string]string{"test.rivulet.dev/hollow": "yes"},
+		nodes = append(nodes, fakenodes.Node{Name: fmt.Sprintf("hollow-%d", i), Architecture: "amd64", Labels: map[string]string{"test.rivulet.dev/hollow": "yes"},
 			Pods: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 42, byte(i), 0}), 24),
 			Room: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100"), corev1.ResourceMemory: resource.MustParse("100Gi"),
 				corev1.ResourceEphemeralStorage: resource.MustParse("100Gi"), corev1.ResourcePods: resource.MustParse("120")}})
 	}
-	kept, err := hollow.Register(t.Context(), client, nodes...)
+	kept, err := fakenodes.Register(t.Context(), client, nodes...)
 	must(t, err)
 	kept.Run(t.Context())
 }

@@ -27,9 +27,9 @@ import (
 
 	"rivulet/offload/consumer/drain"
 	"rivulet/offload/policy"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
-	"rivulet/test/race"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/race"
 )
 
 // TestGiveAndTakeBack looks at pods that are away, and takes them back.

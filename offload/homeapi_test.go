@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/offload/homeapi"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // homeAPI is the part of the story about an away pod and the API server of home.

@@ -16,7 +16,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // itsOwnRecord: at a provider that keeps pods there is no ReplicaSet around them. What is

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // providerEvents is the part of the story about what a provider says of a pod.

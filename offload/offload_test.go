@@ -24,8 +24,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/policy"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // TestPodsRunAway is the whole story of a consumer and a provider, on two real

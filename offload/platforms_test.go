@@ -17,8 +17,8 @@ import (
 	"rivulet/offload/consumer/drain"
 	"rivulet/offload/consumer/fit"
 	"rivulet/offload/policy"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // TestTwoPlatforms is the story of a provider with nodes of two architectures, on real

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/policy"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // refusedThere is the part about pods of which home does not know that the provider refuses them: a runtime class that only home has.

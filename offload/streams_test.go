@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/transport/spdy"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // attach is an open attachment to pod talk.

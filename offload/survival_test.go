@@ -20,8 +20,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/policy"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // TestSurvival is what goes on while somebody is away: pods of every kind on a

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/offload/consumer/pod"
-	"rivulet/test/await"
-	"rivulet/test/hollow"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/fakenodes"
 )
 
 // untold is a home that ends after it has sent a pod and before it has written so: the
@@ -36,7 +36,7 @@ func untold(t *testing.T, a, b *device) {
 		name := fmt.Sprintf("untold-%d", try)
 		p := bare(name, spec())
 		p.Spec.NodeName = "b"
-		p.Labels = map[string]string{hollow.WaitsLabel: "yes"}
+		p.Labels = map[string]string{fakenodes.WaitsLabel: "yes"}
 		a.create(t, p)
 		await.Empty(t, time.Minute, name+" was sent", func(ctx context.Context) string {
 			home, _ = get(name)
@@ -72,7 +72,7 @@ func untold(t *testing.T, a, b *device) {
 		}
 	}
 	same("before it runs")
-	_, err := a.Client.CoreV1().Pods("lab").Patch(ctx, home.Name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, hollow.WaitsLabel), metav1.PatchOptions{})
+	_, err := a.Client.CoreV1().Pods("lab").Patch(ctx, home.Name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, fakenodes.WaitsLabel), metav1.PatchOptions{})
 	must(t, err)
 	if now := a.running(t, home.Name, ""); now.UID != home.UID {
 		t.Errorf("pod %s became %s", home.UID, now.UID)

@@ -18,8 +18,8 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // TestWithdrawn has a provider lend nothing any more: it tells, Services at home leave its

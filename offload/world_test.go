@@ -21,7 +21,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/offer"
-	"rivulet/test/apiserver"
+	"rivulet/test/harness/apiserver"
 )
 
 // device is one cluster of a test: a real API server, and a fabric whose tunnel

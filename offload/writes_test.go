@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"rivulet/test/apicount"
-	"rivulet/test/await"
-	"rivulet/test/hollow"
+	"rivulet/test/harness/apicount"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/fakenodes"
 )
 
 // What the API servers of both sides are asked to store for one away pod, from its
@@ -120,7 +120,7 @@ func TestWritesOfManyPods(t *testing.T) {
 // big gives d a hollow node with room for the pods.
 func big(t *testing.T, d *device, pods int) {
 	ctx, cancel := context.WithCancel(context.Background())
-	kept, err := hollow.Register(ctx, d.Client, hollow.Node{Name: "big", Architecture: "arm64", Pods: netip.MustParsePrefix("10.42.128.0/18"),
+	kept, err := fakenodes.Register(ctx, d.Client, fakenodes.Node{Name: "big", Architecture: "arm64", Pods: netip.MustParsePrefix("10.42.128.0/18"),
 		Room: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi"),
 			corev1.ResourcePods: *resource.NewQuantity(int64(pods)+100, resource.DecimalSI), corev1.ResourceEphemeralStorage: resource.MustParse("10Gi")}})
 	done := make(chan struct{})

@@ -30,8 +30,8 @@ import (
 	"rivulet/appliance/health"
 	target "rivulet/offload/target"
 	"rivulet/offload/target/external"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // refusedAndHealed: a credential that is not taken any more is told at once, with the

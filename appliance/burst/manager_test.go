@@ -28,8 +28,8 @@ import (
 	"rivulet/offload/target"
 	"rivulet/offload/target/external"
 	"rivulet/offload/target/external/rewrite"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 const cluster = "abcdefgh"

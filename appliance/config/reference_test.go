@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"rivulet/test/docpage"
+	"rivulet/test/harness/docpage"
 )
 
 // docs/reference/configuration.md is the table of keys, and the example with all of them.

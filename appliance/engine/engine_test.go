@@ -18,7 +18,7 @@ import (
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/engine/iptables"
 	"rivulet/appliance/machine/host"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 func testConfig(t *testing.T) Config {

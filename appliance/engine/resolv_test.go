@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"rivulet/appliance/machine/host"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // What a pod with the host's resolver gets, of the files that a host has.

@@ -31,8 +31,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/appliance/engine/controlplane"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 const hookPod = "10.42.0.5"

@@ -29,8 +29,8 @@ import (
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // patience is generous: the machine may be busy.

@@ -32,8 +32,8 @@ import (
 	"rivulet/offload/policy"
 	"rivulet/offload/provider"
 	"rivulet/offload/provider/tenancy"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // nobody is a fabric without peers.

@@ -21,8 +21,8 @@ import (
 
 	"rivulet/appliance/state/archive"
 	"rivulet/appliance/version"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 func (d *device) snapshot(name string) []byte {

@@ -21,7 +21,7 @@ import (
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // addresses are those that pods have, by a test.

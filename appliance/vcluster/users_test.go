@@ -28,8 +28,8 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/network/users"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // memory is a store of notes.

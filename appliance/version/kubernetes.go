@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// LinkedKubernetes is set when linking, for a binary without Kubernetes (see test/slim).
+// LinkedKubernetes is set when linking, for a binary without Kubernetes (see test/programs/slim).
 var LinkedKubernetes = ""
 
 // Kubernetes returns the version of the Kubernetes in this binary, empty if unknown.

@@ -1,4 +1,4 @@
-// Command rivulet-lab simulates several devices on one machine: see package rivulet/test/lab. It is for demos and tests
+// Command rivulet-lab simulates several devices on one machine: see package rivulet/test/harness/lab. It is for demos and tests
 // and is never shipped.
 package main
 
@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rivulet/test/lab"
+	"rivulet/test/harness/lab"
 )
 
 func main() {

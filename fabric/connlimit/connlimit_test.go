@@ -12,7 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // pipe is a connection that only has addresses.

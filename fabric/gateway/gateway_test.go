@@ -18,7 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/fabric/gateway/gatewayproto"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 const long = time.Minute

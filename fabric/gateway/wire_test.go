@@ -16,8 +16,8 @@ import (
 	"rivulet/fabric/reach"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/wgkey"
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 // The world of these tests has the real tunnel at home, with its TUN, in a room; a peer
@@ -27,18 +27,18 @@ import (
 //	home 192.168.77.1 ── 192.168.77.2 peer         10.42.255.254 each, seen as 10.201…
 //	     192.168.78.1 ── 192.168.78.2 gateway      seen as 10.200…
 type wired struct {
-	home, there netroom.Room
+	home, there testns.Room
 	gateway     *Gateway
 	cfg         gatewayproto.Gateway
 }
 
 func newWired(t *testing.T) *wired {
 	t.Helper()
-	w := &wired{home: netroom.New(t), there: netroom.New(t)}
-	peer := netroom.New(t)
+	w := &wired{home: testns.New(t), there: testns.New(t)}
+	peer := testns.New(t)
 	w.home.Cable("eth0", peer, "eth0")
 	w.home.Cable("eth1", w.there, "eth0")
-	give := func(r netroom.Room, name, cidr string) { r.Do(func() error { return netroom.Give(name, cidr) }) }
+	give := func(r testns.Room, name, cidr string) { r.Do(func() error { return testns.Give(name, cidr) }) }
 	give(w.home, "eth0", "192.168.77.1/24")
 	give(peer, "eth0", "192.168.77.2/24")
 	give(w.home, "eth1", "192.168.78.1/24")
@@ -48,14 +48,14 @@ func newWired(t *testing.T) *wired {
 	peerKey, peerPub := newKeys(t)
 	gateKey, gatePub := newKeys(t)
 	address := netip.MustParseAddr("10.42.255.254")
-	serve := func(r netroom.Room, key wgkey.Private, peers ...tunnel.Peer) {
+	serve := func(r testns.Room, key wgkey.Private, peers ...tunnel.Peer) {
 		dir := t.TempDir()
 		all := reach.Rules{Interface: "riv0", Own: address, Whole: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}
 		if _, err := nft.NewGuard(int(r.NS), log).Tables(reach.Table, reach.Family).Apply([]nft.Program{reach.Program(all)}); err != nil {
 			t.Fatal(err)
 		}
 		c := tunnel.NewController(tunnel.ControllerConfig{
-			Helper: netroom.Program(t, r.NS, roleVar+"=tunnel"), Socket: filepath.Join(dir, "tunnel.sock"), PIDFile: filepath.Join(dir, "tunnel.pid"),
+			Helper: testns.Program(t, r.NS, roleVar+"=tunnel"), Socket: filepath.Join(dir, "tunnel.sock"), PIDFile: filepath.Join(dir, "tunnel.pid"),
 			LogFile: filepath.Join(dir, "tunnel.log"), Version: tunnel.HelperVersion, Log: log,
 		})
 		if err := c.Start(t.Context()); err != nil {
@@ -173,7 +173,7 @@ func TestGatewayOverUDP(t *testing.T) {
 const roleVar = "GATEWAY_TEST_ROLE"
 
 func TestMain(m *testing.M) {
-	netroom.Enter()
+	testns.Enter()
 	if os.Getenv(roleVar) == "tunnel" {
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 		if err := tunnel.NewServer(tunnel.HelperVersion, log).Serve(context.Background(), os.Args[2]); err != nil {

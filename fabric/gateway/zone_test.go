@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"rivulet/fabric/gateway/gatewayproto"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 func question(t *testing.T, name string, kind dnsmessage.Type, takes uint16) []byte {

@@ -16,12 +16,12 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 func TestMain(m *testing.M) {
-	netroom.Enter()
+	testns.Enter()
 	os.Exit(m.Run())
 }
 
@@ -54,7 +54,7 @@ func TestOverrunEndsNothing(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			room := netroom.New(t)
+			room := testns.New(t)
 			var lo netlink.Link
 			room.Do(func() (err error) {
 				if lo, err = netlink.LinkByName("lo"); err != nil {

@@ -15,11 +15,11 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"rivulet/test/netroom"
+	"rivulet/test/harness/testns"
 )
 
 // kept is an owner of one table in a room, with a Keeper that runs.
-func kept(t testing.TB, room netroom.Room, log slog.Handler) (*Tables, []Program) {
+func kept(t testing.TB, room testns.Room, log slog.Handler) (*Tables, []Program) {
 	t.Helper()
 	k := NewGuard(int(room.NS), slog.New(log))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -48,7 +48,7 @@ func kept(t testing.TB, room netroom.Room, log slog.Handler) (*Tables, []Program
 }
 
 // other does something as another program.
-func other(t testing.TB, room netroom.Room, what func(c *nftables.Conn)) {
+func other(t testing.TB, room testns.Room, what func(c *nftables.Conn)) {
 	t.Helper()
 	c, err := Open(int(room.NS))
 	if err != nil {
@@ -62,7 +62,7 @@ func other(t testing.TB, room netroom.Room, what func(c *nftables.Conn)) {
 
 // Whatever another program does to a table, its owner hears of it in time, and once.
 func TestOthersAreSeen(t *testing.T) {
-	room := netroom.New(t)
+	room := testns.New(t)
 	tables, programs := kept(t, room, slog.DiscardHandler)
 	own := &nftables.Table{Name: table, Family: nftables.TableFamilyIPv4}
 	input := &nftables.Chain{Name: "input", Table: own}
@@ -112,7 +112,7 @@ func quietly(t *testing.T, tables *Tables, after string) {
 
 // Own writes, whole or in part, and those of others to their own tables put nothing back.
 func TestWhatIsNoChangeByOthers(t *testing.T) {
-	room := netroom.New(t)
+	room := testns.New(t)
 	tables, programs := kept(t, room, slog.DiscardHandler)
 	for i := range uint32(20) {
 		if i%4 == 0 {
@@ -143,7 +143,7 @@ func foreign(c *nftables.Conn, name string, rules int) {
 
 // One that keeps at it has the table put back once in a second, and one line in the log.
 func TestOneThatKeepsAtIt(t *testing.T) {
-	room := netroom.New(t)
+	room := testns.New(t)
 	var log bytes.Buffer
 	tables, programs := kept(t, room, slog.NewTextHandler(&log, nil))
 	times := 0
@@ -168,7 +168,7 @@ func TestOneThatKeepsAtIt(t *testing.T) {
 
 // What cannot be written is tried again soon.
 func TestWhatFailsIsTriedAgain(t *testing.T) {
-	room := netroom.New(t)
+	room := testns.New(t)
 	tables, _ := kept(t, room, slog.DiscardHandler)
 	bad := MakeSet(nftables.TypeIPAddr)
 	bad.Add([]byte{1, 2, 3, 4, 5, 6, 7})
@@ -187,7 +187,7 @@ func BenchmarkBusyOthers(b *testing.B) {
 	const rules = 5000
 	for _, watched := range []bool{false, true} {
 		b.Run(fmt.Sprint("watched=", watched), func(b *testing.B) {
-			room := netroom.New(b)
+			room := testns.New(b)
 			if watched {
 				kept(b, room, slog.DiscardHandler)
 			}

@@ -8,7 +8,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 
-	"rivulet/test/netroom"
+	"rivulet/test/harness/testns"
 )
 
 const table = "rivulet-test"
@@ -42,7 +42,7 @@ func count(t *testing.T, netns int, name string) int {
 // Sets of any size are whole, made at once and made larger and smaller in place, maps
 // and keys of several parts too.
 func TestLargeSetsAreWhole(t *testing.T) {
-	room := netroom.New(t)
+	room := testns.New(t)
 	k := Tables{Name: table, Families: []nftables.TableFamily{nftables.TableFamilyIPv4}, NetNS: int(room.NS)}
 	program := func(n uint32) []Program {
 		leads := MakeSet(nftables.TypeIPAddr)
@@ -75,7 +75,7 @@ func TestLargeSetsAreWhole(t *testing.T) {
 // A transaction that the kernel refuses leaves the tables as they were, and the next one
 // goes on from there.
 func TestARefusedUpdateChangesNothing(t *testing.T) {
-	room := netroom.New(t)
+	room := testns.New(t)
 	k := Tables{Name: table, Families: []nftables.TableFamily{nftables.TableFamilyIPv4}, NetNS: int(room.NS)}
 	program := func(sets map[string]Set) []Program {
 		return []Program{{Family: nftables.TableFamilyIPv4, Sets: sets, Base: func(*nftables.Conn, *nftables.Table) {}}}
@@ -105,7 +105,7 @@ func TestARefusedUpdateChangesNothing(t *testing.T) {
 
 // Chains that lead to each other go together.
 func TestChainsGo(t *testing.T) {
-	room := netroom.New(t)
+	room := testns.New(t)
 	k := Tables{Name: table, Families: []nftables.TableFamily{nftables.TableFamilyIPv4}, NetNS: int(room.NS)}
 	program := func(chains map[string]Chain) []Program {
 		return []Program{{Family: nftables.TableFamilyIPv4, Chains: chains, Base: func(*nftables.Conn, *nftables.Table) {}}}

@@ -11,28 +11,28 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"rivulet/fabric/nft"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/testns"
 )
 
 // A device with two pods, and a peer at the other end of a cable that stands for the
 // tunnel: 10.70.0.5 is a pod of ours that runs there, 10.70.0.6 anybody else of the peer.
-func device(t testing.TB) (host, peer, own, other netroom.Room) {
-	host, peer, own, other = netroom.New(t), netroom.New(t), netroom.New(t), netroom.New(t)
+func device(t testing.TB) (host, peer, own, other testns.Room) {
+	host, peer, own, other = testns.New(t), testns.New(t), testns.New(t), testns.New(t)
 	host.Router()
 	host.Bridge("cni0", "10.42.0.1/24")
 	host.Plug("cni0", "veth1", own, "10.42.0.5/24", "10.42.0.1")
 	host.Plug("cni0", "veth2", other, "10.42.0.6/24", "10.42.0.1")
 	host.Cable("riv0", peer, "eth0")
-	host.Do(func() error { return netroom.Give("riv0", "10.70.255.1/16") })
+	host.Do(func() error { return testns.Give("riv0", "10.70.255.1/16") })
 	peer.Do(func() error {
 		for _, a := range []string{"10.70.0.5/16", "10.70.0.6/16"} {
-			if err := netroom.Give("eth0", a); err != nil {
+			if err := testns.Give("eth0", a); err != nil {
 				return err
 			}
 		}
-		return netroom.Route("10.42.0.0/16", "10.70.255.1")
+		return testns.Route("10.42.0.0/16", "10.70.255.1")
 	})
-	for _, r := range []netroom.Room{own, other, peer} {
+	for _, r := range []testns.Room{own, other, peer} {
 		r.Listen("0.0.0.0:80")
 		r.Listen("0.0.0.0:81")
 	}
@@ -122,7 +122,7 @@ func TestWhatEndsEndsConnections(t *testing.T) {
 	}
 }
 
-func join(t testing.TB, from, to netroom.Room, addr string) (near, far net.Conn) {
+func join(t testing.TB, from, to testns.Room, addr string) (near, far net.Conn) {
 	t.Helper()
 	var l net.Listener
 	to.Do(func() (err error) { l, err = net.Listen("tcp", addr); return err })
@@ -186,7 +186,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-func tables(host netroom.Room) *nft.Tables {
+func tables(host testns.Room) *nft.Tables {
 	return nft.NewGuard(int(host.NS), slog.New(slog.DiscardHandler)).Tables(Table, Family)
 }
 

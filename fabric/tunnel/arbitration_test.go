@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/test/race"
+	"rivulet/test/harness/race"
 )
 
 // arbitrationWindow is that of wgdev, which tells handshakes that cross by it.

@@ -10,9 +10,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"rivulet/fabric/tunnel/paths"
-	"rivulet/test/await"
-	"rivulet/test/badline"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/badline"
+	"rivulet/test/harness/testns"
 )
 
 // far is a line to the other side of the world, by radio.
@@ -23,8 +23,8 @@ func (w *world) line(name, addrA, addrB string, q badline.Quality) *badline.Line
 	t := w.a.node.t
 	t.Helper()
 	l := badline.New(t, badline.End{In: w.a.node.in, Name: name}, badline.End{In: w.b.node.in, Name: name}, q)
-	w.a.node.must(func() error { return netroom.Give(name, addrA) })
-	w.b.node.must(func() error { return netroom.Give(name, addrB) })
+	w.a.node.must(func() error { return testns.Give(name, addrA) })
+	w.b.node.must(func() error { return testns.Give(name, addrB) })
 	return l
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rivulet/test/race"
+	"rivulet/test/harness/race"
 )
 
 // A pod that floods a peer which is not there takes no memory worth the name, and

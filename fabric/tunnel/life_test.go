@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/fabric/wgkey"
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 // backWithin is the promise for a tunnel process that was killed.
@@ -300,7 +300,7 @@ func TestDeviceMoves(t *testing.T) {
 		if err := take("eth0", "192.168.77.1/24"); err != nil {
 			return err
 		}
-		return netroom.Give("eth0", "192.168.77.99/24")
+		return testns.Give("eth0", "192.168.77.99/24")
 	})
 	took := await.True(t, backWithin, "b sees a at its new address", func() bool {
 		st, err := w.b.Status(t.Context())
@@ -427,7 +427,7 @@ func TestOnePeerDoesNotStopTheOthers(t *testing.T) {
 	for name, tt := range cases {
 		t.Run(name, func(t *testing.T) {
 			if tt.peer.PeerMappedCIDR == host && tt.want == "network of this host" {
-				w.a.node.must(func() error { return netroom.Give("eth0", "10.203.0.1/16") })
+				w.a.node.must(func() error { return testns.Give("eth0", "10.203.0.1/16") })
 				defer w.a.node.must(func() error { return take("eth0", "10.203.0.1/16") })
 			}
 			_, fresh := newKeys(t)
@@ -509,7 +509,7 @@ func TestLANInsideAPrefix(t *testing.T) {
 		t.Errorf("b has the problem %+v", p)
 	}
 
-	w.a.node.must(func() error { return netroom.Give("eth0", "10.203.0.1/16") })
+	w.a.node.must(func() error { return testns.Give("eth0", "10.203.0.1/16") })
 	with.Peers = []Peer{w.a.want.Peers[0], {ID: "c", PublicKey: other, LocalMappedCIDR: aSeenByB, PeerMappedCIDR: netip.MustParsePrefix("10.203.0.0/16")}}
 	if err := w.a.Apply(t.Context(), with); err != nil {
 		t.Fatal(err)

@@ -18,8 +18,8 @@ import (
 
 	"rivulet/fabric/nft"
 	"rivulet/fabric/tunnel/paths"
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 // The world of these tests: c is reachable, a and b are each behind a router of
@@ -241,7 +241,7 @@ func TestBothBehindNATFindEachOther(t *testing.T) {
 				if err := take("eth0", fmt.Sprintf("10.%d.0.2/24", d.n)); err != nil {
 					return err
 				}
-				return netroom.Give("eth0", fmt.Sprintf("10.%d.0.77/24", d.n))
+				return testns.Give("eth0", fmt.Sprintf("10.%d.0.77/24", d.n))
 			})
 			gateway(d.d.node, fmt.Sprintf("10.%d.0.1", d.n))
 		}

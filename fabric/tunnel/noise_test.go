@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/test/race"
+	"rivulet/test/harness/race"
 )
 
 // Anybody can send anything to the tunnel's port. A connection in a tunnel goes on

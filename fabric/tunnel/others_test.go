@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"rivulet/fabric/nft"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // What another program takes from the tunnel's interface is back in two seconds: routes, the

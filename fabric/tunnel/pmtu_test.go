@@ -24,7 +24,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/fabric/changes"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // line is a fake path: what is at most so large arrives, and of that all but some.

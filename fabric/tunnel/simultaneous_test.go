@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/test/badline"
+	"rivulet/test/harness/badline"
 )
 
 // On a line whose round trip is longer than the time in which one of two handshakes

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/fabric/nft"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // reachLimit leaves room for some handshakes that are lost, each tried again after 5 s,

@@ -19,7 +19,7 @@ import (
 	"rivulet/fabric/nft"
 	"rivulet/fabric/reach"
 	"rivulet/fabric/wgkey"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/testns"
 )
 
 // The world of these tests: two nodes on one cable, a pod on each, the same
@@ -42,14 +42,14 @@ const (
 
 // room is a network namespace in which these tests listen and dial.
 type room struct {
-	netroom.Room
+	testns.Room
 	t  testing.TB
 	ns netns.NsHandle
 }
 
 func newRoom(t testing.TB) *room {
 	t.Helper()
-	r := netroom.New(t)
+	r := testns.New(t)
 	return &room{Room: r, t: t, ns: r.NS}
 }
 
@@ -90,8 +90,8 @@ func (r *room) sysctl(file, value string) {
 func cable(a *room, nameA, addrA string, b *room, nameB, addrB string) {
 	a.t.Helper()
 	a.Cable(nameA, b.Room, nameB)
-	a.must(func() error { return netroom.Give(nameA, addrA) })
-	b.must(func() error { return netroom.Give(nameB, addrB) })
+	a.must(func() error { return testns.Give(nameA, addrA) })
+	b.must(func() error { return testns.Give(nameB, addrB) })
 }
 
 func take(name, cidr string) error {
@@ -160,7 +160,7 @@ func newDevice(t testing.TB, podAddr string) *board {
 	}
 	dir := t.TempDir()
 	d.config = ControllerConfig{
-		Helper: netroom.Program(t, d.node.ns, roleVar+"=serve"), Socket: filepath.Join(dir, "tunnel.sock"), PIDFile: filepath.Join(dir, "tunnel.pid"),
+		Helper: testns.Program(t, d.node.ns, roleVar+"=serve"), Socket: filepath.Join(dir, "tunnel.sock"), PIDFile: filepath.Join(dir, "tunnel.pid"),
 		LogFile: filepath.Join(dir, "tunnel.log"), Version: HelperVersion, Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}
 	d.Controller = NewController(d.config)
@@ -219,7 +219,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 const roleVar = "TUNNEL_TEST_ROLE"
 
 func TestMain(m *testing.M) {
-	netroom.Enter()
+	testns.Enter()
 	if os.Getenv(roleVar) == "serve" {
 		out, err := OpenLog(os.Args[4])
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // PID 1 of a pod with a shared PID namespace: it reaps what is orphaned there,

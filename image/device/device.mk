@@ -42,7 +42,7 @@ test-image-amd64: $(BIN)/demo-web.tar
 	@$(MAKE) --no-print-directory image ARCH=amd64
 	@$(MAKE) --no-print-directory update-images
 	$(call image_sum,amd64)
-	RIVULET_IMAGE=$(call image_file,amd64) RIVULET_DEMO=$(CURDIR)/$(BIN)/demo-web.tar $(update_env) $(image_test) -timeout 180m -skip RaspberryPi ./test/image
+	RIVULET_IMAGE=$(call image_file,amd64) RIVULET_DEMO=$(CURDIR)/$(BIN)/demo-web.tar $(update_env) $(image_test) -timeout 180m -skip RaspberryPi ./test/suites/image
 	$(call image_tested,amd64)
 
 # The boot partition file by file, the kernel and the root in QEMU.
@@ -50,7 +50,7 @@ test-image-amd64: $(BIN)/demo-web.tar
 test-image-arm64:
 	@$(MAKE) --no-print-directory image ARCH=arm64
 	$(call image_sum,arm64)
-	RIVULET_IMAGE_ARM64=$(call image_file,arm64) $(image_test) -timeout 60m $(if $(RUN),,-run RaspberryPi) ./test/image
+	RIVULET_IMAGE_ARM64=$(call image_file,arm64) $(image_test) -timeout 60m $(if $(RUN),,-run RaspberryPi) ./test/suites/image
 	$(call image_tested,arm64)
 
 # The same tree as two releases that trust the key of the tests. OPS_KEY is in the Makefile.

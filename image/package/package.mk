@@ -18,7 +18,7 @@ package: $(package_nfpm)
 		SOURCE_DATE_EPOCH=$(BUILD_TIME) PACKAGE_ARCH=$(call package_arch,$(PACKAGE_ARCH)) PACKAGE_VERSION=$(VERSION) PACKAGE_BINARY=$(BINARY) PACKAGE_PAGES=_build/pages \
 			$(package_nfpm) package -f image/package/nfpm.yaml -p $$kind -t $(INTO) || exit 1; done
 
-# What test/systemd installs, upgrades and removes: two versions, of this machine's binary and of the same with a byte more.
+# What test/suites/systemd installs, upgrades and removes: two versions, of this machine's binary and of the same with a byte more.
 .PHONY: package-test
 package-test:
 	@rm -rf $(BIN)/package-test

@@ -18,7 +18,7 @@ FOREIGN ?= $(filter-out $(patsubst arm,armv7,$(bundle_host)),$(ARCHES))
 .PHONY: test-arch
 test-arch: ## bin/ARCH/rivulet of ARM on this machine (qemu-user), and that two builds are the same
 	@for a in $(FOREIGN); do $(MAKE) --no-print-directory deps ARCH=$$a && $(MAKE) --no-print-directory build ARCH=$$a || exit 1; done
-	RIVULET_ARCHES="$(FOREIGN)" $(GO) test -count=1 -v -timeout 60m ./test/cross ./image/release
+	RIVULET_ARCHES="$(FOREIGN)" $(GO) test -count=1 -v -timeout 60m ./test/suites/cross ./image/release
 
 # Half of what breaks on 32-bit ARM is found without compiling Kubernetes for it:
 # constants that do not fit, atomics that are not aligned.

@@ -16,7 +16,7 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 func lends(archs ...string) offer.Offer {

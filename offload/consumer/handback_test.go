@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/offer"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // A virtual node that lends less than its pods use gives the newest back, after the

@@ -21,7 +21,7 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // somewhere is a target that is no peer: it lends what it is told to.

@@ -16,7 +16,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // A home and three clusters that are all peers of each other, without a network: alice has

@@ -35,8 +35,8 @@ import (
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/wgkey"
 	"rivulet/offload/gatewaypod"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // The world of these tests: one API server is home and campus. At the campus we are

@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // echo is an API server that says who it is, or back what it hears.

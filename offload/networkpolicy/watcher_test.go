@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // Pods and namespaces are looked at only as long as there is a policy; what matters of

@@ -20,8 +20,8 @@ import (
 
 	"rivulet/offload/consumer/fit"
 	"rivulet/offload/policy"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // One API server for both: starting one takes longer than either.

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"rivulet/offload/policy"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // A DaemonSet's pods are on virtual nodes only where its owner says so: one that

@@ -20,9 +20,9 @@ import (
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	"rivulet/offload/target/external"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
-	"rivulet/test/hollow"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/fakenodes"
 )
 
 // room is how many pods fit on each node of testOrder.
@@ -46,7 +46,7 @@ func testOrder(t *testing.T, server *apiserver.Server) {
 		t.Run(c.mode+" "+c.order, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			nodes := three(t, c.order)
-			kubelets, err := hollow.Register(ctx, server.Client, nodes...)
+			kubelets, err := fakenodes.Register(ctx, server.Client, nodes...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,18 +73,18 @@ func testOrder(t *testing.T, server *apiserver.Server) {
 
 // three are home, a peer, and a campus that was added with this order: the nodes as
 // Rivulet makes them.
-func three(t *testing.T, order string) []hollow.Node {
+func three(t *testing.T, order string) []fakenodes.Node {
 	t.Helper()
 	spec, err := external.Spec(external.Config{Settings: external.Settings{Name: "campus", Namespace: "student42", Order: order}, Credential: external.Credential{Server: "https://campus:6443"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	fits := corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(room*100, resource.DecimalSI), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110")}
-	out := []hollow.Node{{Name: "home", Architecture: "amd64", Pods: netip.MustParsePrefix("10.90.0.0/24"), Room: fits}}
+	out := []fakenodes.Node{{Name: "home", Architecture: "amd64", Pods: netip.MustParsePrefix("10.90.0.0/24"), Room: fits}}
 	for i, id := range []node.Identity{{Name: "peer", Kind: target.Peer}, {Name: "campus", Kind: spec.Kind, After: spec.After}} {
 		id.ID, id.Target = id.Name, id.Name
 		made := node.Object(id, offer.Offer{Ready: true, Architecture: "amd64", OS: "linux"}, corev1.NodeStatus{}, metav1.Now())
-		out = append(out, hollow.Node{Name: id.Name, Architecture: "amd64", Labels: made.Labels, Taints: made.Spec.Taints, Pods: netip.MustParsePrefix(fmt.Sprintf("10.90.%d.0/24", i+1)), Room: fits})
+		out = append(out, fakenodes.Node{Name: id.Name, Architecture: "amd64", Labels: made.Labels, Taints: made.Spec.Taints, Pods: netip.MustParsePrefix(fmt.Sprintf("10.90.%d.0/24", i+1)), Room: fits})
 	}
 	return out
 }
@@ -92,7 +92,7 @@ func three(t *testing.T, order string) []hollow.Node {
 // known waits until the scheduler may use every node: it is tainted until a controller
 // has seen that it is Ready, and who is first would get what another is to have. A pod
 // of no size on each shows what the scheduler knows.
-func known(t *testing.T, server *apiserver.Server, nodes []hollow.Node) {
+func known(t *testing.T, server *apiserver.Server, nodes []fakenodes.Node) {
 	t.Helper()
 	pods := server.Client.CoreV1().Pods("default")
 	for _, n := range nodes {

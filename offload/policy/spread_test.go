@@ -17,9 +17,9 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/offload/target/external"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
-	"rivulet/test/hollow"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/fakenodes"
 )
 
 // testSpread has the real scheduler spread replicas as their topologySpreadConstraints
@@ -39,7 +39,7 @@ func testSpread(t *testing.T, server *apiserver.Server) {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			nodes := three(t, external.OrderLast)
-			kubelets, err := hollow.Register(ctx, server.Client, nodes...)
+			kubelets, err := fakenodes.Register(ctx, server.Client, nodes...)
 			if err != nil {
 				t.Fatal(err)
 			}

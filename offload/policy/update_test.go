@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
-	"rivulet/test/apiserver"
+	"rivulet/test/harness/apiserver"
 )
 
 // A pod's manifest does not have what admission added to it. An update by it passes, as at

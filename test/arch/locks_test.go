@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"rivulet/test/tree"
+	"rivulet/test/harness/tree"
 )
 
 // asksAnInformer are the methods of client-go that take the lock of an informer's queue. The

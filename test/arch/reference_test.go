@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"rivulet/appliance/health"
-	"rivulet/test/docpage"
+	"rivulet/test/harness/docpage"
 )
 
 // docs/reference/health.md has every code.
@@ -122,7 +122,7 @@ func TestReferenceOfPorts(t *testing.T) {
 		{"appliance/ui/statuspage", "Port", false, "TCP ", "the status page where another program or Service has its usual port"},
 	})
 	b.WriteString("\n`rivulet doctor --only ports,firewall` names whatever else has one of them, and a firewall that closes one. A Service of type LoadBalancer opens its own ports " +
-		"([loadbalancer](../design/loadbalancer.md)); `tunnel.streamPort` adds one ([configuration](configuration.md)). That a scan of all ports of a device finds no others: test/peers.\n\n" +
+		"([loadbalancer](../design/loadbalancer.md)); `tunnel.streamPort` adds one ([configuration](configuration.md)). That a scan of all ports of a device finds no others: test/suites/peers.\n\n" +
 		"## Of the gateway pod on a foreign cluster\n\nReached through the foreign cluster's API server or a Service there: [burst-network](../design/burst-network.md).\n\n| port | what |\n|---|---|\n")
 	factsTable(t, &b, []fact{
 		{"fabric/gateway/gatewayproto", "StreamPort", false, "TCP ", "streams of the tunnel"},

@@ -12,7 +12,7 @@ var (
 )
 
 // Upstream's tests are built of the same versions as the product: replaces are not
-// transitive, so test/conformance has its own copy.
+// transitive, so test/programs/conformance has its own copy.
 func TestConformanceHasOurVersions(t *testing.T) {
 	read := func(file string, line *regexp.Regexp) map[string]string {
 		raw, err := os.ReadFile(file)
@@ -25,7 +25,7 @@ func TestConformanceHasOurVersions(t *testing.T) {
 		}
 		return out
 	}
-	ours, theirs := read("../../go.mod", replaced), read("../conformance/go.mod", replaced)
+	ours, theirs := read("../../go.mod", replaced), read("../programs/conformance/go.mod", replaced)
 	if len(ours) < 50 {
 		t.Fatalf("go.mod has %d replaces", len(ours))
 	}
@@ -34,18 +34,18 @@ func TestConformanceHasOurVersions(t *testing.T) {
 	delete(theirs, sample)
 	for module, to := range ours {
 		if theirs[module] != to {
-			t.Errorf("test/conformance/go.mod replaces %s by %q; ours by %q: copy the line", module, theirs[module], to)
+			t.Errorf("test/programs/conformance/go.mod replaces %s by %q; ours by %q: copy the line", module, theirs[module], to)
 		}
 	}
 	for module := range theirs {
 		if ours[module] == "" {
-			t.Errorf("test/conformance/go.mod replaces %s; ours does not: remove the line", module)
+			t.Errorf("test/programs/conformance/go.mod replaces %s; ours does not: remove the line", module)
 		}
 	}
-	ours, theirs = read("../../go.mod", required), read("../conformance/go.mod", required)
+	ours, theirs = read("../../go.mod", required), read("../programs/conformance/go.mod", required)
 	for module, version := range theirs {
 		if ours[module] != "" && ours[module] != version {
-			t.Errorf("test/conformance/go.mod requires %s %s, ours %s: go mod tidy there", module, version, ours[module])
+			t.Errorf("test/programs/conformance/go.mod requires %s %s, ours %s: go mod tidy there", module, version, ours[module])
 		}
 	}
 }

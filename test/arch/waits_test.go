@@ -13,10 +13,10 @@ import (
 	"strings"
 	"testing"
 
-	"rivulet/test/tree"
+	"rivulet/test/harness/tree"
 )
 
-// sleeps are the functions of tests that pause other than by test/await, with the reason: the length of the pause is
+// sleeps are the functions of tests that pause other than by test/harness/await, with the reason: the length of the pause is
 // what is tested or measured, or nobody waits for it, and how often. A pause that stands for a condition is none of these.
 var sleeps = map[string]struct {
 	n   int
@@ -33,31 +33,31 @@ var sleeps = map[string]struct {
 	"offload/gatewaypod/gatewaypod_test.go run":                                       {1, "the manager starts it again after a pause"},
 	"offload/many_test.go flap":                                                       {1, "a link's ups and downs"},
 	"offload/target/watchlife_test.go TestEndWatches":                                 {1, "a server is slow"},
-	"test/partition/withdrawn_test.go asking":                                         {1, "a client's pace"},
-	"test/class/lesson_test.go TestALessonBegins":                                     {1, "the pace of looks at an API server"},
+	"test/suites/partition/withdrawn_test.go asking":                                  {1, "a client's pace"},
+	"test/suites/class/lesson_test.go TestALessonBegins":                              {1, "the pace of looks at an API server"},
 	// The length or the moment is what is tested or measured.
-	"fabric/discovery/mdns/traffic_test.go TestSteadyTraffic":       {2, "packets are counted for a time"},
-	"fabric/tunnel/rotate_test.go TestAnotherKeyKeepsConnections":   {1, "one end has the key later than the other"},
-	"image/device/build/disk_test.go TestDiskIsReproducible":        {1, "the times of FAT have steps of 2 s"},
-	"offload/give_test.go silentLink":                               {1, "a link that flaps"},
-	"offload/streams_test.go largeFile":                             {1, "a link that stalls"},
-	"offload/survival_test.go TestSurvival":                         {1, "a cut of 10 s"},
-	"test/lab/crash_test.go TestUpKilledAnywhere":                   {1, "the moment of the kill"},
-	"test/ops/matrix_test.go TestPowerCutsWhileAGoodVersionIsTried": {1, "the moment of the cut"},
-	"test/ops/matrix_test.go TestPowerCutsWhileABadVersionIsUndone": {1, "the moment of the cut"},
-	"test/partition/cut_test.go TestCuts":                           {2, "cuts of 10 s and 2 min"},
-	"test/partition/streams_test.go TestAFileIsCopiedThroughCuts":   {1, "a cut's length"},
+	"fabric/discovery/mdns/traffic_test.go TestSteadyTraffic":              {2, "packets are counted for a time"},
+	"fabric/tunnel/rotate_test.go TestAnotherKeyKeepsConnections":          {1, "one end has the key later than the other"},
+	"image/device/build/disk_test.go TestDiskIsReproducible":               {1, "the times of FAT have steps of 2 s"},
+	"offload/give_test.go silentLink":                                      {1, "a link that flaps"},
+	"offload/streams_test.go largeFile":                                    {1, "a link that stalls"},
+	"offload/survival_test.go TestSurvival":                                {1, "a cut of 10 s"},
+	"test/harness/lab/crash_test.go TestUpKilledAnywhere":                  {1, "the moment of the kill"},
+	"test/suites/ops/matrix_test.go TestPowerCutsWhileAGoodVersionIsTried": {1, "the moment of the cut"},
+	"test/suites/ops/matrix_test.go TestPowerCutsWhileABadVersionIsUndone": {1, "the moment of the cut"},
+	"test/suites/partition/cut_test.go TestCuts":                           {2, "cuts of 10 s and 2 min"},
+	"test/suites/partition/streams_test.go TestAFileIsCopiedThroughCuts":   {1, "a cut's length"},
 	// Nothing may happen in the time, and nothing shows that it has not.
-	"appliance/vcluster/manager_test.go TestSleep":                       {1, "longer than it takes to fall asleep"},
-	"offload/offload_test.go TestPodsRunAway":                            {1, "longer than a pod's grace period"},
-	"offload/withdraw_test.go TestWithdrawn":                             {1, "longer than a provider that cannot tell is waited for"},
-	"offload/writes_test.go rests":                                       {1, "nothing is written for 8 s"},
-	"test/badinput/names_test.go TestClonedDisk":                         {1, "packets are counted for 5 s"},
-	"test/hostile/announce_test.go TestAnAnnouncementIsNoCallToAService": {1, "nobody calls for 10 s"},
-	"test/partition/withdrawn_test.go TestWithdrawn":                     {2, "kube-proxy's rules show nowhere; requests reach both for a time"},
+	"appliance/vcluster/manager_test.go TestSleep":                              {1, "longer than it takes to fall asleep"},
+	"offload/offload_test.go TestPodsRunAway":                                   {1, "longer than a pod's grace period"},
+	"offload/withdraw_test.go TestWithdrawn":                                    {1, "longer than a provider that cannot tell is waited for"},
+	"offload/writes_test.go rests":                                              {1, "nothing is written for 8 s"},
+	"test/suites/badinput/names_test.go TestClonedDisk":                         {1, "packets are counted for 5 s"},
+	"test/suites/hostile/announce_test.go TestAnAnnouncementIsNoCallToAService": {1, "nobody calls for 10 s"},
+	"test/suites/partition/withdrawn_test.go TestWithdrawn":                     {2, "kube-proxy's rules show nowhere; requests reach both for a time"},
 }
 
-// Tests wait for a condition by test/await. Fake time may pass as it likes.
+// Tests wait for a condition by test/harness/await. Fake time may pass as it likes.
 func TestTestsDoNotSleep(t *testing.T) {
 	found := map[string]int{}
 	err := filepath.WalkDir(tree.Path(), func(path string, d fs.DirEntry, err error) error {
@@ -78,7 +78,7 @@ func TestTestsDoNotSleep(t *testing.T) {
 			where := filepath.ToSlash(name) + " " + p.in
 			found[where]++
 			if found[where] > sleeps[where].n {
-				t.Errorf("%s:%d: %s pauses by %s; wait for the condition with test/await, or use testing/synctest; "+
+				t.Errorf("%s:%d: %s pauses by %s; wait for the condition with test/harness/await, or use testing/synctest; "+
 					"if the length of the pause is the test, name the function in test/arch/waits_test.go with the reason", name, p.line, p.in, p.by)
 			}
 		}

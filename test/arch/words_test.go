@@ -10,7 +10,7 @@ import (
 	"testing"
 	"unicode"
 
-	"rivulet/test/tree"
+	"rivulet/test/harness/tree"
 )
 
 // plainWords are first words of names that stand for a term of the field, which is to be used instead.

@@ -25,8 +25,8 @@ import (
 
 	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
-	"rivulet/test/await"
-	"rivulet/test/tree"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/tree"
 )
 
 // inside marks the test process that runs in a network namespace of its own.

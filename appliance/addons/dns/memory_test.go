@@ -15,7 +15,7 @@ import (
 	miekg "github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // A server that was started again, without an API server in sight, answers what

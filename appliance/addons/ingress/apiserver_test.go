@@ -30,8 +30,8 @@ import (
 	"rivulet/appliance/config"
 	"rivulet/fabric/netmon"
 	"rivulet/offload/policy"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // lans are a device's.

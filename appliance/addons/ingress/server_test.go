@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"rivulet/appliance/health"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // page is the device's own, which answers for one host.

@@ -17,7 +17,7 @@ import (
 
 	"rivulet/appliance/health"
 	"rivulet/fabric/netmon"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // device is what a Controller sees of one.

@@ -27,17 +27,17 @@ import (
 
 	"rivulet/fabric/nft"
 	"rivulet/offload/networkpolicy"
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 // A device with its bridge and four pods: web, job and db of namespace lab, and tool of
 // namespace ops; beyond a router the rest of the world.
 type stage struct {
 	t       *testing.T
-	host    netroom.Room
-	outside netroom.Room
-	rooms   map[string]netroom.Room
+	host    testns.Room
+	outside testns.Room
+	rooms   map[string]testns.Room
 	results string
 	stop    func()
 
@@ -59,15 +59,15 @@ func (s *stage) Changed() (<-chan struct{}, func()) { return s.changed, func() {
 var addrs = map[string]string{"web": "10.42.0.10", "job": "10.42.0.11", "db": "10.42.0.12", "tool": "10.42.0.13"}
 
 func newStage(t *testing.T) *stage {
-	s := &stage{t: t, host: netroom.New(t), outside: netroom.New(t), rooms: map[string]netroom.Room{}, results: t.TempDir(), changed: make(chan struct{}, 1)}
+	s := &stage{t: t, host: testns.New(t), outside: testns.New(t), rooms: map[string]testns.Room{}, results: t.TempDir(), changed: make(chan struct{}, 1)}
 	s.host.Router()
 	s.host.Bridge("cni0", "10.42.0.1/24")
 	s.host.Cable("out", s.outside, "in")
 	s.host.Do(func() error {
-		return errors.Join(netroom.Give("out", "192.0.2.1/24"), netroom.Route("203.0.113.0/24", "192.0.2.2"))
+		return errors.Join(testns.Give("out", "192.0.2.1/24"), testns.Route("203.0.113.0/24", "192.0.2.2"))
 	})
 	s.outside.Do(func() error {
-		return errors.Join(netroom.Give("in", "192.0.2.2/24"), netroom.Give("lo", "203.0.113.1/32"), netroom.Give("lo", "203.0.113.200/32"), netroom.Route("10.42.0.0/16", "192.0.2.1"))
+		return errors.Join(testns.Give("in", "192.0.2.2/24"), testns.Give("lo", "203.0.113.1/32"), testns.Give("lo", "203.0.113.200/32"), testns.Route("10.42.0.0/16", "192.0.2.1"))
 	})
 	// As kube-proxy does: its rules have connections tracked from the beginning.
 	c, err := nft.Open(int(s.host.NS))
@@ -92,7 +92,7 @@ func newStage(t *testing.T) *stage {
 // pod makes one, as the container network says it and the API server will.
 func (s *stage) pod(name, addr string) {
 	s.t.Helper()
-	r := netroom.New(s.t)
+	r := testns.New(s.t)
 	mac := s.host.Plug("cni0", "veth"+name, r, addr+"/24", "10.42.0.1")
 	for _, port := range []int{80, 81, 90} {
 		r.Listen(fmt.Sprintf("0.0.0.0:%d", port))
@@ -188,7 +188,7 @@ func (s *stage) until(what string, ok func() bool) {
 	})
 }
 
-func (s *stage) room(name string) netroom.Room {
+func (s *stage) room(name string) testns.Room {
 	switch name {
 	case "host":
 		return s.host
@@ -381,10 +381,10 @@ func TestServicesLeadToPods(t *testing.T) {
 func TestAHeldPodIsNobodyElse(t *testing.T) {
 	s := newStage(t)
 	job := s.rooms["job"]
-	job.Do(func() error { return netroom.Give("eth0", "10.42.0.77/32") })
+	job.Do(func() error { return testns.Give("eth0", "10.42.0.77/32") })
 	reaches := func() bool { return job.Reaches("10.42.0.77", addr("tool")+":80") }
 	s.until("a forged address passes before", reaches)
-	link := func(r netroom.Room, name, address string) {
+	link := func(r testns.Room, name, address string) {
 		r.Do(func() error {
 			l, err := netlink.LinkByName(name)
 			if err != nil {

@@ -13,7 +13,7 @@ import (
 	"rivulet/fabric/nft"
 	"rivulet/offload/networkpolicy"
 	"rivulet/offload/nodeagent/podnet"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/testns"
 )
 
 // The container network is right about addresses; what it does not know the API server
@@ -49,7 +49,7 @@ func TestOverlay(t *testing.T) {
 
 // Every step from one set of policies to another, in place, is what making all anew is.
 func TestStepsAreWhatTheWholeIs(t *testing.T) {
-	room := netroom.New(t)
+	room := testns.New(t)
 	k := tables(int(room.NS))
 	pod := func(ns, name string, n byte) networkpolicy.Pod {
 		return networkpolicy.Pod{Namespace: ns, Name: name, UID: name, Labels: labels.Set{"app": name}, Addr: netip.AddrFrom4([4]byte{10, 42, 0, n})}
@@ -152,7 +152,7 @@ func dump(t *testing.T, netns int) map[string]int {
 
 // The kernel takes 200 policies for 200 pods, whole and one pod's change.
 func BenchmarkApply(b *testing.B) {
-	room := netroom.New(b)
+	room := testns.New(b)
 	var w networkpolicy.World
 	for i := range 200 {
 		app := fmt.Sprint(i % 20)
@@ -184,5 +184,5 @@ func BenchmarkApply(b *testing.B) {
 }
 
 func TestTry(t *testing.T) {
-	netroom.New(t).Do(Try)
+	testns.New(t).Do(Try)
 }

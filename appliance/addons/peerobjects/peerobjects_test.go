@@ -22,8 +22,8 @@ import (
 
 	"rivulet/fabric"
 	"rivulet/fabric/peer"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // fakeFabric is what the mirror sees of a fabric.

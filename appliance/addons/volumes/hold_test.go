@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/offload/nodeagent/filetree"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // While a volume is held its folder is not where a kubelet looks for it, and then it is

@@ -18,7 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/appliance/health"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // The life of a volume, with the power gone at every step: in the end there is what

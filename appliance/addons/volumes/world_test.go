@@ -24,7 +24,7 @@ import (
 
 	"rivulet/appliance/health"
 	"rivulet/offload/policy"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // world is one device: an API server that has finalizers, a disk, and the parts of

@@ -15,12 +15,12 @@ import (
 
 	"rivulet/appliance/addons/podview"
 	"rivulet/appliance/api"
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 func TestMain(m *testing.M) {
-	netroom.Enter()
+	testns.Enter()
 	os.Exit(m.Run())
 }
 
@@ -61,7 +61,7 @@ func TestWhatPodsReach(t *testing.T) {
 	}
 	const inside = "DOCTOR_INSIDE"
 	if os.Getenv(inside) == "" {
-		out, err := exec.CommandContext(t.Context(), netroom.Program(t, netroom.New(t).NS, inside+"=1"), "-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), testns.Program(t, testns.New(t).NS, inside+"=1"), "-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
 		if t.Logf("%s", out); err != nil {
 			t.Error(err)
 		}
@@ -79,14 +79,14 @@ func TestWhatPodsReach(t *testing.T) {
 	e.AsPod = view.Check
 	found(t, e, podNetwork, Skip, "no pod network yet")
 
-	peer := netroom.New(t)
+	peer := testns.New(t)
 	sh(`ip link set lo up; ip addr add 100.127.7.7/32 dev lo; ip route add 10.43.0.0/16 dev lo scope link src 100.127.7.7
 		ip link add cni0 type bridge; ip addr add 10.42.0.1/24 dev cni0; ip link set cni0 up; echo 1 >/proc/sys/net/ipv4/ip_forward
 		ip link add riv0 type veth peer name eth9; ip addr add 10.42.255.254/32 dev riv0; ip link set riv0 up; ip route add 10.70.0.0/16 dev riv0`)
 	if err := moveTo("eth9", peer); err != nil {
 		t.Fatal(err)
 	}
-	peer.Do(func() error { return netroom.Give("eth9", "10.70.0.1/8") })
+	peer.Do(func() error { return testns.Give("eth9", "10.70.0.1/8") })
 	for _, at := range []string{"100.127.7.7:6443", "10.42.255.254:7442"} {
 		l, err := net.Listen("tcp", at)
 		if err != nil {
@@ -168,7 +168,7 @@ func TestWhatPodsReach(t *testing.T) {
 	}
 }
 
-func moveTo(name string, to netroom.Room) error {
+func moveTo(name string, to testns.Room) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		return err

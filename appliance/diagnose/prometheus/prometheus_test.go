@@ -18,7 +18,7 @@ import (
 	"rivulet/fabric/tunnel/paths"
 	"rivulet/fabric/wgkey"
 	"rivulet/offload"
-	"rivulet/test/docpage"
+	"rivulet/test/harness/docpage"
 )
 
 func full() api.Status {

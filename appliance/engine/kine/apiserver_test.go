@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"rivulet/test/apiserver"
+	"rivulet/test/harness/apiserver"
 )
 
 // How many fresh watches are made of the API server; RIVULET_API_WATCHES sets another number.

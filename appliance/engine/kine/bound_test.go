@@ -10,7 +10,7 @@ import (
 
 	"github.com/k3s-io/kine/pkg/server"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // history is a datastore of which only what is there now counts, as after a compaction.

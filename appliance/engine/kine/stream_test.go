@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // A watch gets everything once and in order, though its stream is full most of the time and the client

@@ -10,7 +10,7 @@ import (
 
 	"github.com/k3s-io/kine/pkg/server"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 func openDB(t *testing.T, path string) *sql.DB {

@@ -33,8 +33,8 @@ import (
 	"rivulet/offload/networkpolicy"
 	"rivulet/offload/nodeagent/isolation"
 	"rivulet/offload/nodeagent/peerrules"
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 // inside runs the test in a process of its own in a network namespace, and is true there.
@@ -43,7 +43,7 @@ func inside(t *testing.T) bool {
 	if os.Getenv(variable) != "" {
 		return true
 	}
-	program := netroom.Program(t, netroom.New(t).NS, variable+"=1")
+	program := testns.Program(t, testns.New(t).NS, variable+"=1")
 	out, err := exec.CommandContext(t.Context(), program, "-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
 	if bytes.Contains(out, []byte("--- SKIP")) {
 		t.Skipf("%s", out)

@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/test/netroom"
+	"rivulet/test/harness/testns"
 )
 
 // TestMain lets the test program stand in for ours: it waits for its input to end.
 func TestMain(m *testing.M) {
-	netroom.Enter()
+	testns.Enter()
 	if os.Getenv("CLEANUP_STANDIN") != "" {
 		io.Copy(io.Discard, os.Stdin)
 		return

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // The machine's own clock is read, never set: it is that of everybody here.

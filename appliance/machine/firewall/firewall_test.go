@@ -12,20 +12,20 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"rivulet/fabric/nft"
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 // A machine on the LAN and the device, with a route through the device to all that is
 // behind it.
 func TestWall(t *testing.T) {
-	device, machine := netroom.New(t), netroom.New(t)
+	device, machine := testns.New(t), testns.New(t)
 	device.Do(func() error {
 		veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(machine.NS)}
-		return errors.Join(netlink.LinkAdd(veth), netroom.Give("eth0", "192.0.2.1/24"), netroom.Give("lo", "100.127.7.7/32"))
+		return errors.Join(netlink.LinkAdd(veth), testns.Give("eth0", "192.0.2.1/24"), testns.Give("lo", "100.127.7.7/32"))
 	})
 	machine.Do(func() error {
-		err := netroom.Give("eth0", "192.0.2.2/24")
+		err := testns.Give("eth0", "192.0.2.2/24")
 		_, to, _ := net.ParseCIDR("100.127.0.0/16")
 		return errors.Join(err, netlink.RouteAdd(&netlink.Route{Dst: to, Gw: net.IPv4(192, 0, 2, 1)}))
 	})
@@ -68,13 +68,13 @@ func TestWall(t *testing.T) {
 // and what is the cluster's stays closed.
 func TestALANOfTheClustersNetworks(t *testing.T) {
 	for _, lan := range []struct{ device, machine string }{{"10.42.0.7", "10.42.0.1"}, {"10.43.0.7", "10.43.0.1"}, {"100.127.3.7", "100.127.3.1"}} {
-		device, machine := netroom.New(t), netroom.New(t)
+		device, machine := testns.New(t), testns.New(t)
 		device.Cable("eth0", machine, "eth0")
 		device.Do(func() error {
-			return errors.Join(netroom.Give("eth0", lan.device+"/24"), netroom.Give("lo", "100.127.7.7/32"), netroom.Give("lo", "10.42.5.1/32"))
+			return errors.Join(testns.Give("eth0", lan.device+"/24"), testns.Give("lo", "100.127.7.7/32"), testns.Give("lo", "10.42.5.1/32"))
 		})
 		machine.Do(func() error {
-			return errors.Join(netroom.Give("eth0", lan.machine+"/24"), netroom.Route("100.127.7.7/32", lan.device), netroom.Route("10.42.5.1/32", lan.device))
+			return errors.Join(testns.Give("eth0", lan.machine+"/24"), testns.Route("100.127.7.7/32", lan.device), testns.Route("10.42.5.1/32", lan.device))
 		})
 		for _, a := range []string{":6443", ":22"} {
 			device.Listen(a)

@@ -4,19 +4,19 @@ import (
 	"net/netip"
 	"testing"
 
-	"rivulet/test/netroom"
+	"rivulet/test/harness/testns"
 )
 
 // Only what leaves through an interface that was named is led there: no address of the
 // device, on that interface or another, no network of another interface, and nothing that
 // the default route has.
 func TestLeads(t *testing.T) {
-	room := netroom.New(t)
+	room := testns.New(t)
 	room.Bridge("cni0", "10.42.0.1/24")
 	room.Bridge("eth0", "192.0.2.7/24")
 	room.Do(func() error {
 		for _, cidr := range []string{"100.127.3.4/32", "10.42.9.9/32"} {
-			if err := netroom.Give("lo", cidr); err != nil {
+			if err := testns.Give("lo", cidr); err != nil {
 				return err
 			}
 		}
@@ -29,7 +29,7 @@ func TestLeads(t *testing.T) {
 				t.Errorf("%s: %v", addr, got)
 			}
 		}
-		if err := netroom.Route("0.0.0.0/0", "192.0.2.1"); err != nil {
+		if err := testns.Route("0.0.0.0/0", "192.0.2.1"); err != nil {
 			return err
 		}
 		if Leads(netip.MustParseAddr("10.42.1.7"), "cni0", "riv0") || Leads(netip.MustParseAddr("241.7.0.9"), "cni0", "riv0") {

@@ -18,12 +18,12 @@ import (
 
 	"rivulet/fabric/nft"
 	sysctls "rivulet/fabric/sysctl"
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 func TestMain(m *testing.M) {
-	netroom.Enter()
+	testns.Enter()
 	os.Exit(m.Run())
 }
 
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 func TestOthersChangeTheNetwork(t *testing.T) {
 	const inside = "HOST_INSIDE"
 	if os.Getenv(inside) == "" {
-		out, err := exec.CommandContext(t.Context(), netroom.Program(t, netroom.New(t).NS, inside+"=1"), "-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), testns.Program(t, testns.New(t).NS, inside+"=1"), "-test.run=^"+t.Name()+"$", "-test.v").CombinedOutput()
 		if t.Logf("%s", out); err != nil {
 			t.Error(err)
 		}
@@ -41,7 +41,7 @@ func TestOthersChangeTheNetwork(t *testing.T) {
 	if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := netroom.Give("cni0", "10.42.0.1/24"); err != nil {
+	if err := testns.Give("cni0", "10.42.0.1/24"); err != nil {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex

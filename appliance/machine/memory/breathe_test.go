@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // A process that makes much garbage may keep more of it, and less again when it is quiet.

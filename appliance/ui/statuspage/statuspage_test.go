@@ -25,8 +25,8 @@ import (
 	"rivulet/appliance/machine/clock"
 	"rivulet/appliance/ui/summary"
 	"rivulet/fabric/peer"
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 var update = flag.Bool("update", false, "write the golden pages anew")
@@ -174,7 +174,7 @@ func TestThePageIsBounded(t *testing.T) {
 // world is a server in a network namespace of its own.
 type world struct {
 	t    *testing.T
-	room netroom.Room
+	room testns.Room
 	srv  *Server
 	made atomic.Int32
 
@@ -183,8 +183,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, room: netroom.New(t)}
-	w.room.Do(func() error { return netroom.Give("lo", "192.0.2.1/32") })
+	w := &world{t: t, room: testns.New(t)}
+	w.room.Do(func() error { return testns.Give("lo", "192.0.2.1/32") })
 	w.srv = New(Config{
 		View:  func() summary.View { w.made.Add(1); return summary.Of(story()["ready"], noon) },
 		Admit: func(a netip.Addr) bool { return a.Unmap().IsLoopback() },

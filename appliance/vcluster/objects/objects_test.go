@@ -23,8 +23,8 @@ import (
 
 	"rivulet/appliance/vcluster"
 	"rivulet/fabric/changes"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // clusters is what the controller sees of a Keeper.

@@ -101,7 +101,7 @@ func golden(t *testing.T, file string, answers map[string]json.RawMessage) map[s
 		}
 		now.WriteString("\n")
 	}
-	update := stdflag.Lookup("update").Value.String() == "true" // test/docpage has it
+	update := stdflag.Lookup("update").Value.String() == "true" // test/harness/docpage has it
 	if update {
 		if err := os.WriteFile(file, []byte(now.String()), 0o644); err != nil {
 			t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rivulet/test/docpage"
+	"rivulet/test/harness/docpage"
 )
 
 // What the environment says would be a flag's default, or a mistake.

@@ -16,7 +16,7 @@ import (
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/discovery/discoverytest"
 	"rivulet/fabric/discovery/dnssrv"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // zone is a DNS server on loopback with SRV and address records.

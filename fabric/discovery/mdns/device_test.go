@@ -14,7 +14,7 @@ import (
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/peer"
-	"rivulet/test/testlan"
+	"rivulet/test/harness/testlan"
 )
 
 // A device is a process of its own, since a network namespace is.

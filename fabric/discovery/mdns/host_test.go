@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/ipv4"
 
 	"rivulet/fabric/netmon"
-	"rivulet/test/testlan"
+	"rivulet/test/harness/testlan"
 )
 
 type hostWord struct {

@@ -7,7 +7,7 @@ import (
 
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/discovery/discoverytest"
-	"rivulet/test/testlan"
+	"rivulet/test/harness/testlan"
 )
 
 func TestContract(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rivulet/test/testlan"
+	"rivulet/test/harness/testlan"
 )
 
 // tenth is DefaultTiming ten times as fast, for devices on which nothing else depends.

@@ -19,7 +19,7 @@ import (
 
 	"golang.zx2c4.com/wireguard/conn"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // The world of these tests is in memory: hosts with a bind each, some behind a NAT

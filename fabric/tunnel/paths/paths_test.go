@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 func kind(k Kind) func(PathStatus) bool { return func(s PathStatus) bool { return s.Kind == k } }

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/conn"
 
-	"rivulet/test/netroom"
+	"rivulet/test/harness/testns"
 )
 
 // With path MTU discovery on, a path narrower than the tunnel loses whole batches.
 func TestSocketsLetRoutersFragment(t *testing.T) {
-	netroom.New(t).Do(func() error {
+	testns.New(t).Do(func() error {
 		b := &bind{Bind: conn.NewStdNetBind(), log: slog.New(slog.DiscardHandler)}
 		_, port, err := b.Open(0)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/device"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // pagesOf counts the pages of a buffer that take memory.

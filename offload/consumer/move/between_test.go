@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // betweenPeers shows moves from one peer to another, by way of home: the power gone, and

@@ -29,8 +29,8 @@ import (
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/nodeagent/filetree"
 	"rivulet/offload/offer"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // peer stands in for another cluster: its twins are namespaces of the same API server,

@@ -21,7 +21,7 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 var id = Identity{Name: "b", Target: "b", ID: "peer-id", IP: netip.MustParseAddr("100.127.1.1"), Port: 41000, Kind: target.Peer}

@@ -22,7 +22,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 func exit(code int32) corev1.ContainerState {

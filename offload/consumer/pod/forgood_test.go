@@ -25,7 +25,7 @@ import (
 
 	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // byPolicy is the answer of an API server whose admission policy refuses a pod.

@@ -21,7 +21,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // A record is the pod that the ReplicaSet would have made, and says whether two may run.

@@ -25,7 +25,7 @@ import (
 	"rivulet/offload/homeapi"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // place is a target that is only an API.

@@ -24,8 +24,8 @@ import (
 	"rivulet/offload/networkpolicy"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // fakeTarget is a second API server, without a network between. Reach is what

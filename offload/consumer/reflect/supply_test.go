@@ -14,7 +14,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // onlyWhatIsUsed: the target gets a Secret when a pod asks for it, has it as it is at home as long

@@ -25,8 +25,8 @@ import (
 	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	"rivulet/offload/nodeagent/podnet"
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 const alice, bob peer.ID = "alice", "bob"
@@ -42,8 +42,8 @@ var nodeTCP, nodeUDP = At{addr("100.127.1.1"), unix.IPPROTO_TCP, 80}, At{addr("1
 // Both have a Service web at 10.43.5.5 at home, and so has the provider.
 type stage struct {
 	t       *testing.T
-	host    netroom.Room
-	rooms   map[string]netroom.Room
+	host    testns.Room
+	rooms   map[string]testns.Room
 	results string
 	changed chan struct{}
 
@@ -64,7 +64,7 @@ var leads = map[string]string{
 }
 
 func newStage(t *testing.T) *stage {
-	s := &stage{t: t, host: netroom.New(t), rooms: map[string]netroom.Room{}, results: t.TempDir(), changed: make(chan struct{}, 1),
+	s := &stage{t: t, host: testns.New(t), rooms: map[string]testns.Room{}, results: t.TempDir(), changed: make(chan struct{}, 1),
 		services: map[peer.ID]Services{
 			alice: {cluster("10.43.5.5"): addr("10.43.9.9"), cluster("10.43.5.7"): addr("10.43.9.7"), nodeTCP: addr("10.43.9.6"), nodeUDP: addr("10.43.9.6")},
 			bob:   {cluster("10.43.5.5"): addr("10.43.9.8")},
@@ -78,7 +78,7 @@ func newStage(t *testing.T) *stage {
 	s.host.Bridge("cni0", "10.42.0.1/24")
 	for i, name := range []string{"own", "a1", "a2", "b1", "b2"} {
 		at := fmt.Sprintf("10.42.0.%d", 10+i)
-		r := netroom.New(t)
+		r := testns.New(t)
 		mac := s.host.Plug("cni0", "veth"+name, r, at+"/24", "10.42.0.1")
 		s.rooms[name] = r
 		s.serve(r, name)
@@ -94,7 +94,7 @@ func newStage(t *testing.T) *stage {
 }
 
 // serve says the name to who connects, and sends UDP back.
-func (s *stage) serve(r netroom.Room, name string) {
+func (s *stage) serve(r testns.Room, name string) {
 	r.Do(func() error {
 		l, err := net.Listen("tcp", ":80")
 		if err != nil {
@@ -158,12 +158,12 @@ func (s *stage) kubeProxy() {
 	}
 	// What is refused has to be on its way somewhere, and not back to the bridge: the kernel
 	// would send a redirect, and no other error for a while.
-	s.host.Cable("out", netroom.New(s.t), "in")
+	s.host.Cable("out", testns.New(s.t), "in")
 	s.host.Do(func() error {
-		if err := netroom.Give("out", "192.0.2.1/24"); err != nil {
+		if err := testns.Give("out", "192.0.2.1/24"); err != nil {
 			return err
 		}
-		return netroom.Route("10.43.0.0/16", "192.0.2.2")
+		return testns.Route("10.43.0.0/16", "192.0.2.2")
 	})
 }
 

@@ -24,22 +24,22 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/testns"
 )
 
 // home is a pod at alice's home, behind the tunnel. At home it has the number that a1 has here.
 func (s *stage) home() {
-	r := netroom.New(s.t)
+	r := testns.New(s.t)
 	s.host.Cable("up", r, "down")
 	s.host.Do(func() error {
-		if err := netroom.Give("up", "192.0.3.1/24"); err != nil {
+		if err := testns.Give("up", "192.0.3.1/24"); err != nil {
 			return err
 		}
-		return netroom.Route("240.5.0.0/16", "192.0.3.2")
+		return testns.Route("240.5.0.0/16", "192.0.3.2")
 	})
 	r.Do(func() error {
 		for _, a := range []string{"192.0.3.2/24", "240.5.0.11/32"} {
-			if err := netroom.Give("down", a); err != nil {
+			if err := testns.Give("down", a); err != nil {
 				return err
 			}
 		}

@@ -24,8 +24,8 @@ import (
 	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	"rivulet/offload/nodeagent/podnet"
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 const alice, bob, carol peer.ID = "alice", "bob", "carol"
@@ -34,9 +34,9 @@ const alice, bob, carol peer.ID = "alice", "bob", "carol"
 // a router the homes of alice and bob, another peer, and the rest of the world.
 type stage struct {
 	t       *testing.T
-	host    netroom.Room
-	world   netroom.Room
-	pods    map[string]netroom.Room
+	host    testns.Room
+	world   testns.Room
+	pods    map[string]testns.Room
 	addrs   map[string]string
 	results string
 	doors   []string
@@ -58,17 +58,17 @@ type stage struct {
 }
 
 func newStage(t *testing.T) *stage {
-	s := &stage{t: t, host: netroom.New(t), world: netroom.New(t), pods: map[string]netroom.Room{}, addrs: map[string]string{},
+	s := &stage{t: t, host: testns.New(t), world: testns.New(t), pods: map[string]testns.Room{}, addrs: map[string]string{},
 		results: t.TempDir(), told: map[peer.ID][]netip.Addr{}, twins: map[string]peer.ID{"lab-alice": alice, "lab-bob": bob}, poke: make(chan struct{}, 1), bridged: true}
 	s.supervisor()
 	s.host.Router()
 	s.host.Bridge("cni0", "10.42.0.1/24")
 	s.host.Cable("out", s.world, "in")
 	s.host.Do(func() error {
-		if err := netroom.Give("out", "192.0.2.1/24"); err != nil { // public, and yet the host's LAN
+		if err := testns.Give("out", "192.0.2.1/24"); err != nil { // public, and yet the host's LAN
 			return err
 		}
-		return errors.Join(netroom.Route("10.70.0.0/16", "192.0.2.2"), netroom.Route("10.71.0.0/16", "192.0.2.2"), netroom.Route("10.72.0.0/16", "192.0.2.2"), netroom.Route("0.0.0.0/0", "192.0.2.2"))
+		return errors.Join(testns.Route("10.70.0.0/16", "192.0.2.2"), testns.Route("10.71.0.0/16", "192.0.2.2"), testns.Route("10.72.0.0/16", "192.0.2.2"), testns.Route("0.0.0.0/0", "192.0.2.2"))
 	})
 	s.world.Do(func() error {
 		for i, cidr := range []string{"192.0.2.2/24", "10.70.0.9/32", "10.71.0.9/32", "10.72.0.9/32", "10.72.0.10/32", "203.0.113.9/32", "172.20.0.9/32"} {
@@ -76,11 +76,11 @@ func newStage(t *testing.T) *stage {
 			if i == 0 {
 				name = "in"
 			}
-			if err := netroom.Give(name, cidr); err != nil {
+			if err := testns.Give(name, cidr); err != nil {
 				return err
 			}
 		}
-		return netroom.Route("10.42.0.0/16", "192.0.2.1")
+		return testns.Route("10.42.0.0/16", "192.0.2.1")
 	})
 	for i, name := range []string{"own", "a1", "a2", "b1"} {
 		s.pod(name, fmt.Sprintf("10.42.0.%d", 10+i))
@@ -107,7 +107,7 @@ func (s *stage) supervisor() {
 func (s *stage) pod(name, addr string) {
 	t := s.t
 	t.Helper()
-	r := netroom.New(t)
+	r := testns.New(t)
 	host := "veth" + name
 	mac := s.host.Plug("cni0", host, r, addr+"/24", "10.42.0.1")
 	r.Listen("0.0.0.0:80")
@@ -290,7 +290,7 @@ func TestAGuestIsNobodyElse(t *testing.T) {
 	a1 := s.pods["a1"]
 	// With the address of the provider's own pod, or of another consumer's, it gets nowhere.
 	a1.Do(func() error {
-		return errors.Join(netroom.Give("eth0", "10.42.0.10/32"), netroom.Give("eth0", "10.42.0.77/32"))
+		return errors.Join(testns.Give("eth0", "10.42.0.10/32"), testns.Give("eth0", "10.42.0.77/32"))
 	})
 	s.open("a1", "10.42.0.77", "192.0.2.1") // as long as nobody minds
 	s.run()

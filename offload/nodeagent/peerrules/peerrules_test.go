@@ -18,8 +18,8 @@ import (
 	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	table "rivulet/fabric/reach"
-	"rivulet/test/await"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/testns"
 )
 
 // Whatever a peer tells, no more addresses count than pods of this cluster may have there,
@@ -66,7 +66,7 @@ func TestWhatCountsAsOurs(t *testing.T) {
 // A device with a pod of its own and one of alice's, before and after what it knows.
 type stage struct {
 	t          *testing.T
-	host, peer netroom.Room
+	host, peer testns.Room
 	results    string
 
 	mu      sync.Mutex
@@ -79,22 +79,22 @@ type stage struct {
 }
 
 func newStage(t *testing.T) *stage {
-	s := &stage{t: t, host: netroom.New(t), peer: netroom.New(t), results: filepath.Join(t.TempDir(), "cni", "results"), poke: make(chan struct{}, 1)}
+	s := &stage{t: t, host: testns.New(t), peer: testns.New(t), results: filepath.Join(t.TempDir(), "cni", "results"), poke: make(chan struct{}, 1)}
 	s.host.Router()
 	s.host.Bridge("cni0", "10.42.0.1/24")
 	if err := os.MkdirAll(s.results, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for i, ns := range []string{"default", "lab-alice"} {
-		r, addr := netroom.New(t), fmt.Sprintf("10.42.0.%d", 5+i)
+		r, addr := testns.New(t), fmt.Sprintf("10.42.0.%d", 5+i)
 		s.host.Plug("cni0", fmt.Sprintf("veth%d", i), r, addr+"/24", "10.42.0.1")
 		r.Listen("0.0.0.0:80")
 		s.result(ns, fmt.Sprintf("veth%d", i), addr)
 	}
 	s.host.Cable("riv0", s.peer, "eth0")
-	s.host.Do(func() error { return netroom.Give("riv0", "10.70.255.1/16") })
+	s.host.Do(func() error { return testns.Give("riv0", "10.70.255.1/16") })
 	s.peer.Do(func() error {
-		return errors.Join(netroom.Give("eth0", "10.70.0.5/16"), netroom.Give("eth0", "10.70.0.6/16"), netroom.Route("10.42.0.0/16", "10.70.255.1"))
+		return errors.Join(testns.Give("eth0", "10.70.0.5/16"), testns.Give("eth0", "10.70.0.6/16"), testns.Route("10.42.0.0/16", "10.70.255.1"))
 	})
 	return s
 }

@@ -18,23 +18,23 @@ import (
 
 	"rivulet/fabric/nft"
 	"rivulet/offload/nodeagent/podnet"
-	"rivulet/test/netroom"
+	"rivulet/test/harness/testns"
 )
 
 // A pod has a connection to a pod on a peer by its address, one by a Service's, one from such a pod, and one to
 // elsewhere; all are silent. The peer's prefix is given up and its packets go nowhere: the first three
 // end at once with an error, the last stays.
 func TestWhoWaitsForAPrefixThatIsGoneGetsAnError(t *testing.T) {
-	host, pod, peer := netroom.New(t), netroom.New(t), netroom.New(t)
+	host, pod, peer := testns.New(t), testns.New(t), testns.New(t)
 	host.Router()
 	host.Bridge("cni0", "10.42.0.1/24")
 	host.Plug("cni0", "vethpod", pod, "10.42.0.10/24", "10.42.0.1")
 	host.Cable("out", peer, "in")
 	host.Do(func() error {
-		return errors.Join(netroom.Give("out", "192.0.2.1/24"), netroom.Route("240.3.0.0/16", "192.0.2.2"), netroom.Route("203.0.113.0/24", "192.0.2.2"))
+		return errors.Join(testns.Give("out", "192.0.2.1/24"), testns.Route("240.3.0.0/16", "192.0.2.2"), testns.Route("203.0.113.0/24", "192.0.2.2"))
 	})
 	peer.Do(func() error {
-		return errors.Join(netroom.Give("in", "192.0.2.2/24"), netroom.Give("lo", "240.3.0.9/32"), netroom.Give("lo", "203.0.113.1/32"), netroom.Route("10.42.0.0/16", "192.0.2.1"))
+		return errors.Join(testns.Give("in", "192.0.2.2/24"), testns.Give("lo", "240.3.0.9/32"), testns.Give("lo", "203.0.113.1/32"), testns.Route("10.42.0.0/16", "192.0.2.1"))
 	})
 	// As kube-proxy does: a Service's address leads to the pod on the peer.
 	c, err := nft.Open(int(host.NS))
@@ -49,7 +49,7 @@ func TestWhoWaitsForAPrefixThatIsGoneGetsAnError(t *testing.T) {
 	if err := c.Flush(); err != nil {
 		t.Skipf("needs nf_tables: %v", err)
 	}
-	quiet := func(r netroom.Room, at string) chan net.Conn {
+	quiet := func(r testns.Room, at string) chan net.Conn {
 		accepted := make(chan net.Conn, 9)
 		r.Do(func() error {
 			l, err := net.Listen("tcp", at) // of IPv6, as most servers', where at has no address
@@ -70,7 +70,7 @@ func TestWhoWaitsForAPrefixThatIsGoneGetsAnError(t *testing.T) {
 		})
 		return accepted
 	}
-	dial := func(r netroom.Room, addr string) (c net.Conn) {
+	dial := func(r testns.Room, addr string) (c net.Conn) {
 		r.Do(func() (err error) { c, err = net.DialTimeout("tcp", addr, 5*time.Second); return err })
 		t.Cleanup(func() { c.Close() })
 		return c

@@ -24,7 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/policy"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // fault answers requests of the Tenancy in the API server's place, and notes the others.

@@ -24,7 +24,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/nodeagent/filetree"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // folders stand in for the device's: each volume's path is taken at its word.

@@ -13,7 +13,7 @@ import (
 	away "rivulet/offload/consumer/pod"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // inContainer, inPod and inVolume are pods with one field more.

@@ -21,7 +21,7 @@ import (
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // set is a ReplicaSet as a hand-written client makes it.

@@ -20,7 +20,7 @@ import (
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // Ingresses of a consumer are of the class that this cluster lends, of none if it lends

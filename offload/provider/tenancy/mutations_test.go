@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // What the owner has admission add to every pod does not keep tenants' out: a class of priority by default, defaults of a LimitRange,

@@ -21,7 +21,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 const carol peer.ID = "carolccccccccccccccccccccccccccc"

@@ -19,7 +19,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // No port is given twice, or outside of the range, or when it is somebody else's; no virtual cluster has more than its

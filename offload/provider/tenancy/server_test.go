@@ -28,8 +28,8 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // provider is a Tenancy over a real API server. The peer is told by a header of

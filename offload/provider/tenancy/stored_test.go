@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/fabric/peer"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // However many write at once, what is stored and what was let in stay within the bound;

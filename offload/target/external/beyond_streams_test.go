@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/util/exec"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // streams are those of kubectl, against home's ordinary API; what answers is the

@@ -19,8 +19,8 @@ import (
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/target/external"
 	"rivulet/offload/target/external/rewrite"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // TestBeyondThePlainPod is what a campus does to pods, and what a home wants of them,

@@ -27,8 +27,8 @@ import (
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	"rivulet/offload/target/external"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // campus is a foreign cluster in which we are an ordinary user of one namespace that

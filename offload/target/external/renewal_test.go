@@ -29,7 +29,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 
 	"rivulet/offload/target/external"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // follower is a target whose credential is renewed outside of us.

@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/target/external/rewrite"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // injected is what a service mesh adds to every pod: a container, a sidecar among the

@@ -19,8 +19,8 @@ import (
 	"rivulet/offload/policy"
 	"rivulet/offload/target/external"
 	"rivulet/offload/target/external/rewrite"
-	"rivulet/test/apiserver"
-	"rivulet/test/await"
+	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/await"
 )
 
 // TestBurst is the whole story of a home and a campus that knows nothing of Rivulet,

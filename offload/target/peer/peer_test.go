@@ -23,7 +23,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/offer"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 var (

@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/policy"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 func node(name, arch, cpu string) *corev1.Node {

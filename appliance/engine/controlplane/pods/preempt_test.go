@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // important is a bound pod of a priority.

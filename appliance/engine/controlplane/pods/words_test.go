@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"rivulet/test/tree"
+	"rivulet/test/harness/tree"
 )
 
 func TestWords(t *testing.T) {

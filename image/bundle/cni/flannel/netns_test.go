@@ -24,7 +24,7 @@ import (
 
 	"rivulet/offload/nodeagent/podgate"
 	"rivulet/offload/nodeagent/podnet"
-	"rivulet/test/await"
+	"rivulet/test/harness/await"
 )
 
 // node is a network namespace that plays the node, one for the pod, and the

@@ -1,0 +1,182 @@
+// Command bench measures what DESIGN §7 promises, as ratios taken in one run, and
+// writes all files of bench/. It is never shipped. How each figure comes about is in
+// docs/design/bench.md and, in full, in the file named after the measurement.
+//
+// It works in a folder of its own (-dir), on a copy of bin/rivulet, in labs and
+// network namespaces that it makes, and removes all of that whatever happens. A
+// measurement that fails or takes too long is reported as cut short; the others
+// are made all the same, and the exit status is 1.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"rivulet/test/harness/tree"
+	"rivulet/test/programs/bench/internal/device"
+	"rivulet/test/programs/bench/internal/fakepeer"
+	"rivulet/test/programs/bench/internal/figures"
+	"rivulet/test/programs/bench/internal/wire"
+)
+
+// bench is what all measurements share.
+type bench struct {
+	stage *device.Stage
+	tell  func(format string, args ...any)
+	kit   kit // see helpers.go
+}
+
+// measurement fills its section as it goes: what was measured before a failure counts.
+type measurement struct {
+	name  string
+	limit time.Duration
+	run   func(*bench, context.Context, *figures.Section) error
+	file  string // of the report
+}
+
+// Those of one file follow each other.
+var measurements = []measurement{
+	{"start", 5 * time.Minute, (*bench).start, "results.md"},
+	{"memory", 6 * time.Minute, (*bench).memory, "results.md"},
+	{"peering", 4 * time.Minute, (*bench).peering, "results.md"},
+	{"pods", 8 * time.Minute, (*bench).pods, "results.md"},
+	{"tunnel", 8 * time.Minute, (*bench).tunnel, "tunnel.md"},
+	{"away", 12 * time.Minute, (*bench).away, "away.md"},
+	{"peers", 9 * time.Minute, (*bench).peers, "peers.md"},
+	{"burst", 14 * time.Minute, (*bench).burst, "burst.md"},
+	{"vcluster", 20 * time.Minute, (*bench).vcluster, "vcluster.md"},
+	{"board", 18 * time.Minute, (*bench).board, "board.md"},
+}
+
+func main() {
+	switch filepath.Base(os.Args[0]) {
+	case wire.BareName:
+		exit(wire.BareMain())
+	case fakepeer.Name:
+		exit(fakepeer.Main())
+	case "rivulet":
+		exit(plainEngine())
+	}
+	dir := flag.String("dir", "/var/lib/rivulet-lab-bench", "folder to work in")
+	binary := flag.String("binary", tree.Path("bin", "rivulet"), "what to measure; demo-web.tar must lie beside it")
+	out := flag.String("out", "bench", "folder of the reports")
+	commit := flag.String("commit", "unknown", "of the tree that the binary is of")
+	var names []string
+	for _, m := range measurements {
+		names = append(names, m.name)
+	}
+	only := flag.String("only", "", "measure only these, of "+strings.Join(names, ",")+", and write to standard output: the files of a folder are of one run")
+	flag.Parse()
+	chosen := names
+	if *only != "" {
+		chosen, *out = strings.Split(*only, ","), ""
+	}
+	for _, n := range chosen {
+		if !slices.Contains(names, n) {
+			exit(fmt.Errorf("bench: there is no measurement %q; there are %s", n, strings.Join(names, ", ")))
+		}
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	exit(run(ctx, *dir, *binary, *commit, *out, chosen))
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// run measures what is chosen and writes the file of each, as far as it goes, into the folder
+// out, or without one to standard output.
+func run(ctx context.Context, dir, binary, commit, out string, chosen []string) (err error) {
+	begun := time.Now()
+	b := &bench{tell: func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(begun).Seconds(), fmt.Sprintf(format, args...))
+	}}
+	if b.stage, err = device.NewStage(ctx, dir, binary, b.tell); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.stage.Close(ctx)) }()
+	sections := map[string][]figures.Section{} // by file
+	var errs []error
+	for _, m := range measurements {
+		if !slices.Contains(chosen, m.name) {
+			continue
+		}
+		if ctx.Err() != nil {
+			return errors.Join(append(errs, ctx.Err())...)
+		}
+		b.tell("%s", m.name)
+		s := figures.Section{}
+		at := time.Now()
+		func() {
+			ctx, cancel := context.WithTimeout(ctx, m.limit)
+			defer cancel()
+			s.Err = m.run(b, ctx, &s)
+		}()
+		s.Took = time.Since(at)
+		if s.Err != nil {
+			s.Err = hide(s.Err, dir)
+			b.tell("%s: %v", m.name, s.Err)
+			errs = append(errs, fmt.Errorf("%s: %w", m.name, s.Err))
+		}
+		file, all := "", []figures.Section{s}
+		if out != "" {
+			sections[m.file] = append(sections[m.file], s)
+			file, all = filepath.Join(out, m.file), sections[m.file]
+		}
+		errs = append(errs, report(file, b.version(ctx, commit), all))
+	}
+	return errors.Join(errs...)
+}
+
+// hide keeps this machine's folders out of the report.
+func hide(err error, dir string) error {
+	if text := err.Error(); strings.Contains(text, dir) {
+		return errors.New(strings.ReplaceAll(text, dir, "DIR"))
+	}
+	return err
+}
+
+func report(out, version string, sections []figures.Section) error {
+	w := os.Stdout
+	if out != "" {
+		if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		f, err := os.Create(out)
+		if err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		defer f.Close()
+		w = f
+	}
+	return figures.Write(w, time.Now(), figures.Machine(), version, sections)
+}
+
+// version is the product's own, a single word, and the commit.
+func (b *bench) version(ctx context.Context, commit string) string {
+	version := "of unknown version"
+	raw, err := exec.CommandContext(ctx, b.stage.Binary(), "version").Output()
+	if f := strings.Fields(string(raw)); err == nil && len(f) >= 2 {
+		version = f[1]
+	}
+	return version + " · commit " + commit
+}
+
+func seconds(d time.Duration) float64 { return d.Seconds() }
+
+const megabyte = 1e6 // as in DESIGN §7: the promises are in MB

@@ -1,0 +1,52 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/mainjob"
+)
+
+// A Service that leads to a NAS on home's LAN is refused away, at once, and both the Service and rivulet why of a pod there
+// say that it is reached at home only.
+func TestWhatIsReachedAtHomeOnlyIsTold(t *testing.T) {
+	ctx := need(t, 3*time.Minute)
+	a := devices["a"]
+	const ns = "leftout"
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		a.Kubectl(ctx, "delete", "namespace", ns, "--wait=false", "--ignore-not-found") //nolint:errcheck // seen below
+		noTwins(t, ctx)
+	}()
+	apply(t, ctx, a, fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%[1]q,"labels":{"rivulet.dev/offload":"remote","rivulet.dev/offload-to":"b"}}},
+{"apiVersion":"v1","kind":"Service","metadata":{"name":"nas","namespace":%[1]q},"spec":{"ports":[{"name":"nfs","port":2049}]}},
+{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":{"name":"nas-1","namespace":%[1]q,"labels":{"kubernetes.io/service-name":"nas"}},"addressType":"IPv4","ports":[{"name":"nfs","port":2049}],"endpoints":[{"addresses":["192.168.77.20"]}]},
+{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":%[1]q},"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"web","image":%[2]q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}`, ns, mainjob.Image))
+	await.NoError(t, ctx, 0, "the pod is ready", func() error {
+		_, err := a.Kubectl(ctx, "-n", ns, "wait", "--for=condition=Ready", "pod/p", "--timeout=20s")
+		return err
+	})
+	await.NoError(t, ctx, 30*time.Second, "it is refused", func() error {
+		out, err := a.Kubectl(ctx, "-n", ns, "exec", "p", "--", "web", "get", "http://nas:2049/")
+		if err == nil || !strings.Contains(out+err.Error(), "refused") {
+			return fmt.Errorf("%s %v", out, err)
+		}
+		return nil
+	})
+	await.NoError(t, ctx, 0, "an event on the Service names the address", func() error {
+		out, err := a.Kubectl(ctx, "-n", ns, "get", "events", "--field-selector", "reason=ReflectionLeftOut,involvedObject.kind=Service,involvedObject.name=nas", "-o", "jsonpath={.items[*].message}")
+		if err == nil && !strings.Contains(out, "192.168.77.20") {
+			err = fmt.Errorf("%q", out)
+		}
+		return err
+	})
+	out, err := a.Run(ctx, "rivulet", "why", ns+"/p")
+	if err != nil || !strings.Contains(out, "192.168.77.20") || !strings.Contains(out, "cure: lead the Service to a pod at home") {
+		t.Errorf("rivulet why: %v\n%s", err, out)
+	}
+}
