@@ -42,7 +42,7 @@ type kind[T object[T]] struct {
 	name string
 	zero T // the type for informers
 	api  func(c kubernetes.Interface, namespace string) api[T]
-	all  func(c kubernetes.Interface, namespace string) *cache.ListWatch
+	all  func(c kubernetes.Interface, namespace string) cache.ListerWatcher
 	// translate returns the twin's version of an object at home; false if it is not reflected. The engine adds
 	// metadata.
 	translate func(home T) (T, bool)
@@ -73,12 +73,12 @@ func of[T object[T], L runtime.Object, C interface {
 }](name string, zero T, client func(c kubernetes.Interface, namespace string) C) kind[T] {
 	return kind[T]{name: name, zero: zero,
 		api: func(c kubernetes.Interface, namespace string) api[T] { return client(c, namespace) },
-		all: func(c kubernetes.Interface, namespace string) *cache.ListWatch {
+		all: func(c kubernetes.Interface, namespace string) cache.ListerWatcher {
 			objects := client(c, namespace)
-			return &cache.ListWatch{
+			return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 				ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) },
 				WatchFuncWithContext: objects.Watch,
-			}
+			}, c)
 		}}
 }
 
