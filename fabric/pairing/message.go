@@ -67,17 +67,6 @@ type Message struct {
 // maxSequence leaves room above: no sender can exhaust the sequences.
 const maxSequence = 1 << 62
 
-// common is the highest version that the sender and this cluster both support, 0 if there is none.
-func (m Message) common() int {
-	best := 0
-	for _, v := range m.Versions {
-		if v > best && slices.Contains(Versions, v) {
-			best = v
-		}
-	}
-	return best
-}
-
 // Decode reads a message of a stranger. Unknown fields are ignored; without a common protocol version only the version
 // is read.
 func Decode(body []byte) (Message, error) {
@@ -90,7 +79,7 @@ func Decode(body []byte) (Message, error) {
 	if err := json.Unmarshal(body, &head); err != nil {
 		return Message{}, refuse("bad-message", "the peering message is not understood: %s", plain(err))
 	}
-	if (Message{Versions: head.Versions}).common() == 0 {
+	if !slices.ContainsFunc(head.Versions, func(v int) bool { return slices.Contains(Versions, v) }) {
 		return Message{}, versionError(head.Versions)
 	}
 	var m Message

@@ -263,7 +263,7 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	if m.Sequence != 0 && m.Sequence <= n.received {
 		return old, true, nil
 	}
-	r.Name, r.Version, r.KubeVersion, r.Protocol = m.Name, m.Version, m.KubeVersion, m.common()
+	r.Name, r.Version, r.KubeVersion = m.Name, m.Version, m.KubeVersion
 	r.Certificate, r.WireGuardKey, r.TunnelAddress = from.Certificate, m.WireGuardKey, m.TunnelAddress
 	r.NextWireGuardKey, r.TheirRoles, r.Skip = m.NextWireGuardKey, m.Roles, n.skip
 	// A proof remains valid, also when a proved next key becomes the present one.

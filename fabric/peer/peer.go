@@ -78,8 +78,6 @@ type Record struct {
 	// Version is the peer's Rivulet version, KubeVersion that of its API server.
 	Version     string `json:"version,omitempty"`
 	KubeVersion string `json:"kubeVersion,omitempty"`
-	// Protocol is the version of the peering protocol in use; 0 is 1.
-	Protocol int `json:"protocol,omitempty"`
 	// Roles are the directions that this cluster has switched off, TheirRoles those of the peer.
 	Roles      Roles `json:"roles,omitzero"`
 	TheirRoles Roles `json:"theirRoles,omitzero"`

@@ -97,6 +97,10 @@ func TestDecode(t *testing.T) {
 	if got, err := Decode(blob); err != nil || !reflect.DeepEqual(got, r) {
 		t.Errorf("%+v, %v, want %+v", got, err, r)
 	}
+	older := strings.Replace(string(blob), "{", `{"protocol":1,`, 1)
+	if got, err := Decode([]byte(older)); err != nil || !reflect.DeepEqual(got, r) {
+		t.Errorf("of an older version: %+v, %v, want %+v", got, err, r)
+	}
 	var view View
 	if err := json.Unmarshal(blob, &view); err != nil || !reflect.DeepEqual(view.Record, r) {
 		t.Errorf("as a view: %+v, %v", view.Record, err)
