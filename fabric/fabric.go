@@ -27,6 +27,7 @@ import (
 	"rivulet/fabric/changes"
 	"rivulet/fabric/control"
 	"rivulet/fabric/discovery"
+	"rivulet/fabric/keyring"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
@@ -69,7 +70,7 @@ type Config struct {
 	TunnelAddress netip.Addr
 	// WireGuardKey is this cluster's private key, base64. Rotation changes it.
 	WireGuardKey string
-	Rotation     Rotation
+	Rotation     keyring.Rotation
 	Store        peer.Store
 	DataPlane    DataPlane
 	Sources      []discovery.Source
@@ -127,7 +128,7 @@ var DefaultTiming = Timing{
 type Fabric struct {
 	cfg       Config
 	log       *slog.Logger
-	keys      keys
+	keys      *keyring.Ring
 	party     *pairing.Party
 	decisions *trust.Store
 	*control.Port
@@ -146,10 +147,8 @@ type Fabric struct {
 	known    map[string]string // discovery entry to member key, where the entry has no ID
 	changed  changes.Signal
 	problems map[string]rpc.Error
-	// rotateNow is poked to change the WireGuard key.
-	rotateNow chan struct{}
-	invites   map[peer.ID][]byte // received invites, while in use
-	gateways  map[string]tunnel.Peer
+	invites  map[peer.ID][]byte // received invites, while in use
+	gateways map[string]tunnel.Peer
 }
 
 // New checks the configuration and loads the records. Nothing runs yet.
@@ -165,18 +164,17 @@ func New(cfg Config) (*Fabric, error) {
 	}
 	f := &Fabric{
 		cfg: cfg, log: cfg.Log,
-		members:   map[string]*member{},
-		known:     map[string]string{},
-		problems:  map[string]rpc.Error{},
-		invites:   map[peer.ID][]byte{},
-		rotateNow: make(chan struct{}, 1),
-		viewed:    make(chan struct{}, 1),
+		members:  map[string]*member{},
+		known:    map[string]string{},
+		problems: map[string]rpc.Error{},
+		invites:  map[peer.ID][]byte{},
+		viewed:   make(chan struct{}, 1),
 	}
 	f.live.name, f.live.policy, f.live.group, f.live.changed = cfg.Name, cfg.Trust, groupKey(cfg.Trust), make(chan struct{})
 	f.live.noRelay, f.live.peerCIDR = cfg.NoRelay, orDefault(cfg.PeerCIDR)
 	f.plane = newPlane(f)
-	err := f.keys.load(cfg.WireGuardKey, cfg.Rotation.Next, cfg.Rotation.Changed)
-	if err != nil {
+	var err error
+	if f.keys, err = keyring.Open(cfg.WireGuardKey, cfg.Rotation); err != nil {
 		return nil, err
 	}
 	if cfg.Notes == nil {
@@ -185,8 +183,9 @@ func New(cfg Config) (*Fabric, error) {
 	if f.decisions, err = trust.Open(cfg.Notes); err != nil {
 		return nil, err
 	}
+	claims := &keyring.Claims{Name: f.name, Owner: f.keyOwner, Save: f.save, Refused: f.refusedKey, Log: f.log}
 	f.party = &pairing.Party{
-		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admit, Claim: f.claim, Keys: f.keys.both, Group: f.group,
+		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admit, Claim: claims.Claim, Keys: f.keys.Private, Group: f.group,
 		Invite: f.invitedBy, Parted: f.parted, Epoch: f.decisions.Epoch(), Now: time.Now,
 	}
 	f.openPort()
@@ -204,7 +203,7 @@ func New(cfg Config) (*Fabric, error) {
 		}
 		kept = append(kept, r)
 	}
-	for _, r := range f.vetted(kept) {
+	for _, r := range keyring.Vetted(kept, f.keys.Now(), f.log) {
 		f.load(r)
 	}
 	f.rechoose()
@@ -232,7 +231,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	tasks.Go(func() { f.Serve(ctx) })
 	tasks.Go(func() { f.followLANs(ctx) })
 	tasks.Go(func() { f.followPaths(ctx) })
-	tasks.Go(func() { f.followKeys(ctx) })
+	tasks.Go(func() { f.keys.Run(ctx, keyring.Peers{Changed: f.keysChanged, Await: f.awaitKey}, f.log) })
 	tasks.Go(func() { f.relay.Serve(ctx) })
 	tasks.Go(func() { f.followNeighbours(ctx) })
 	for _, s := range f.cfg.Sources {
@@ -294,9 +293,9 @@ func (f *Fabric) Refresh() {
 // self is this cluster's part of a message.
 func (f *Fabric) self() pairing.Self {
 	c := f.cfg
-	_, public, _, next, _ := f.keys.ours()
+	keys := f.keys.Now()
 	return pairing.Self{
-		ID: c.Identity.ID, Name: f.name(), Version: c.Version, KubeVersion: c.KubeVersion(), WireGuardKey: public, NextWireGuardKey: next,
+		ID: c.Identity.ID, Name: f.name(), Version: c.Version, KubeVersion: c.KubeVersion(), WireGuardKey: keys.Public, NextWireGuardKey: keys.NextPublic,
 		TunnelPort: c.TunnelPort, ControlPort: c.Port, TunnelAddress: c.TunnelAddress, PodCIDR: c.PodCIDR, ServiceCIDR: c.ServiceCIDR,
 	}
 }

@@ -51,9 +51,8 @@ func (f *Fabric) GatewayPrefix(name string, previous netip.Prefix) (netip.Prefix
 
 // GatewayConfig is this cluster's part of a gateway's configuration.
 func (f *Fabric) GatewayConfig() (publicKey string, pods netip.Prefix, udp, streams []netip.AddrPort) {
-	_, public, _, _, _ := f.keys.ours()
 	lans := f.cfg.LANs.LANs()
-	return public.String(), f.cfg.PodCIDR, candidates(lans, f.cfg.TunnelPort), candidates(lans, f.cfg.Port)
+	return f.keys.Now().Public.String(), f.cfg.PodCIDR, candidates(lans, f.cfg.TunnelPort), candidates(lans, f.cfg.Port)
 }
 
 // GatewayStream gives the tunnel a connection on which a gateway begins a stream. The caller closes its own copy.

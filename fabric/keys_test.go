@@ -58,14 +58,14 @@ func (l *liar) say(to *cluster, key, next wgkey.Public, change func(map[string]a
 // after a restart; whose key it is keeps its traffic.
 func TestKeysHaveOneOwner(t *testing.T) {
 	w := newWorld(t)
-	full := &keyring{full: true} // it cannot change to its next key, and tells it
+	full := &keyFile{full: true} // it cannot change to its next key, and tells it
 	a, b := w.cluster(1, "a"), w.cluster(2, "b", rotating(full, make(chan time.Time), time.Now()), func(c *Config) {
 		c.Rotation.Next = baseConfig(88, "x", c.Log).WireGuardKey
 	})
 	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
 	bNext := publicOf(t, 88)
 	a.await("the next key", func() bool { return a.view(b).NextWireGuardKey == bNext })
-	_, ours, _, _, _ := a.keys.ours()
+	ours := a.keys.Now().Public
 	bKey, own := a.view(b).WireGuardKey, publicOf(t, 99)
 	spelt := func(s string) string { // the bits that are left over
 		const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -148,7 +148,7 @@ func TestStoredKeysAreVetted(t *testing.T) {
 	at := time.Now()
 	edit(b.id(), func(r *peer.Record) { r.Trust.At, r.NextWireGuardKey = at, cKey })
 	edit(c.id(), func(r *peer.Record) { r.Trust.At = at.Add(time.Minute) })
-	_, ours, _, _, _ := a.keys.ours()
+	ours := a.keys.Now().Public
 	for n, key := range []wgkey.Public{bKey, ours, {}} { // {} is what Decode makes of a key that is none
 		r := a.store.records[c.id()]
 		r.ID, r.Name, r.WireGuardKey = peer.ID(strings.Repeat(string(rune('p'+n)), 32)), "old", key

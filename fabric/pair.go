@@ -111,7 +111,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 		f.mu.Unlock()
 	}()
 
-	_, _, _, told, _ := f.keys.ours()
+	told := f.keys.Now().NextPublic
 	err := fmt.Errorf("fabric: no address is known")
 	if f.leaving.Load() {
 		addrs, pinned, err = nil, false, leavingError(f.name())

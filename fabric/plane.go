@@ -204,11 +204,10 @@ func (f *Fabric) Reapply() {
 func (f *Fabric) desired() tunnel.Config {
 	lans := f.cfg.LANs.LANs()
 	mtu := lans.MTU()
-	private, _, _, _, _ := f.keys.ours()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := tunnel.Config{
-		PrivateKey: private, Port: f.cfg.TunnelPort, Interface: f.cfg.Interface,
+		PrivateKey: f.keys.Now().Private, Port: f.cfg.TunnelPort, Interface: f.cfg.Interface,
 		MTU: min(max(mtu, 1360), 9000) - overhead, Address: f.cfg.TunnelAddress, ControlPort: f.cfg.Port, PodCIDR: f.cfg.PodCIDR,
 	}
 	f.addGateways(&c)
@@ -218,7 +217,7 @@ func (f *Fabric) desired() tunnel.Config {
 			peers = append(peers, m)
 		}
 	}
-	slices.SortFunc(peers, func(a, b *member) int { return byTrust(a.Record(), b.Record()) }) // the first is served
+	slices.SortFunc(peers, func(a, b *member) int { return peer.ByTrust(a.Record(), b.Record()) }) // the first is served
 	for _, m := range peers {
 		r := m.Record()
 		address, _ := r.Address()

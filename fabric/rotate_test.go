@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/fabric/keyring"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/wgkey"
 )
 
-// keyring is where a cluster of a test keeps its WireGuard keys; its disk can be full.
-type keyring struct {
+// keyFile is where a cluster of a test keeps its WireGuard keys; its disk can be full.
+type keyFile struct {
 	mu            sync.Mutex
 	current, next string
 	changed       time.Time
@@ -22,7 +23,7 @@ type keyring struct {
 	saves         int
 }
 
-func (k *keyring) save(current, next string, changed time.Time) error {
+func (k *keyFile) save(current, next string, changed time.Time) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.full {
@@ -33,30 +34,30 @@ func (k *keyring) save(current, next string, changed time.Time) error {
 	return nil
 }
 
-func (k *keyring) get() (string, string, int) {
+func (k *keyFile) get() (string, string, int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.current, k.next, k.saves
 }
 
 // A clock of its own: what is sent is the time of the device.
-func rotating(k *keyring, ticks chan time.Time, begin time.Time) func(*Config) {
+func rotating(k *keyFile, ticks chan time.Time, begin time.Time) func(*Config) {
 	return func(c *Config) {
 		k.current, k.changed = c.WireGuardKey, begin
-		c.Rotation = Rotation{Every: 30 * 24 * time.Hour, Changed: begin, Save: k.save, Ticks: ticks}
+		c.Rotation = keyring.Rotation{Every: 30 * 24 * time.Hour, Changed: begin, Save: k.save, Ticks: ticks}
 	}
 }
 
 func TestKeyIsChangedInTime(t *testing.T) {
 	w := newWorld(t)
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	k, ticks := &keyring{}, make(chan time.Time)
+	k, ticks := &keyFile{}, make(chan time.Time)
 	a := w.cluster(1, "a", rotating(k, ticks, begin))
 	b, c := w.cluster(2, "b"), w.cluster(3, "c")
 	for _, o := range []*cluster{b, c} {
 		agreedUpon(t, a, o, peer.TrustLAN, peer.TrustLAN)
 	}
-	old, _, _, _, _ := a.keys.ours()
+	old := a.keys.Now().Private
 	key := func(of *cluster) wgkey.Public { return of.view(a).WireGuardKey }
 	before := key(b)
 	ticks <- begin.Add(29 * 24 * time.Hour)
@@ -119,7 +120,7 @@ func publicOf(t *testing.T, n byte) wgkey.Public {
 func TestKeyChangeGoesOnAfterAPowerCut(t *testing.T) {
 	w := newWorld(t)
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	k, ticks := &keyring{}, make(chan time.Time)
+	k, ticks := &keyFile{}, make(chan time.Time)
 	a, b := w.cluster(1, "a", rotating(k, ticks, begin)), w.cluster(2, "b")
 	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
 	before := b.view(a).WireGuardKey
@@ -134,10 +135,10 @@ func TestKeyChangeGoesOnAfterAPowerCut(t *testing.T) {
 	}
 	// A full disk: nothing is changed, and nobody is told of a key that is not kept.
 	k.full = true
-	_, public, _, _, _ := a.keys.ours()
+	public := a.keys.Now().Public
 	ticks <- begin.Add(1000 * 24 * time.Hour)
 	ticks <- begin
-	if _, now, _, nextPub, _ := a.keys.ours(); now != public || !nextPub.IsZero() {
+	if now := a.keys.Now(); now.Public != public || !now.NextPublic.IsZero() {
 		t.Error("it has another key that is not on disk")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/identity"
 	"rivulet/fabric"
+	"rivulet/fabric/keyring"
 	"rivulet/fabric/pairing"
 )
 
@@ -83,7 +84,7 @@ func Decisions(mux *http.ServeMux, running func() *fabric.Fabric) {
 const keyLife = 30 * 24 * time.Hour
 
 // Rotation manages the change of the WireGuard key. The age of a key without a date counts from its first use here.
-func Rotation(st *bolt.Store, id identity.Identity, log *slog.Logger) fabric.Rotation {
+func Rotation(st *bolt.Store, id identity.Identity, log *slog.Logger) keyring.Rotation {
 	changed := id.Changed
 	if changed.IsZero() {
 		changed = time.Now()
@@ -91,7 +92,7 @@ func Rotation(st *bolt.Store, id identity.Identity, log *slog.Logger) fabric.Rot
 			log.Warn("when the WireGuard key was made cannot be kept", "err", err)
 		}
 	}
-	return fabric.Rotation{Every: keyLife, Changed: changed, Next: id.Next, Save: func(current, next string, changed time.Time) error {
+	return keyring.Rotation{Every: keyLife, Changed: changed, Next: id.Next, Save: func(current, next string, changed time.Time) error {
 		return identity.SaveWireGuard(st, current, next, changed)
 	}}
 }

@@ -3,6 +3,7 @@
 package peer
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/x509"
@@ -113,6 +114,11 @@ func Decode(blob []byte) (Record, error) {
 // Complete reports whether both sides have sent their prefix, which is all that a tunnel needs.
 func (r Record) Complete() bool {
 	return r.ID.Valid() && !r.WireGuardKey.IsZero() && r.PeerCIDR.IsValid() && r.PeerMappedCIDR.IsValid() && r.LocalMappedCIDR.IsValid() && r.TunnelAddress.IsValid()
+}
+
+// ByTrust orders records by the time of trust, the oldest first.
+func ByTrust(a, b Record) int {
+	return cmp.Or(a.Trust.At.Compare(b.Trust.At), cmp.Compare(a.ID, b.ID))
 }
 
 // Address is the peer's control address inside the tunnel as this cluster sees it, false while the record is
