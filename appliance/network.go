@@ -23,6 +23,7 @@ import (
 	"rivulet/appliance/ui/summary"
 	"rivulet/appliance/version"
 	"rivulet/fabric"
+	"rivulet/fabric/lanpeers"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
@@ -56,7 +57,7 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 		PodCIDR: fixed.PodCIDR, ServiceCIDR: fixed.ServiceCIDR, TunnelAddress: fixed.TunnelAddress,
 		WireGuardKey: keys.WireGuard, Rotation: network.Rotation(s.store, keys, s.cfg.Log), Store: s.store, DataPlane: s.tunnel.Load(),
 		Sources: s.sources.All(), LANs: s.lans,
-		Hardware: netmon.Hardware, InUse: s.peersInUse, LANPeers: fabric.LANPeersFor(s.facts.MemoryBytes),
+		Hardware: netmon.Hardware, InUse: s.peersInUse, LANPeers: lanpeers.For(s.facts.MemoryBytes),
 		PeerCIDR: s.config().Tunnel.Block(), Clock: s.clock, Log: log,
 		TakenPrefixes: func() []netip.Prefix {
 			return slices.Concat(host.Routes(fixed.Tunnel), host.Servers("/"), []netip.Prefix{fixed.NodeRange})

@@ -28,6 +28,7 @@ import (
 	"rivulet/fabric/control"
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/keyring"
+	"rivulet/fabric/lanpeers"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
@@ -90,8 +91,8 @@ type Config struct {
 	// InUse are the peers with pods or data of this cluster, or the reverse; false while that is unknown. It is called
 	// without Fabric's lock; nil is none.
 	InUse func(context.Context) (map[peer.ID]bool, bool)
-	// LANPeers bounds the peers that are trusted by lan alone; zero is DefaultLANPeers.
-	LANPeers LANPeers
+	// LANPeers bounds the peers that are trusted by lan alone; zero is lanpeers.Default.
+	LANPeers lanpeers.Limits
 	// Trust is the initial policy for new peers; SetTrust changes it.
 	Trust Policy
 	// Notes stores the trust store beside the records; nil keeps it in memory.
@@ -137,7 +138,7 @@ type Fabric struct {
 	// leaving: no cluster may become a peer in this run.
 	leaving atomic.Bool
 	viewed  chan struct{} // somebody reads the views
-	met     met           // recent peers trusted by lan alone
+	lan     *lanpeers.Admission
 	relay   *relay.Relay
 
 	mu       sync.Mutex
@@ -156,14 +157,11 @@ func New(cfg Config) (*Fabric, error) {
 	if cfg.Timing == (Timing{}) {
 		cfg.Timing = DefaultTiming
 	}
-	if cfg.LANPeers == (LANPeers{}) {
-		cfg.LANPeers = DefaultLANPeers
-	}
 	if !cfg.PodCIDR.Contains(cfg.TunnelAddress) {
 		return nil, fmt.Errorf("fabric: the tunnel address %s is not in the pod CIDR %s", cfg.TunnelAddress, cfg.PodCIDR)
 	}
 	f := &Fabric{
-		cfg: cfg, log: cfg.Log,
+		cfg: cfg, log: cfg.Log, lan: lanpeers.New(cfg.LANPeers, cfg.InUse),
 		members:  map[string]*member{},
 		known:    map[string]string{},
 		problems: map[string]rpc.Error{},

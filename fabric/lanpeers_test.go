@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/fabric/lanpeers"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 )
 
 // bounded is a cluster with room for few, at which every stranger is another machine
 // unless mac says otherwise.
-func (w *world) bounded(name string, l LANPeers, used ...peer.ID) (c *cluster, mac *atomic.Pointer[string]) {
+func (w *world) bounded(name string, l lanpeers.Limits, used ...peer.ID) (c *cluster, mac *atomic.Pointer[string]) {
 	mac = &atomic.Pointer[string]{}
 	n := atomic.Int64{}
 	return w.cluster(1, name, func(c *Config) {
@@ -52,7 +53,7 @@ func (c *cluster) trusted(how string) (out []peer.ID) {
 func TestMadeUpPeersAreBounded(t *testing.T) {
 	w := newWorld(t)
 	used := newStranger(t, 60).id.ID
-	a, _ := w.bounded("a", LANPeers{Total: 5, BySource: 5, Window: time.Nanosecond, Silent: 20 * time.Millisecond, Settled: time.Hour}, used)
+	a, _ := w.bounded("a", lanpeers.Limits{Total: 5, BySource: 5, Window: time.Nanosecond, Silent: 20 * time.Millisecond, Settled: time.Hour}, used)
 	b := w.cluster(2, "b")
 	a.awaitState(b, peer.Connected)
 	for n := byte(60); n < 64; n++ {
@@ -83,7 +84,7 @@ func TestMadeUpPeersAreBounded(t *testing.T) {
 // Where nobody makes room the newcomer is told so, and does not take us for its peer.
 func TestNoRoomOnTheLAN(t *testing.T) {
 	w := newWorld(t)
-	a, _ := w.bounded("a", LANPeers{Total: 1, BySource: 1, Window: time.Nanosecond, Silent: time.Hour, Settled: time.Hour})
+	a, _ := w.bounded("a", lanpeers.Limits{Total: 1, BySource: 1, Window: time.Nanosecond, Silent: time.Hour, Settled: time.Hour})
 	b := w.cluster(2, "b")
 	a.awaitState(b, peer.Connected)
 	b.awaitState(a, peer.Connected)
@@ -105,7 +106,7 @@ func TestNoRoomOnTheLAN(t *testing.T) {
 // One machine has room for few, and newcomers of it push out only its own.
 func TestOneMachineOnTheLAN(t *testing.T) {
 	w := newWorld(t)
-	a, mac := w.bounded("a", LANPeers{Total: 100, BySource: 3, Window: time.Nanosecond, Silent: time.Hour, Settled: time.Hour})
+	a, mac := w.bounded("a", lanpeers.Limits{Total: 100, BySource: 3, Window: time.Nanosecond, Silent: time.Hour, Settled: time.Hour})
 	one := "02:00:00:00:00:01"
 	mac.Store(&one)
 	for n := byte(60); n < 63; n++ {
@@ -127,7 +128,7 @@ func TestOneMachineOnTheLAN(t *testing.T) {
 // those that answer, the ones that came last: its own.
 func TestAFloodOfMachines(t *testing.T) {
 	w := newWorld(t)
-	a, _ := w.bounded("a", LANPeers{Total: 3, BySource: 3, Window: time.Nanosecond, Silent: time.Hour, Settled: time.Nanosecond})
+	a, _ := w.bounded("a", lanpeers.Limits{Total: 3, BySource: 3, Window: time.Nanosecond, Silent: time.Hour, Settled: time.Nanosecond})
 	b, c, d := w.cluster(2, "b"), w.cluster(3, "c"), w.cluster(4, "d")
 	for _, x := range []*cluster{b, c, d} {
 		a.awaitState(x, peer.Connected)
@@ -146,7 +147,7 @@ func TestAFloodOfMachines(t *testing.T) {
 // Those that do not answer are pushed out by few of other machines in a time.
 func TestAFloodPushesOutFew(t *testing.T) {
 	w := newWorld(t)
-	few, _ := w.bounded("few", LANPeers{Total: 8, BySource: 2, Window: time.Hour, Silent: time.Nanosecond, Settled: time.Hour})
+	few, _ := w.bounded("few", lanpeers.Limits{Total: 8, BySource: 2, Window: time.Hour, Silent: time.Nanosecond, Settled: time.Hour})
 	for n := byte(60); n < 68; n++ {
 		if err := newStranger(t, n).pair(few); err != nil {
 			t.Fatal(err)
@@ -166,7 +167,7 @@ func TestAFloodPushesOutFew(t *testing.T) {
 // So many in a time, whatever becomes of them: each is written to the disk.
 func TestPeersInATime(t *testing.T) {
 	w := newWorld(t)
-	a, _ := w.bounded("a", LANPeers{Total: 4, BySource: 4, Window: time.Hour, Silent: time.Nanosecond, Settled: time.Hour})
+	a, _ := w.bounded("a", lanpeers.Limits{Total: 4, BySource: 4, Window: time.Hour, Silent: time.Nanosecond, Settled: time.Hour})
 	for n := byte(60); n < 64; n++ {
 		s := newStranger(t, n)
 		if err := s.pair(a); err != nil {
@@ -212,7 +213,7 @@ func TestUnpeerLAN(t *testing.T) {
 // While it is not known what is in use nobody makes room, and nobody is forgotten.
 func TestNobodyMakesRoomWhileUseIsNotKnown(t *testing.T) {
 	w := newWorld(t)
-	a, _ := w.bounded("a", LANPeers{Total: 1, BySource: 1, Window: time.Nanosecond, Silent: time.Nanosecond, Settled: time.Nanosecond})
+	a, _ := w.bounded("a", lanpeers.Limits{Total: 1, BySource: 1, Window: time.Nanosecond, Silent: time.Nanosecond, Settled: time.Nanosecond})
 	a.stop()
 	a.cfg.InUse = func(context.Context) (map[peer.ID]bool, bool) { return nil, false }
 	a.start()
@@ -224,13 +225,5 @@ func TestNobodyMakesRoomWhileUseIsNotKnown(t *testing.T) {
 	}
 	if gone, _, err := a.UnpeerLAN(t.Context(), false); err == nil || len(gone) != 0 {
 		t.Errorf("forgotten %v, %v", gone, err)
-	}
-}
-
-func TestRoomByMemory(t *testing.T) {
-	for memory, want := range map[uint64]int{0: 256, 128 << 20: 16, 512 << 20: 32, 1 << 30: 64, 4 << 30: 256, 64 << 30: 256} {
-		if got := LANPeersFor(memory).Total; got != want {
-			t.Errorf("%d MB: %d, want %d", memory>>20, got, want)
-		}
 	}
 }
