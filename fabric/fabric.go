@@ -27,6 +27,7 @@ import (
 	"rivulet/fabric/changes"
 	"rivulet/fabric/control"
 	"rivulet/fabric/discovery"
+	"rivulet/fabric/gatewaypeers"
 	"rivulet/fabric/keyring"
 	"rivulet/fabric/lanpeers"
 	"rivulet/fabric/netmon"
@@ -36,6 +37,7 @@ import (
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/trust"
 	"rivulet/fabric/tunnel"
+	"rivulet/fabric/wgkey"
 )
 
 // DataPlane is the tunnel as the fabric uses it.
@@ -133,6 +135,7 @@ type Fabric struct {
 	party     *pairing.Party
 	decisions *trust.Store
 	*control.Port
+	*gatewaypeers.Registry
 	plane *plane
 	live  live
 	// leaving: no cluster may become a peer in this run.
@@ -149,7 +152,6 @@ type Fabric struct {
 	changed  changes.Signal
 	problems map[string]rpc.Error
 	invites  map[peer.ID][]byte // received invites, while in use
-	gateways map[string]tunnel.Peer
 }
 
 // New checks the configuration and loads the records. Nothing runs yet.
@@ -181,6 +183,15 @@ func New(cfg Config) (*Fabric, error) {
 	if f.decisions, err = trust.Open(cfg.Notes); err != nil {
 		return nil, err
 	}
+	f.Registry = gatewaypeers.New(gatewaypeers.Config{
+		PodCIDR: cfg.PodCIDR, Choose: f.choose, Key: func() wgkey.Public { return f.keys.Now().Public },
+		Addresses: func() (udp, streams []netip.AddrPort) {
+			lans := cfg.LANs.LANs()
+			return candidates(lans, cfg.TunnelPort), candidates(lans, cfg.Port)
+		},
+		Status: cfg.DataPlane.Status, HandOver: func(conn net.Conn) error { return f.takeOver(conn, nil) },
+		Changed: func() { f.plane.kick(); f.notify() },
+	})
 	claims := &keyring.Claims{Name: f.name, Owner: f.keyOwner, Save: f.save, Refused: f.refusedKey, Log: f.log}
 	f.party = &pairing.Party{
 		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admit, Claim: claims.Claim, Keys: f.keys.Private, Group: f.group,

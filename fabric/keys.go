@@ -50,13 +50,11 @@ func (f *Fabric) keyOwner(id peer.ID, keys ...wgkey.Public) (name string, by *pe
 	if wgkey.Common(keys, f.keys.Now().Both()) {
 		return "this cluster", nil
 	}
+	if name := f.Registry.KeyOwner(keys...); name != "" {
+		return "the gateway " + name, nil
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for name, g := range f.gateways {
-		if wgkey.Common(keys, []wgkey.Public{g.PublicKey}) {
-			return "the gateway " + name, nil
-		}
-	}
 	for _, m := range f.members {
 		if r := m.Record(); m.Pinned() && m.ID() != id && wgkey.Common(keys, keyring.KeysOf(r)) {
 			return m.Handle(), &r

@@ -183,11 +183,19 @@ var errNoStreams = errors.New("fabric: no streams here")
 // handOver is how the control port passes streams to the data plane.
 func (f *Fabric) handOver() rpc.Handover {
 	return rpc.Handover{Protocol: tunnel.StreamProtocol, To: func(conn net.Conn, begun []byte) error {
-		t, ok := f.cfg.DataPlane.(taker)
 		local, _ := conn.LocalAddr().(*net.TCPAddr)
-		if !ok || local == nil || local.AddrPort().Addr().Unmap() == f.cfg.TunnelAddress { // no tunnel inside the tunnel
+		if local == nil || local.AddrPort().Addr().Unmap() == f.cfg.TunnelAddress { // no tunnel inside the tunnel
 			return errNoStreams
 		}
-		return t.HandOver(conn, begun)
+		return f.takeOver(conn, begun)
 	}}
+}
+
+// takeOver gives the data plane a connection, with the bytes already read from it.
+func (f *Fabric) takeOver(conn net.Conn, begun []byte) error {
+	t, ok := f.cfg.DataPlane.(taker)
+	if !ok {
+		return errNoStreams
+	}
+	return t.HandOver(conn, begun)
 }

@@ -210,7 +210,7 @@ func (f *Fabric) desired() tunnel.Config {
 		PrivateKey: f.keys.Now().Private, Port: f.cfg.TunnelPort, Interface: f.cfg.Interface,
 		MTU: min(max(mtu, 1360), 9000) - overhead, Address: f.cfg.TunnelAddress, ControlPort: f.cfg.Port, PodCIDR: f.cfg.PodCIDR,
 	}
-	f.addGateways(&c)
+	c.Peers = f.Registry.TunnelPeers() // before peers
 	var peers []*member
 	for _, m := range f.members {
 		if m.Pinned() && m.Record().Complete() {

@@ -50,7 +50,7 @@ func (f *Fabric) choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
 		host = f.cfg.TakenPrefixes()
 	}
 	f.mu.Lock()
-	taken = append(taken, f.gatewayPrefixes(id)...)
+	taken = append(taken, f.Registry.PrefixesBut(id)...)
 	for _, m := range f.members {
 		if !m.Pinned() {
 			continue
