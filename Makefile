@@ -125,14 +125,14 @@ demo: deps ## three devices on this machine play the main job
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 	@if [ -e "$${RIVULET_LAB:-/var/lib/rivulet-lab}/lab.json" ]; then echo "removing the lab that is there already"; $(SUDO) $(BIN)/rivulet-lab down; fi
 	$(SUDO) $(BIN)/rivulet-lab up --devices 3 --wait peered --env RIVULET_RESERVE_CPU=$(RESERVE_CPU)
-	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/programs/demo
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/suites/demo
 	@$(SUDO) $(BIN)/demo
 
 .PHONY: demo-burst
 demo-burst: deps ## home, a neighbour and a campus that runs no Rivulet: home full, neighbour full, campus
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 	@if [ -e "$${RIVULET_LAB:-/var/lib/rivulet-lab}/lab.json" ]; then echo "removing the lab that is there already"; $(SUDO) $(BIN)/rivulet-lab down; fi
-	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/programs/demo
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/suites/demo
 	@$(SUDO) $(BIN)/demo -burst -dir "$${RIVULET_LAB:-/var/lib/rivulet-lab}"
 
 .PHONY: demo-down demo-burst-down

@@ -54,16 +54,16 @@ func twoConsumers(t *testing.T, a, b *device) {
 	b.fabric.newRoutes()
 	lent, err := provider.New(provider.Config{Peers: b.fabric, Config: tenancy.Config{Local: b.Config, PeerID: rpc.PeerID, Log: log}})
 	must(t, err)
-	guest, err := consumer.New(consumer.Config{Home: b.Config, ID: string(b.identity.ID), Host: "a", NodeIP: netip.MustParseAddr("127.0.0.1"),
+	tenant, err := consumer.New(consumer.Config{Home: b.Config, ID: string(b.identity.ID), Host: "a", NodeIP: netip.MustParseAddr("127.0.0.1"),
 		Authority: stream.EngineAuthority(b.TLSDir), Router: a.offload.router, Log: log})
 	must(t, err)
-	peers := &peertarget.Source{Fabric: b.fabric, PodCIDR: podCIDR, Control: control, Set: guest.SetTargets, End: guest.End}
+	peers := &peertarget.Source{Fabric: b.fabric, PodCIDR: podCIDR, Control: control, Set: tenant.SetTargets, End: tenant.End}
 	consuming, leave := context.WithCancel(running)
 	defer leave()
 	left := make(chan struct{})
 	all.Go(func() { _ = lent.Run(running) })
 	all.Go(func() { peers.Run(running) })
-	all.Go(func() { defer close(left); _ = guest.Run(consuming) })
+	all.Go(func() { defer close(left); _ = tenant.Run(consuming) })
 
 	b.nodeIs(t, "a")
 	b.offloadNamespace(t, "lab", "remote")
@@ -117,7 +117,7 @@ func twoConsumers(t *testing.T, a, b *device) {
 		}
 	}
 	await.Empty(t, time.Minute, "nobody has a problem", func(context.Context) string {
-		if all := fmt.Sprint(a.offload.Problems(), guest.Problems(), lent.Problems()); all != "map[] map[] map[]" {
+		if all := fmt.Sprint(a.offload.Problems(), tenant.Problems(), lent.Problems()); all != "map[] map[] map[]" {
 			return all
 		}
 		return ""

@@ -43,7 +43,7 @@ func TestGiveAndTakeBack(t *testing.T) {
 	pod := a.running(t, "talk", "")
 
 	t.Run("what it uses is told under its name at home", func(t *testing.T) { a.tops(t, pod) })
-	t.Run("the provider knows its guest, and hears it", func(t *testing.T) {
+	t.Run("the provider knows its tenant, and hears it", func(t *testing.T) {
 		c := b.offload.Status().Consumers
 		if len(c) != 1 || c[0].ID != a.identity.ID || !c[0].Peer || c[0].Silent != 0 || c[0].Twins["lab"] == "" {
 			t.Errorf("%+v", c)

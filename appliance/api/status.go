@@ -90,13 +90,13 @@ type Reloaded struct {
 
 // Pods counts pods that are not finished.
 type Pods struct {
-	Home   int `json:"home"`   // of this cluster, here
-	Away   int `json:"away"`   // of this cluster, elsewhere
-	Guests int `json:"guests"` // of other clusters, here
+	Home    int `json:"home"`    // of this cluster, here
+	Away    int `json:"away"`    // of this cluster, elsewhere
+	Tenants int `json:"tenants"` // of other clusters, here
 }
 
 func (n Pods) String() string {
-	return fmt.Sprintf("%d at home, %d away, %d of tenants here", n.Home, n.Away, n.Guests)
+	return fmt.Sprintf("%d at home, %d away, %d of tenants here", n.Home, n.Away, n.Tenants)
 }
 
 // Room is the capacity of a node, and the requests of its pods.

@@ -194,7 +194,7 @@ func status() *cobra.Command {
 			return err
 		}
 		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "DEVICE\tSTATE\tPEERS\tVIRTUAL NODES\tPODS HOME/AWAY/GUESTS")
+		fmt.Fprintln(w, "DEVICE\tSTATE\tPEERS\tVIRTUAL NODES\tPODS HOME/AWAY/TENANTS")
 		for _, d := range devices {
 			st, err := d.Status(ctx)
 			if err != nil {
@@ -215,7 +215,7 @@ func status() *cobra.Command {
 				}
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d/%d/%d\n", d.Name, state, strings.Join(peers, ", "), strings.Join(nodes, " "),
-				st.Pods.Home, st.Pods.Away, st.Pods.Guests)
+				st.Pods.Home, st.Pods.Away, st.Pods.Tenants)
 		}
 		return w.Flush()
 	})

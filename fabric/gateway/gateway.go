@@ -43,9 +43,9 @@ type Gateway struct {
 	flows  flows
 	state  atomic.Pointer[state]
 
-	mu       sync.Mutex
-	doors    map[string]*door
-	problems []string
+	mu        sync.Mutex
+	listeners map[string]*listener
+	problems  []string
 }
 
 // state is a configuration in force, indexed for packets.
@@ -69,7 +69,7 @@ func (s *state) seen(real netip.Addr) netip.Addr {
 
 // New returns a gateway without configuration. Bind is the address on which pods reach it; empty is all.
 func New(bind string, log *slog.Logger) (*Gateway, error) {
-	g := &Gateway{log: log, bind: bind, port: gatewayproto.TunnelPort, doors: map[string]*door{}}
+	g := &Gateway{log: log, bind: bind, port: gatewayproto.TunnelPort, listeners: map[string]*listener{}}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.state.Store(&state{zone: zoneOf(gatewayproto.Gateway{})})
 	s, err := newNetstack(func(a netip.Addr) bool {
@@ -100,7 +100,7 @@ func (g *Gateway) Apply(cfg gatewayproto.Gateway) error {
 	}
 	s := &state{cfg: cfg, digest: digest, set: true, ends: map[string][]netip.AddrPort{}, as: map[netip.Addr]netip.Addr{}, zone: zoneOf(cfg)}
 	for _, service := range cfg.Services {
-		for _, p := range service.Doors() {
+		for _, p := range service.Listeners() {
 			s.ends[fmt.Sprint(p.Protocol, p.Listen)] = p.Endpoints
 		}
 	}
@@ -167,7 +167,7 @@ func (g *Gateway) Close() {
 	g.cancel()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, d := range g.doors {
+	for _, d := range g.listeners {
 		d.close()
 	}
 	g.tunnel.Close()

@@ -14,8 +14,8 @@ import (
 )
 
 // Local pods reach a Service of home at a port of the gateway: the campus Service that the pod resolves leads there. A
-// door is one such port.
-type door struct {
+// listener is one such port.
+type listener struct {
 	protocol string
 	listen   uint16
 	close    func()
@@ -33,15 +33,15 @@ func (g *Gateway) openDoors(cfg gatewayproto.Gateway) (problems []string) {
 	}
 	want := map[place]bool{}
 	for _, s := range cfg.Services {
-		for _, p := range s.Doors() {
+		for _, p := range s.Listeners() {
 			want[place{p.Protocol, p.Listen}] = true
 		}
 	}
-	for at, d := range g.doors {
+	for at, d := range g.listeners {
 		p := place{d.protocol, d.listen}
 		if !want[p] {
 			d.close()
-			delete(g.doors, at)
+			delete(g.listeners, at)
 		}
 		delete(want, p)
 	}
@@ -55,12 +55,12 @@ func (g *Gateway) openDoors(cfg gatewayproto.Gateway) (problems []string) {
 			problems = append(problems, fmt.Sprintf("port %d/%s cannot be opened: %v", p.listen, p.protocol, err))
 			continue
 		}
-		g.doors[fmt.Sprint(p.protocol, p.listen)] = &door{p.protocol, p.listen, stop}
+		g.listeners[fmt.Sprint(p.protocol, p.listen)] = &listener{p.protocol, p.listen, stop}
 	}
 	return problems
 }
 
-// behind lists the endpoints behind a door, in the order to try them.
+// behind lists the endpoints behind a listener, in the order to try them.
 func (g *Gateway) behind(protocol string, listen uint16) []netip.AddrPort {
 	ends := g.state.Load().ends[fmt.Sprint(protocol, listen)]
 	out := make([]netip.AddrPort, len(ends))

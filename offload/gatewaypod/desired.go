@@ -21,7 +21,7 @@ const maxHosts = 200
 // numbers. Addresses are set later (place). It is pure.
 func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[string]gatewayproto.Service, home, prefix netip.Prefix) map[string]gatewayproto.Service {
 	reach := func(a netip.Addr) bool { return home.Contains(a) || prefix.Contains(a) }
-	doors := heldBy(was)
+	used := heldBy(was)
 	behind := map[string][]*discoveryv1.EndpointSlice{}
 	for _, e := range ends {
 		key := e.Namespace + "/" + e.Labels[discoveryv1.LabelServiceName]
@@ -39,7 +39,7 @@ func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[s
 			service.External = s.Spec.ExternalName
 		case s.Spec.ClusterIP == corev1.ClusterIPNone:
 			service.Headless = true
-			service.Ports = doors.open(was[key].Ports, headlessPorts(s, behind[key], reach))
+			service.Ports = used.open(was[key].Ports, headlessPorts(s, behind[key], reach))
 			service.Hosts = hostsOf(behind[key], reach)
 			before := map[string][]gatewayproto.Port{}
 			for _, h := range was[key].Hosts {
@@ -49,7 +49,7 @@ func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[s
 				h := &service.Hosts[i]
 				if named(*h) && home.Contains(h.Pod) && hosts > 0 {
 					hosts--
-					h.Ports = doors.open(before[h.Name], h.Ports)
+					h.Ports = used.open(before[h.Name], h.Ports)
 					continue
 				}
 				for j := range h.Ports {
@@ -63,7 +63,7 @@ func desired(all []*corev1.Service, ends []*discoveryv1.EndpointSlice, was map[s
 					ports = append(ports, gatewayproto.Port{Name: p.Name, Protocol: protocol, Port: uint16(p.Port), Endpoints: endpoints(behind[key], p.Name, protocol, reach)})
 				}
 			}
-			service.Ports = doors.open(was[key].Ports, ports)
+			service.Ports = used.open(was[key].Ports, ports)
 		}
 		out[key] = service
 	}
@@ -193,13 +193,13 @@ func own(h gatewayproto.Host) bool {
 	return slices.ContainsFunc(h.Ports, func(p gatewayproto.Port) bool { return p.Listen != 0 })
 }
 
-// doors are the used ports of the gateway.
-type doors map[string]bool
+// usedPorts are the used ports of the gateway.
+type usedPorts map[string]bool
 
-func heldBy(services map[string]gatewayproto.Service) doors {
-	d := doors{}
+func heldBy(services map[string]gatewayproto.Service) usedPorts {
+	d := usedPorts{}
 	for _, s := range services {
-		for _, p := range s.Doors() {
+		for _, p := range s.Listeners() {
 			d[fmt.Sprint(p.Protocol, p.Listen)] = true
 		}
 	}
@@ -207,7 +207,7 @@ func heldBy(services map[string]gatewayproto.Service) doors {
 }
 
 // open gives each port one of the gateway's: the previous one, or a free one.
-func (d doors) open(before, ports []gatewayproto.Port) (out []gatewayproto.Port) {
+func (d usedPorts) open(before, ports []gatewayproto.Port) (out []gatewayproto.Port) {
 	for _, p := range ports {
 		p.Listen = 0
 		for _, b := range before {

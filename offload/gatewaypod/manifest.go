@@ -234,19 +234,19 @@ func restrictsEgress(p netv1.NetworkPolicy) bool {
 
 func (g *Gateway) policies(shut bool) []*netv1.NetworkPolicy {
 	mine := metav1.LabelSelector{MatchLabels: map[string]string{podLabel: g.name}}
-	guests := metav1.LabelSelector{MatchLabels: g.cfg.Labels} // on the gateway as well
-	fromGuests := []netv1.NetworkPolicyPeer{{PodSelector: &guests}}
-	pods := netv1.NetworkPolicySpec{PodSelector: guests, PolicyTypes: []netv1.PolicyType{netv1.PolicyTypeIngress},
-		Ingress: []netv1.NetworkPolicyIngressRule{{From: fromGuests}}}
+	tenants := metav1.LabelSelector{MatchLabels: g.cfg.Labels} // on the gateway as well
+	fromTenants := []netv1.NetworkPolicyPeer{{PodSelector: &tenants}}
+	pods := netv1.NetworkPolicySpec{PodSelector: tenants, PolicyTypes: []netv1.PolicyType{netv1.PolicyTypeIngress},
+		Ingress: []netv1.NetworkPolicyIngressRule{{From: fromTenants}}}
 	if shut {
 		pods.PolicyTypes = append(pods.PolicyTypes, netv1.PolicyTypeEgress)
-		pods.Egress = []netv1.NetworkPolicyEgressRule{{To: fromGuests}}
+		pods.Egress = []netv1.NetworkPolicyEgressRule{{To: fromTenants}}
 	}
 	// Home and the campus's DNS can be anywhere; and a kubelet probes readiness.
 	ready := intstr.FromInt32(gatewayproto.ReadyPort)
 	udp, tcp, tunnel := corev1.ProtocolUDP, corev1.ProtocolTCP, intstr.FromInt32(gatewayproto.TunnelPort)
 	gate := netv1.NetworkPolicySpec{PodSelector: mine, PolicyTypes: []netv1.PolicyType{netv1.PolicyTypeIngress, netv1.PolicyTypeEgress},
-		Ingress: []netv1.NetworkPolicyIngressRule{{From: fromGuests}, {Ports: []netv1.NetworkPolicyPort{{Protocol: &tcp, Port: &ready}, {Protocol: &udp, Port: &tunnel}}}},
+		Ingress: []netv1.NetworkPolicyIngressRule{{From: fromTenants}, {Ports: []netv1.NetworkPolicyPort{{Protocol: &tcp, Port: &ready}, {Protocol: &udp, Port: &tunnel}}}},
 		Egress:  []netv1.NetworkPolicyEgressRule{{}}}
 	out := []*netv1.NetworkPolicy{{ObjectMeta: g.meta(g.name + "-pods"), Spec: pods}, {ObjectMeta: g.meta(g.name), Spec: gate}}
 	for _, p := range out {

@@ -50,7 +50,7 @@ func (a *Agent) isolate(ctx context.Context) error {
 		signal.Follow(ctx, a.cfg.Hosted.Changed)
 		api = a.cfg.Hosted.API
 	}
-	const part = "isolation of guests"
+	const part = "isolation of tenants"
 	fewer := map[string]bool{} // consumers with a problem
 	return isolation.Run(ctx, isolation.Config{
 		Held:    a.cfg.Held,
@@ -64,7 +64,7 @@ func (a *Agent) isolate(ctx context.Context) error {
 			all, _ := ports.Lister().List(labels.Everything()) // a cache cannot fail
 			return lanPorts(all, a.cfg.Twins.Twins(), consumer)
 		},
-		Doors: func() (namespaces []string) {
+		Ingress: func() (namespaces []string) {
 			all, _ := classes.Lister().List(labels.Everything()) // a cache cannot fail
 			for _, c := range all {
 				namespaces = append(namespaces, c.Labels[policy.LentLabel])

@@ -54,8 +54,8 @@ type room struct {
 	free corev1.ResourceList
 	// closed: the node accepts no more pods. It lends what tenants use there and no more, so that admitted ones are not
 	// evicted.
-	closed bool
-	guests corev1.ResourceList
+	closed  bool
+	tenants corev1.ResourceList
 }
 
 // Room is what this cluster lends to all consumers together, and what each of them uses of it.
@@ -95,7 +95,7 @@ func (t *Tally) Measure(nodes []*corev1.Node, shares Shares, members map[peer.ID
 		if !ready(n) {
 			unready++
 		}
-		rooms[n.Name] = &room{node: n, free: pick(n.Status.Allocatable), guests: corev1.ResourceList{},
+		rooms[n.Name] = &room{node: n, free: pick(n.Status.Allocatable), tenants: corev1.ResourceList{},
 			closed: !ready(n) || n.Spec.Unschedulable || n.DeletionTimestamp != nil}
 		m.nodes[n.Name] = platformOf(n)
 	}
@@ -105,13 +105,13 @@ func (t *Tally) Measure(nodes []*corev1.Node, shares Shares, members map[peer.ID
 			closed++
 		}
 	}
-	guests := map[group]corev1.ResourceList{}
+	tenants := map[group]corev1.ResourceList{}
 	t.each(func(g group, asked corev1.ResourceList) {
 		r, here := rooms[g.node]
-		if g.guest {
-			guests[g] = asked
+		if g.tenant {
+			tenants[g] = asked
 			if here {
-				add(r.guests, asked)
+				add(r.tenants, asked)
 			}
 		} else if here {
 			sub(r.free, asked)
@@ -127,7 +127,7 @@ func (t *Tally) Measure(nodes []*corev1.Node, shares Shares, members map[peer.ID
 		planes += one.Plane
 	}
 	m.lend(rooms, shares, planes)
-	for g, asked := range guests {
+	for g, asked := range tenants {
 		i := m.index(g)
 		if i < 0 {
 			continue // made for a platform that is not here: they use nothing
@@ -154,7 +154,7 @@ func (m *Room) lend(rooms map[string]*room, shares Shares, planes int64) {
 	for _, r := range rooms {
 		clamp(r.free)
 		if r.closed {
-			r.free = r.guests
+			r.free = r.tenants
 		}
 		p := platformOf(r.node)
 		byPlatform[p] = append(byPlatform[p], r)

@@ -92,9 +92,9 @@ func TestExtendedResources(t *testing.T) {
 	if left := got[gpu]; left.Value() != 2 || len(got) != 4 {
 		t.Errorf("%v, want two GPUs, CPU, memory and pods", got)
 	}
-	guest := pod("n", "1", "1Gi", "bbbb")
-	guest.Spec.Containers[0].Resources.Requests[gpu] = resource.MustParse("2")
-	got = Compute([]*corev1.Node{n}, []*corev1.Pod{own, guest}, consumer, nil, Share{}).Allocatable
+	tenant := pod("n", "1", "1Gi", "bbbb")
+	tenant.Spec.Containers[0].Resources.Requests[gpu] = resource.MustParse("2")
+	got = Compute([]*corev1.Node{n}, []*corev1.Pod{own, tenant}, consumer, nil, Share{}).Allocatable
 	if left := got[gpu]; left.Value() != 1 {
 		t.Errorf("%v GPUs, want one: an equal part", left.Value())
 	}

@@ -190,7 +190,7 @@ func TestPlatformProperties(t *testing.T) {
 		o := room.For(consumer, consumers)
 		var mine []*corev1.Pod
 		for _, p := range pods {
-			if _, guest := p.Labels["rivulet.dev/origin"]; guest && p.Labels["rivulet.dev/origin"] == string(consumer) {
+			if _, tenant := p.Labels["rivulet.dev/origin"]; tenant && p.Labels["rivulet.dev/origin"] == string(consumer) {
 				mine = append(mine, p)
 			}
 		}

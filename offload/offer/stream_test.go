@@ -64,7 +64,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// The watcher tells of a change once it has settled, and counts guests.
+// The watcher tells of a change once it has settled, and counts tenants.
 func TestWatcher(t *testing.T) {
 	client := fake.NewClientset(node("n", "4", "4Gi"))
 	w := NewWatcher(client)
@@ -89,18 +89,18 @@ func TestWatcher(t *testing.T) {
 		return o.Allocatable.Cpu().Value()
 	}
 	await("the node", func() bool { return cpu() == 4 })
-	guest := pod("n", "1", "1Gi", "bbbb")
-	guest.ObjectMeta = metav1.ObjectMeta{Name: "p", Namespace: "x", Labels: guest.Labels}
-	if _, err := client.CoreV1().Pods("x").Create(t.Context(), guest, metav1.CreateOptions{}); err != nil {
+	tenant := pod("n", "1", "1Gi", "bbbb")
+	tenant.ObjectMeta = metav1.ObjectMeta{Name: "p", Namespace: "x", Labels: tenant.Labels}
+	if _, err := client.CoreV1().Pods("x").Create(t.Context(), tenant, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	await("the pod", func() bool { return cpu() == 2 })
-	if n := w.Guests()["bbbb"]; n != 1 {
-		t.Errorf("%d guests, want 1", n)
+	if n := w.Tenants()["bbbb"]; n != 1 {
+		t.Errorf("%d tenants, want 1", n)
 	}
-	guest.Status.Phase = corev1.PodFailed
-	if _, err := client.CoreV1().Pods("x").UpdateStatus(t.Context(), guest, metav1.UpdateOptions{}); err != nil {
+	tenant.Status.Phase = corev1.PodFailed
+	if _, err := client.CoreV1().Pods("x").UpdateStatus(t.Context(), tenant, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	await("the room back", func() bool { return cpu() == 4 && w.Guests()["bbbb"] == 0 })
+	await("the room back", func() bool { return cpu() == 4 && w.Tenants()["bbbb"] == 0 })
 }

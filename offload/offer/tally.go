@@ -22,8 +22,8 @@ type Tally struct {
 // group are the properties in which pods are equal.
 type group struct {
 	node   string  // "" while it waits for one
-	guest  bool    // of a consumer
-	origin peer.ID // of guests
+	tenant bool    // of a consumer
+	origin peer.ID // of tenants
 	// of tenants without a node here: the platform that they require
 	os, architecture string
 }
@@ -104,7 +104,7 @@ func counts(p *corev1.Pod) bool {
 func groupOf(p *corev1.Pod) group {
 	g := group{node: p.Spec.NodeName}
 	var origin string
-	if origin, g.guest = p.Labels[policy.OriginLabel]; g.guest {
+	if origin, g.tenant = p.Labels[policy.OriginLabel]; g.tenant {
 		g.origin = peer.ID(origin)
 		g.os, g.architecture = p.Spec.NodeSelector[corev1.LabelOSStable], p.Spec.NodeSelector[corev1.LabelArchStable]
 	}

@@ -137,8 +137,8 @@ func (w *Watcher) PodsOf(consumer peer.ID) []*corev1.Pod {
 	})
 }
 
-// Guests counts the unfinished pods of each consumer.
-func (w *Watcher) Guests() map[peer.ID]int {
+// Tenants counts the unfinished pods of each consumer.
+func (w *Watcher) Tenants() map[peer.ID]int {
 	counts := map[peer.ID]int{}
 	pods, _ := w.pods.List(labels.Everything())
 	for _, p := range pods {

@@ -62,7 +62,7 @@ type Provider struct {
 	*parts.Parts
 	cfg      Config
 	tenancy  *tenancy.Tenancy
-	guests   *tenants.Guests
+	tenants  *tenants.Tracker
 	reshared changes.Signal // the share has changed
 }
 
@@ -75,7 +75,7 @@ func New(cfg Config) (*Provider, error) {
 	p := &Provider{Parts: parts.New(cfg.Log), cfg: cfg}
 	served := cfg.Config
 	served.PeerID = p.sender
-	p.guests = tenants.New(tenants.Config{Client: client, IsPeer: p.isPeer, Stays: p.isHosted, PeerID: p.sender, Log: cfg.Log.With("part", "guests")})
+	p.tenants = tenants.New(tenants.Config{Client: client, IsPeer: p.isPeer, Stays: p.isHosted, PeerID: p.sender, Log: cfg.Log.With("part", "tenants")})
 	served.Log = cfg.Log.With("part", "tenancy")
 	served.PeerName, served.Neighbours, served.Lends = p.peerName, p.neighbours, p.Lends
 	p.tenancy, err = tenancy.New(served)
@@ -83,9 +83,9 @@ func New(cfg Config) (*Provider, error) {
 		return nil, err
 	}
 	for pattern, handler := range p.tenancy.Routes() {
-		cfg.Peers.Handle(pattern, p.guests.Observe(handler))
+		cfg.Peers.Handle(pattern, p.tenants.Observe(handler))
 		if cfg.Hosted != nil {
-			cfg.Hosted.Handle(pattern, p.guests.Observe(handler))
+			cfg.Hosted.Handle(pattern, p.tenants.Observe(handler))
 		}
 	}
 	return p, nil
@@ -95,8 +95,8 @@ func New(cfg Config) (*Provider, error) {
 func (p *Provider) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { p.Keep(ctx, "tenancy", p.tenancy.Run) })
-	wg.Go(func() { p.Keep(ctx, "guests", p.followGuests) })
-	wg.Go(func() { p.Keep(ctx, "silent guests", p.guests.Run) })
+	wg.Go(func() { p.Keep(ctx, "tenants", p.followTenants) })
+	wg.Go(func() { p.Keep(ctx, "silent tenants", p.tenants.Run) })
 	wg.Go(func() { p.followBorrowers(ctx) })
 	wg.Wait()
 	return ctx.Err()
@@ -143,7 +143,7 @@ type Consumer struct {
 // Consumers are the clusters that borrow from this one, or have twins here, by ID.
 func (p *Provider) Consumers() (out []Consumer) {
 	for _, c := range p.tenancy.Status() {
-		silence := p.guests.Silence(c.ID)
+		silence := p.tenants.Silence(c.ID)
 		out = append(out, Consumer{Consumer: c, Peer: p.isPeer(c.ID), Silent: silence.For, Left: silence.Left})
 	}
 	slices.SortFunc(out, func(a, b Consumer) int { return strings.Compare(string(a.ID), string(b.ID)) })
@@ -286,8 +286,8 @@ func shorter(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// followGuests deletes the twins of clusters that may no longer borrow. After a start it checks all of them once.
-func (p *Provider) followGuests(ctx context.Context) error {
+// followTenants deletes the twins of clusters that may no longer borrow. After a start it checks all of them once.
+func (p *Provider) followTenants(ctx context.Context) error {
 	changed, stop := p.followed(ctx)
 	defer stop()
 	clean := map[peer.ID]time.Time{} // since when nothing of it was found here

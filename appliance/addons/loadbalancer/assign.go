@@ -27,7 +27,7 @@ const (
 	reasonReserved = "PortOfDevice"
 	reasonListener = "PortInUse"
 	reasonConflict = "PortConflict"
-	reasonGuest    = "NotLent"
+	reasonTenant   = "NotLent"
 	reasonAddress  = "NotOurAddress"
 	reasonFamily   = "NoIPv4"
 )
@@ -54,7 +54,7 @@ type situation struct {
 	addrs    []netip.Addr
 	own      map[Port]string
 	listener func(Port) (who string, listens bool)
-	guests   map[string]bool // namespaces
+	tenants  map[string]bool // namespaces
 }
 
 // assign decides for Services, the oldest first, which has precedence for a port. It has no side effects.
@@ -89,8 +89,8 @@ func alone(s *corev1.Service, in situation) decision {
 	no := func(reason, cure, text string, args ...any) decision {
 		return decision{nil, reason, fmt.Sprintf(text, args...), cure}
 	}
-	if in.guests[s.Namespace] {
-		return no(reasonGuest, "use type ClusterIP, or keep the Service at home", "addresses of this device are not lent to other clusters")
+	if in.tenants[s.Namespace] {
+		return no(reasonTenant, "use type ClusterIP, or keep the Service at home", "addresses of this device are not lent to other clusters")
 	}
 	if !slices.Contains(s.Spec.IPFamilies, corev1.IPv4Protocol) && len(s.Spec.IPFamilies) > 0 {
 		return no(reasonFamily, "leave ipFamilies out", "only IPv4 is offered")

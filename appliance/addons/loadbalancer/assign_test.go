@@ -40,11 +40,11 @@ var lan = []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("19
 
 func TestAlone(t *testing.T) {
 	in := situation{
-		addrs: lan, own: map[Port]string{tcp(6443): "the Kubernetes API"}, guests: map[string]bool{"lab-b": true},
+		addrs: lan, own: map[Port]string{tcp(6443): "the Kubernetes API"}, tenants: map[string]bool{"lab-b": true},
 		listener: func(p Port) (string, bool) { return " by sshd (pid 7)", p == tcp(22) },
 	}
-	guest := service("guest", 0, tcp(80))
-	guest.Namespace = "lab-b"
+	tenant := service("tenant", 0, tcp(80))
+	tenant.Namespace = "lab-b"
 	six := service("six", 0, tcp(80))
 	six.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol}
 	wish, dream := service("wish", 0, tcp(80)), service("dream", 0, tcp(80))
@@ -61,7 +61,7 @@ func TestAlone(t *testing.T) {
 		{service("ssh", 0, tcp(80), tcp(22)), in, 0, reasonListener, "port 22/TCP of this device is listened on by sshd (pid 7), which the Service would cut off; choose"},
 		{service("dns", 0, udp(22)), in, 2, "", ""},
 		{service("api", 0, tcp(6443)), in, 0, reasonReserved, "port 6443/TCP is the Kubernetes API on this device"},
-		{guest, in, 0, reasonGuest, "not lent"},
+		{tenant, in, 0, reasonTenant, "not lent"},
 		{six, in, 0, reasonFamily, "IPv4"},
 		{wish, in, 1, "", "198.51.100.7"},
 		{dream, in, 0, reasonAddress, "203.0.113.9"},

@@ -213,12 +213,12 @@ func foreign(s *corev1.Service) bool {
 // settle writes the status of every Service, and sends events.
 func (c *Controller) settle(ctx context.Context, taken map[Port]bool) error {
 	services := c.ours()
-	guests, err := c.guests(ctx, services)
+	tenants, err := c.tenants(ctx, services)
 	if err != nil {
 		return err
 	}
 	decisions := assign(services, situation{
-		addrs: Addresses(c.cfg.LANs.LANs()), own: c.cfg.Own, guests: guests,
+		addrs: Addresses(c.cfg.LANs.LANs()), own: c.cfg.Own, tenants: tenants,
 		listener: func(p Port) (string, bool) { return listenerName(p), taken[p] },
 	})
 	told := map[string]string{}
@@ -246,9 +246,9 @@ func (c *Controller) settle(ctx context.Context, taken map[Port]bool) error {
 	return nil
 }
 
-// guests are the namespaces of other clusters among those of the Services. Admission refuses such Services there; this
+// tenants are the namespaces of other clusters among those of the Services. Admission refuses such Services there; this
 // is a second check.
-func (c *Controller) guests(ctx context.Context, services []*corev1.Service) (map[string]bool, error) {
+func (c *Controller) tenants(ctx context.Context, services []*corev1.Service) (map[string]bool, error) {
 	out := map[string]bool{}
 	for _, s := range services {
 		if _, known := out[s.Namespace]; known {

@@ -44,7 +44,7 @@ func Count(ctx context.Context, client kubernetes.Interface, home string) (n api
 		case !pod.Counts(p):
 			continue
 		case p.Labels[policy.OriginLabel] != "":
-			n.Guests++
+			n.Tenants++
 		case p.Spec.NodeName == home:
 			n.Home++
 		case p.Spec.NodeName != "":

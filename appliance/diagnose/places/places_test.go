@@ -39,7 +39,7 @@ func TestCount(t *testing.T) {
 		aPod("refused", "b", "16", func(p *corev1.Pod) { p.Status.Reason = pod.ReasonRefused }),
 	)
 	n, room := Count(t.Context(), client, "home")
-	if want := (api.Pods{Home: 2, Away: 1, Guests: 1}); n != want {
+	if want := (api.Pods{Home: 2, Away: 1, Tenants: 1}); n != want {
 		t.Errorf("pods are %+v, want %+v", n, want)
 	}
 	cpu := func(node string) string { asked := room[node].Requested; return asked.Cpu().String() }

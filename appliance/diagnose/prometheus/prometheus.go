@@ -134,7 +134,7 @@ func addPaths(used, trip family, p tunnel.PeerStatus, who []string) {
 
 func pods(st api.Status) []*dto.MetricFamily {
 	count := gauge("rivulet_pods", "Pods that are not finished: ours here, ours elsewhere, those of others here.")
-	count.add(float64(st.Pods.Home), "where", "home").add(float64(st.Pods.Away), "where", "away").add(float64(st.Pods.Guests), "where", "guests")
+	count.add(float64(st.Pods.Home), "where", "home").add(float64(st.Pods.Away), "where", "away").add(float64(st.Pods.Tenants), "where", "tenants")
 	nodes := gauge("rivulet_virtual_node_ready", "1 while the virtual node takes pods.")
 	for _, n := range st.VirtualNodes {
 		nodes.add(truth(n.Ready), "node", n.Name)

@@ -33,7 +33,7 @@ func full() api.Status {
 		Tunnel: &tunnel.Status{Dropped: 3, Peers: []tunnel.PeerStatus{{MTU: 1420, ID: string(id), Received: 10, Sent: 20, LastHandshake: time.Unix(1700000001, 0),
 			Paths: []paths.PathStatus{{Kind: paths.Relay, Via: "c", RTT: time.Millisecond, Alive: true, Used: true}, {Kind: paths.Direct}}}}},
 		Status: offload.Status{VirtualNodes: []offload.VirtualNode{{Name: "b", Ready: true}}},
-		Pods:   api.Pods{Home: 4, Away: 5, Guests: 6},
+		Pods:   api.Pods{Home: 4, Away: 5, Tenants: 6},
 		Health: []health.Problem{{Kind: *health.Tun, Text: "x"}},
 	}
 }

@@ -200,23 +200,23 @@ func (s *Server) listen(ctx context.Context, port int) error {
 	s.mu.Unlock()
 	s.cfg.Log.Info("status page", "port", port)
 	// Hosts that are not admitted do not count as visitors.
-	go srv.Serve(netutil.LimitListener(door{l, s.cfg.Admit}, maxVisitors)) //nolint:errcheck // ends when it is closed
+	go srv.Serve(netutil.LimitListener(admitting{l, s.cfg.Admit}, maxVisitors)) //nolint:errcheck // ends when it is closed
 	return nil
 }
 
-// door closes connections of hosts that are not admitted.
-type door struct {
+// admitting closes connections of hosts that are not admitted.
+type admitting struct {
 	net.Listener
 	admit func(netip.Addr) bool
 }
 
-func (d door) Accept() (net.Conn, error) {
+func (a admitting) Accept() (net.Conn, error) {
 	for {
-		c, err := d.Listener.Accept()
+		c, err := a.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		if from, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil && d.admit(from.Addr()) {
+		if from, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil && a.admit(from.Addr()) {
 			return c, nil
 		}
 		c.Close()

@@ -63,7 +63,7 @@ func story() map[string]api.Status {
 	ready.Ready, ready.Waiting = true, ""
 	ready.Clock.Synchronized = true
 	ready.Stages = stages("clock|Ready|", "engine|Ready|", "node|Ready|", "fabric|Ready|")
-	ready.Pods = api.Pods{Home: 3, Away: 2, Guests: 1}
+	ready.Pods = api.Pods{Home: 3, Away: 2, Tenants: 1}
 	ready.Peers = []peer.View{{Record: peer.Record{Name: "lab-2"}, State: peer.Connected}, {Record: peer.Record{Name: "lab-3"}, State: peer.Lost},
 		{Record: peer.Record{Name: "<script>alert(1)</script>"}, State: peer.Discovered}, {Record: peer.Record{Name: "enemy"}, State: peer.Denied}}
 	ready.Health = []health.Problem{{Kind: *health.HostFirewall, Text: "nftables: conn.Receive: operation not permitted, token=abcdefghijklmnop", Cure: "see that the kernel has nf_tables"},

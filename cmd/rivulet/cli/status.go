@@ -185,10 +185,10 @@ func printPlaces(out io.Writer, st api.Status) error {
 }
 
 func tenantsHere(n api.Pods) string {
-	if n.Guests == 0 {
+	if n.Tenants == 0 {
 		return ""
 	}
-	return fmt.Sprintf("and %d of tenants", n.Guests)
+	return fmt.Sprintf("and %d of tenants", n.Tenants)
 }
 
 // notReady is why a virtual node is not ready, and for how long its target has been silent.

@@ -73,8 +73,8 @@ type Host struct {
 	Ports []Port `json:"ports,omitempty"`
 }
 
-// Doors are all ports for which the gateway listens.
-func (s Service) Doors() []Port {
+// Listeners are all ports for which the gateway listens.
+func (s Service) Listeners() []Port {
 	out := slices.Clone(s.Ports)
 	for _, h := range s.Hosts {
 		for _, p := range h.Ports {
@@ -107,7 +107,7 @@ func (g Gateway) Check() error {
 	}
 	seen := map[string]bool{}
 	for _, s := range g.Services {
-		for _, p := range s.Doors() {
+		for _, p := range s.Listeners() {
 			if p.Protocol != "tcp" && p.Protocol != "udp" {
 				return fmt.Errorf("gateway: Service %s/%s: the protocol %q is neither tcp nor udp", s.Namespace, s.Name, p.Protocol)
 			}

@@ -128,10 +128,10 @@ func TestEndpointsThatFailAreOneConsumersLoss(t *testing.T) {
 	k := newTables(nft.NewGuard(int(s.host.NS), slog.New(slog.DiscardHandler)))
 	carols := netip.MustParseAddr("10.72.0.10")
 	w := world{DNS: netip.MustParseAddr("10.43.0.10")}
-	w.Consumers = []consumer{{ID: alice, Guests: []netip.Addr{netip.MustParseAddr("10.42.0.11")}}, {ID: bob, Guests: []netip.Addr{netip.MustParseAddr("10.42.0.13")}, Endpoints: []netip.Addr{carols}}}
+	w.Consumers = []consumer{{ID: alice, Tenants: []netip.Addr{netip.MustParseAddr("10.42.0.11")}}, {ID: bob, Tenants: []netip.Addr{netip.MustParseAddr("10.42.0.13")}, Endpoints: []netip.Addr{carols}}}
 	for _, name := range []string{"a1", "b1"} {
 		p := s.made(name)
-		w.Guests = append(w.Guests, guest{Addr: p.Addr, Veth: p.Veth, MAC: p.MAC})
+		w.Tenants = append(w.Tenants, tenant{Addr: p.Addr, Veth: p.Veth, MAC: p.MAC})
 	}
 	bad := w
 	bad.Consumers = append([]consumer{}, w.Consumers...)
@@ -159,7 +159,7 @@ func TestNoNetworkWithoutIsolation(t *testing.T) {
 	ctx, stop := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer stop()
 	if err := s.held.Hold(ctx, s.made("a1"), alice); err == nil {
-		t.Fatal("a guest was admitted while nobody isolates")
+		t.Fatal("a tenant was admitted while nobody isolates")
 	}
 	s.run()
 	if err := s.ask("a3", "10.42.0.30", alice); err != nil {
@@ -182,8 +182,8 @@ func TestNoNetworkWithoutIsolation(t *testing.T) {
 	}
 }
 
-// A guest stays one while it has its interface, even when its namespace is gone.
-func TestOnceAGuest(t *testing.T) {
+// A tenant stays one while it has its interface, even when its namespace is gone.
+func TestOnceATenant(t *testing.T) {
 	s := newStage(t)
 	s.run()
 	s.check("b1", "", "own", false)
@@ -198,7 +198,7 @@ func TestOnceAGuest(t *testing.T) {
 }
 
 // The next supervisor holds it, too.
-func TestOnceAGuestAfterARestart(t *testing.T) {
+func TestOnceATenantAfterARestart(t *testing.T) {
 	s := newStage(t)
 	end := s.run()
 	s.check("b1", "", "own", false)
@@ -220,7 +220,7 @@ func TestRulesThatSeeNothing(t *testing.T) {
 	s.bridged = false
 	s.mu.Unlock()
 	if err := s.ask("a3", "10.42.0.30", alice); err == nil || !strings.Contains(err.Error(), "br_netfilter") {
-		t.Errorf("a guest was admitted: %v", err)
+		t.Errorf("a tenant was admitted: %v", err)
 	}
 }
 

@@ -32,7 +32,7 @@ type Held struct {
 	moved     changes.Signal
 
 	mu     sync.Mutex
-	byVeth map[string]heldGuest
+	byVeth map[string]heldTenant
 	last   int
 	own    map[netip.Addr]bool // of pods that are no tenants
 	waits  []wait
@@ -40,8 +40,8 @@ type Held struct {
 	recalled bool
 }
 
-type heldGuest struct {
-	guest
+type heldTenant struct {
+	tenant
 	order  int    // of arrival
 	marked string // its alias
 }
@@ -53,7 +53,7 @@ type wait struct {
 
 // NewHeld makes one without tenants.
 func NewHeld() *Held {
-	return &Held{exists: podnet.Exists, link: netlink.LinkByName, alias: netlink.LinkSetAlias, requested: make(chan struct{}, 1), byVeth: map[string]heldGuest{}}
+	return &Held{exists: podnet.Exists, link: netlink.LinkByName, alias: netlink.LinkSetAlias, requested: make(chan struct{}, 1), byVeth: map[string]heldTenant{}}
 }
 
 // Hold returns when the pod is isolated as a tenant of the consumer, or with an error: then it must have no network.
@@ -95,9 +95,9 @@ func (h *Held) answer(waits []wait, err error) {
 	}
 }
 
-// guests are the pods in twins, and all that were or will be tenants, by interface. If two have the same address, the
+// tenants are the pods in twins, and all that were or will be tenants, by interface. If two have the same address, the
 // newer one has it; the older has none then, and sends nothing.
-func (h *Held) guests(pods []podnet.Pod, twins map[string]peer.ID) []guest {
+func (h *Held) tenants(pods []podnet.Pod, twins map[string]peer.ID) []tenant {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for veth := range h.byVeth {
@@ -108,7 +108,7 @@ func (h *Held) guests(pods []podnet.Pod, twins map[string]peer.ID) []guest {
 	}
 	h.own = map[netip.Addr]bool{}
 	for _, p := range pods {
-		if id, guestly := twins[p.Namespace]; guestly {
+		if id, hosted := twins[p.Namespace]; hosted {
 			h.know(p, id)
 		} else if id, was := h.recall(p.Veth); was {
 			h.know(p, id)
@@ -117,17 +117,17 @@ func (h *Held) guests(pods []podnet.Pod, twins map[string]peer.ID) []guest {
 		}
 	}
 	h.recalled = true
-	all := slices.SortedFunc(maps.Values(h.byVeth), func(a, b heldGuest) int { return cmp.Compare(b.order, a.order) })
+	all := slices.SortedFunc(maps.Values(h.byVeth), func(a, b heldTenant) int { return cmp.Compare(b.order, a.order) })
 	taken := map[netip.Addr]bool{}
-	out := make([]guest, len(all))
+	out := make([]tenant, len(all))
 	for i, g := range all {
 		if taken[g.Addr] {
 			g.Addr = netip.Addr{}
 		}
 		taken[g.Addr] = true
-		out[i] = g.guest
+		out[i] = g.tenant
 	}
-	slices.SortFunc(out, func(a, b guest) int { return cmp.Or(a.Addr.Compare(b.Addr), strings.Compare(a.Veth, b.Veth)) })
+	slices.SortFunc(out, func(a, b tenant) int { return cmp.Or(a.Addr.Compare(b.Addr), strings.Compare(a.Veth, b.Veth)) })
 	return out
 }
 
@@ -136,7 +136,7 @@ func (h *Held) guests(pods []podnet.Pod, twins map[string]peer.ID) []guest {
 func (h *Held) Has(consumer peer.ID, at netip.Addr) bool {
 	h.mu.Lock()
 	var veth string
-	var newest heldGuest
+	var newest heldTenant
 	for v, g := range h.byVeth {
 		if g.Addr == at && g.order > newest.order {
 			veth, newest = v, g
@@ -158,7 +158,7 @@ func (h *Held) know(p podnet.Pod, consumer peer.ID) {
 		g.order = h.last
 		h.moved.Notify()
 	}
-	g.guest = guest{Addr: p.Addr, Veth: p.Veth, MAC: p.MAC, Consumer: consumer}
+	g.tenant = tenant{Addr: p.Addr, Veth: p.Veth, MAC: p.MAC, Consumer: consumer}
 	h.byVeth[p.Veth] = g
 }
 
@@ -177,10 +177,10 @@ func (h *Held) recall(veth string) (peer.ID, bool) {
 }
 
 // mark writes the consumer to the interfaces of tenants; an interface that is just gone needs none.
-func (h *Held) mark(guests []guest) {
+func (h *Held) mark(tenants []tenant) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, g := range guests {
+	for _, g := range tenants {
 		known, ok := h.byVeth[g.Veth]
 		if text := nft.TenantAlias + string(g.Consumer); ok && known.marked != text {
 			if l, err := h.link(g.Veth); err == nil && h.alias(l, text) == nil {

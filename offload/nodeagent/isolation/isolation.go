@@ -4,7 +4,7 @@
 // CNI results, namespaces with their consumers, the links, and package elsewhere. It alone writes the nftables tables
 // "rivulet-twins", which filter by address, and on the bridge by sender. Restart: the tables stay, and are restored at
 // once when another program changes them (nft.Keeper). Failure: closed, since a tenant's network is not completed
-// before Hold has returned; problems are those of the part "isolation of guests".
+// before Hold has returned; problems are those of the part "isolation of tenants".
 package isolation
 
 import (
@@ -31,7 +31,7 @@ import (
 // checkEvery is the interval in which new networks of the host are detected, and failures retried.
 const checkEvery = 15 * time.Second
 
-// Config are the inputs of isolation. All fields but Doors, API and Services are required.
+// Config are the inputs of isolation. All fields but Ingress, API and Services are required.
 type Config struct {
 	// Held are the tenants.
 	Held *Held
@@ -52,9 +52,9 @@ type Config struct {
 	API func(peer.ID) netip.AddrPort
 	// LAN returns the node ports by which the LAN reaches a consumer's tenants, sorted; nil is none.
 	LAN func(peer.ID) []Port
-	// Doors are namespaces of this cluster with controllers of lent ingress classes. Their pods may connect to tenants.
+	// Ingress are the namespaces of this cluster with controllers of lent ingress classes. Their pods may connect to tenants.
 	// Nil is none.
-	Doors func() []string
+	Ingress func() []string
 	// Links are the peers.
 	Links func() []peer.Link
 	// Networks are the host's own, in addition to the private ones, which are always closed.
@@ -132,7 +132,7 @@ func (k *guard) pass() (less map[peer.ID]error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	some := len(now.Guests) > 0
+	some := len(now.Tenants) > 0
 	if known := k.tables.Known(); !known || len(k.lost) > 0 || !reflect.DeepEqual(k.last, now) {
 		open := k.tables.Broken() || !known && !k.tables.there()
 		k.lost, err = k.tables.build(now)
@@ -147,8 +147,8 @@ func (k *guard) pass() (less map[peer.ID]error, err error) {
 			return nil, err
 		}
 		k.last = now
-		k.Held.mark(now.Guests)
-		k.Log.Debug("guests are isolated", "guests", len(now.Guests), "consumers", len(now.Consumers))
+		k.Held.mark(now.Tenants)
+		k.Log.Debug("tenants are isolated", "tenants", len(now.Tenants), "consumers", len(now.Consumers))
 	}
 	if some && !k.bridged() {
 		return less, errors.New("isolation: the kernel shows no packets between pods of this device to the rules; modprobe br_netfilter && sysctl -w net.bridge.bridge-nf-call-iptables=1")
@@ -161,7 +161,7 @@ func (k *guard) pass() (less map[peer.ID]error, err error) {
 // their next packet.
 func (k *guard) cut(w world) error {
 	flows := flowsOf{}
-	for _, g := range w.Guests {
+	for _, g := range w.Tenants {
 		flows[g.Addr] = true
 	}
 	return k.end(flows)

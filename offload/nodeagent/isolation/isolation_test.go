@@ -39,7 +39,7 @@ type stage struct {
 	pods    map[string]testns.Room
 	addrs   map[string]string
 	results string
-	doors   []string
+	ingress []string
 	as      map[peer.ID]netip.Prefix // how homes see the pods here
 
 	mu     sync.Mutex
@@ -181,7 +181,7 @@ func (s *stage) run() (end func()) {
 			defer s.mu.Unlock()
 			return s.lan[id]
 		},
-		Doors:    func() []string { return s.doors },
+		Ingress:  func() []string { return s.ingress },
 		Networks: func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} },
 		Changed:  s.poke,
 		Report: func(err error, less map[peer.ID]error) {
@@ -251,7 +251,7 @@ func (s *stage) reaches(from, source, to string) bool {
 	return r.Reaches(source, addr+":80")
 }
 
-func TestGuestsAreApart(t *testing.T) {
+func TestTenantsAreApart(t *testing.T) {
 	s := newStage(t)
 	for _, x := range [][2]string{{"a1", "own"}, {"a1", "b1"}, {"own", "a1"}, {"a1", "192.0.2.1"}, {"a1", "172.20.0.9"}} {
 		s.open(x[0], "", x[1]) // without isolation all is open: the stage is sound
@@ -274,9 +274,9 @@ func TestGuestsAreApart(t *testing.T) {
 		{"a1", "", "own", false}, {"own", "", "a1", false}, {"b1", "", "own", false},
 		// The host, by each of its addresses, its LAN and other private networks.
 		{"a1", "", "10.42.0.1", false}, {"a1", "", "192.0.2.1", false}, {"a1", "", "192.0.2.2", false}, {"a1", "", "172.20.0.9", false},
-		// The host reaches guests: probes, logs.
+		// The host reaches tenants: probes, logs.
 		{"host", "", "a1", true}, {"host", "", "b1", true},
-		// A peer without guests here may come, and is not gone to.
+		// A peer without tenants here may come, and is not gone to.
 		{"world", "10.72.0.9", "a1", false}, {"a1", "", "10.72.0.9", false},
 		// The provider's own pods go everywhere.
 		{"own", "", "10.71.0.9", true}, {"own", "", "192.0.2.1", true}, {"world", "10.71.0.9", "own", true},
@@ -285,7 +285,7 @@ func TestGuestsAreApart(t *testing.T) {
 	}
 }
 
-func TestAGuestIsNobodyElse(t *testing.T) {
+func TestATenantIsNobodyElse(t *testing.T) {
 	s := newStage(t)
 	a1 := s.pods["a1"]
 	// With the address of the provider's own pod, or of another consumer's, it gets nowhere.
@@ -329,7 +329,7 @@ func TestAGuestIsNobodyElse(t *testing.T) {
 	// The bridge takes a moment until it passes neighbour discovery on.
 	s.until("a pod of the provider's own reaches the host by IPv6: the stage is sound", func() bool { return v6("own") })
 	if v6("a1") {
-		t.Error("a guest reaches the host by IPv6")
+		t.Error("a tenant reaches the host by IPv6")
 	}
 }
 
@@ -371,11 +371,11 @@ func TestAddressesAsHomeSeesThem(t *testing.T) {
 	s.check("b1", "", "10.90.0.13", true)
 }
 
-// A controller whose class is lent reaches guests, of all consumers; nothing of this
+// A controller whose class is lent reaches tenants, of all consumers; nothing of this
 // cluster gets to them else, and they do not get to it.
-func TestADoorLeadsToGuests(t *testing.T) {
+func TestADoorLeadsToTenants(t *testing.T) {
 	s := newStage(t)
-	s.doors = []string{"default"}
+	s.ingress = []string{"default"}
 	s.run()
 	s.check("own", "", "a1", true)
 	s.check("own", "", "b1", true)
@@ -396,9 +396,9 @@ func TestEndpointsOpenOnlyOtherPeers(t *testing.T) {
 	}
 }
 
-// Guests of a consumer whose API server is on this host reach that, and no other address and port of the host;
-// guests of others do not.
-func TestGuestsReachTheirAPIServer(t *testing.T) {
+// Tenants of a consumer whose API server is on this host reach that, and no other address and port of the host;
+// tenants of others do not.
+func TestTenantsReachTheirAPIServer(t *testing.T) {
 	s := newStage(t)
 	api := netip.MustParseAddrPort("192.0.2.1:17000")
 	for _, port := range []string{":17000", ":17001"} {
@@ -420,9 +420,9 @@ func TestGuestsReachTheirAPIServer(t *testing.T) {
 		t.Errorf("before anybody has it: %v", got)
 	}
 	set(map[peer.ID]netip.AddrPort{alice: api})
-	s.until("alice's guests reach it", func() bool { got := to(api.String()); return got["a1"] && got["a2"] })
+	s.until("alice's tenants reach it", func() bool { got := to(api.String()); return got["a1"] && got["a2"] })
 	if to(api.String())["b1"] {
-		t.Error("a guest of bob's reaches it")
+		t.Error("a tenant of bob's reaches it")
 	}
 	for _, addr := range []string{"192.0.2.1:17001", "192.0.2.1:80", "10.42.0.1:17000", "192.0.2.2:17000"} {
 		if got := to(addr); !maps.Equal(got, closed) {
@@ -433,8 +433,8 @@ func TestGuestsReachTheirAPIServer(t *testing.T) {
 	s.until("it is over", func() bool { return maps.Equal(to(api.String()), closed) })
 }
 
-// What comes by a node port that is a consumer's reaches its guests, as long as the port is open; by others nothing
-// does, and guests do not reach those of another consumer.
+// What comes by a node port that is a consumer's reaches its tenants, as long as the port is open; by others nothing
+// does, and tenants do not reach those of another consumer.
 func TestNodePortsOfTheLAN(t *testing.T) {
 	s := newStage(t)
 	c, err := nft.Open(int(s.host.NS))
@@ -472,7 +472,7 @@ func TestNodePortsOfTheLAN(t *testing.T) {
 	}
 	s.check("world", "", "a1", false)
 	if s.pods["b1"].Reaches("", "192.0.2.1:31000") {
-		t.Error("a guest of bob's reaches alice's by it")
+		t.Error("a tenant of bob's reaches alice's by it")
 	}
 	var open net.Conn
 	s.world.Do(func() (err error) { open, err = net.DialTimeout("tcp", "192.0.2.1:31000", 5*time.Second); return err })
@@ -537,7 +537,7 @@ func TestAServiceWithoutEndpointsRefuses(t *testing.T) {
 }
 
 // Pods that come and go, tables that somebody removes: it is made good; and without
-// guests nothing is left behind.
+// tenants nothing is left behind.
 func TestItFollows(t *testing.T) {
 	s := newStage(t)
 	s.run()
@@ -598,13 +598,13 @@ func TestHas(t *testing.T) {
 	}
 	pods := []podnet.Pod{{Namespace: "lab-alice", Addr: at, Veth: "veth1"}}
 	check("nothing is known", false, false)
-	h.guests(pods, map[string]peer.ID{"lab-alice": alice})
+	h.tenants(pods, map[string]peer.ID{"lab-alice": alice})
 	check("her pod runs", true, false)
 	told("her pod runs")
 	if h.Has(alice, netip.MustParseAddr("10.42.0.6")) || h.Has(alice, netip.AddrFrom16(at.As16())) || h.Has(alice, netip.Addr{}) {
 		t.Error("she has another address")
 	}
-	h.guests(pods, map[string]peer.ID{"lab-alice": alice})
+	h.tenants(pods, map[string]peer.ID{"lab-alice": alice})
 	select {
 	case <-moved:
 		t.Error("nothing has moved")
@@ -618,13 +618,13 @@ func TestHas(t *testing.T) {
 	delete(there, "veth2")
 	check("his pod is gone, and nobody has looked", false, false)
 	there["veth2"] = true
-	h.guests([]podnet.Pod{{Namespace: "default", Addr: at, Veth: "veth3"}}, nil)
+	h.tenants([]podnet.Pod{{Namespace: "default", Addr: at, Veth: "veth3"}}, nil)
 	check("a pod of the device's owner has the address", false, false)
-	h.guests([]podnet.Pod{{Namespace: "lab-bob", Addr: at, Veth: "veth2"}}, nil)
+	h.tenants([]podnet.Pod{{Namespace: "lab-bob", Addr: at, Veth: "veth2"}}, nil)
 	check("his again, whose namespace is gone", false, true)
 	delete(there, "veth1")
 	delete(there, "veth2")
-	h.guests(nil, nil)
+	h.tenants(nil, nil)
 	told("all are gone")
 	check("all are gone", false, false)
 }

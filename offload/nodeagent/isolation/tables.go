@@ -42,7 +42,7 @@ func (k *tables) there() bool {
 // consumers in it; the endpoints of each consumer are a further one, and so are its Services. A failed one is in lost,
 // and its set stays unchanged: the consumer reaches less, never more.
 func (k *tables) build(w world) (lost map[peer.ID]error, err error) {
-	if len(w.Guests) == 0 {
+	if len(w.Tenants) == 0 {
 		k.written = nil
 		if err := k.Clear(); err != nil {
 			return nil, fault(err)
@@ -113,10 +113,10 @@ func fault(err error) error {
 
 // The sets of the IPv4 table, and those of the bridge's.
 const (
-	allGuests, fromGuests, toGuests, doorPods = "guests", "from", "to", "doors"
-	seenGuests, selves                        = "seen", "selves"
-	apiGuests                                 = "api"
-	guestPorts, ownAddress                    = "ports", "own"
+	allTenants, fromTenants, toTenants, ingressPods = "tenants", "from", "to", "ingress"
+	seenTenants, selves                             = "seen", "selves"
+	apiTenants                                      = "api"
+	tenantPorts, ownAddress                         = "ports", "own"
 )
 
 // pairType is a source and a destination.
@@ -132,35 +132,35 @@ var senderType = nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEt
 // established connections continue. Bridged packets pass as well (br_netfilter).
 //
 //	forward  (base)  established: accept; saddr vmap @from ─▶ from-C; daddr vmap @to ─▶ to-C
-//	input    (base)  established: accept; saddr @guests: to cluster DNS accept; saddr vmap @api ─▶ api-C; drop
+//	input    (base)  established: accept; saddr @tenants: to cluster DNS accept; saddr vmap @api ─▶ api-C; drop
 //	seen     (nat)   saddr vmap @seen ─▶ seen-C: C's home's address for a pod here becomes that pod's
 //	self     (nat)   a tenant that has reached itself this way: masqueraded, otherwise the answer would never leave it
 //	api-C            to the address and port of C's API server: accept
 //	from-C           to C's tenants, endpoints, home, DNS: accept; C's Services: refuse; closed: drop
-//	to-C             from C's tenants, endpoints, home, doors: accept; from node ports of C's: accept; drop
+//	to-C             from C's tenants, endpoints, home, ingress controllers: accept; from node ports of C's: accept; drop
 func write(w world, told map[string]nft.Set) []nft.Program {
 	decide := nft.Program{Family: nftables.TableFamilyIPv4, Base: decides(w.DNS), Chains: map[string]nft.Chain{}, Sets: map[string]nft.Set{}}
 	all, from, to := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr)
 	seen, self, api := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(pairType), nft.MakeSet(nftables.TypeIPAddr)
 	from.Verdicts, to.Verdicts, seen.Verdicts, api.Verdicts = true, true, true, true
-	decide.Sets[allGuests], decide.Sets[fromGuests], decide.Sets[toGuests] = all, from, to
-	decide.Sets[seenGuests], decide.Sets[selves], decide.Sets[apiGuests] = seen, self, api
-	decide.Sets[doorPods] = addresses(w.Doors)
+	decide.Sets[allTenants], decide.Sets[fromTenants], decide.Sets[toTenants] = all, from, to
+	decide.Sets[seenTenants], decide.Sets[selves], decide.Sets[apiTenants] = seen, self, api
+	decide.Sets[ingressPods] = addresses(w.Ingress)
 
 	// A chain is immutable: its name depends on its content.
 	closed := slices.Concat(ipam.Special4, w.Closed)
 	closedName := named("closed", closed)
 	decide.Chains[closedName] = eachWithin(nft.Destination, closed, nft.Drop)
 	for _, c := range w.Consumers {
-		guests, endpoints, services := "guests-"+string(c.ID), endpointsOf(c.ID), servicesOf(c.ID)
-		decide.Sets[guests], decide.Sets[endpoints], decide.Sets[services] = addresses(c.Guests), told[endpoints], told[services]
+		tenants, endpoints, services := "tenants-"+string(c.ID), endpointsOf(c.ID), servicesOf(c.ID)
+		decide.Sets[tenants], decide.Sets[endpoints], decide.Sets[services] = addresses(c.Tenants), told[endpoints], told[services]
 		lan, open := lanOf(c.ID), nft.MakeSet(portType)
 		for _, p := range c.LAN {
 			open.Add([]byte{p.Protocol, 0, 0, 0, byte(p.Number >> 8), byte(p.Number), 0, 0})
 		}
 		decide.Sets[lan] = open
 		own := func(side uint32, rule func(...[]expr.Any)) {
-			rule(nft.In(side, guests), nft.Accept)
+			rule(nft.In(side, tenants), nft.Accept)
 			rule(nft.In(side, endpoints), nft.Accept)
 			if c.Home.IsValid() {
 				rule(nft.Within(side, c.Home), nft.Accept)
@@ -176,7 +176,7 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 		}
 		decide.Chains[toName] = func(rule func(...[]expr.Any)) {
 			own(nft.Source, rule)
-			rule(nft.In(nft.Source, doorPods), nft.Accept)
+			rule(nft.In(nft.Source, ingressPods), nft.Accept)
 			rule(nft.DestinationTranslated, addressedToPort(lan), nft.Accept)
 			rule(nft.Drop)
 		}
@@ -190,7 +190,7 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 				rule(nft.Within(nft.Destination, netip.PrefixFrom(c.API.Addr(), 32)), nft.TCPPort(c.API.Port()), nft.Accept)
 			}
 		}
-		for _, a := range c.Guests {
+		for _, a := range c.Tenants {
 			if c.API.IsValid() {
 				api.Lead(a.AsSlice(), expr.VerdictJump, apiName)
 			}
@@ -206,8 +206,8 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 
 	honest := nft.Program{Family: nftables.TableFamilyBridge, Base: keepsHonest, Sets: map[string]nft.Set{}}
 	ports, own := nft.MakeSet(nftables.TypeIFName), nft.MakeSet(senderType)
-	honest.Sets[guestPorts], honest.Sets[ownAddress] = ports, own
-	for _, g := range w.Guests {
+	honest.Sets[tenantPorts], honest.Sets[ownAddress] = ports, own
+	for _, g := range w.Tenants {
 		ports.Add(nft.InterfaceKey(g.Veth))
 		// A tenant without known addresses sends nothing.
 		if mac, err := net.ParseMAC(g.MAC); err == nil && len(mac) == 6 && g.Addr.IsValid() {
@@ -221,18 +221,18 @@ func decides(dns netip.Addr) func(*nftables.Conn, *nftables.Table) {
 	return func(c *nftables.Conn, t *nftables.Table) {
 		forward := nft.Base(c, t, "forward", nftables.ChainHookForward, priority)
 		nft.Rule(c, forward, nft.Established, nft.Accept)
-		nft.Rule(c, forward, verdict(nft.Source, fromGuests))
-		nft.Rule(c, forward, verdict(nft.Destination, toGuests))
+		nft.Rule(c, forward, verdict(nft.Source, fromTenants))
+		nft.Rule(c, forward, verdict(nft.Destination, toTenants))
 		input := nft.Base(c, t, "input", nftables.ChainHookInput, priority)
 		nft.Rule(c, input, nft.Established, nft.Accept)
-		nft.Rule(c, input, nft.In(nft.Source, allGuests), nft.AddressedTo(dns), nft.Accept)
-		nft.Rule(c, input, verdict(nft.Source, apiGuests))
-		nft.Rule(c, input, nft.In(nft.Source, allGuests), nft.Drop)
+		nft.Rule(c, input, nft.In(nft.Source, allTenants), nft.AddressedTo(dns), nft.Accept)
+		nft.Rule(c, input, verdict(nft.Source, apiTenants))
+		nft.Rule(c, input, nft.In(nft.Source, allTenants), nft.Drop)
 		// Before kube-proxy's, which does not have these addresses.
 		nat := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
 			return c.AddChain(&nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: nftables.ChainPriorityRef(priority)})
 		}
-		nft.Rule(c, nat("seen", nftables.ChainHookPrerouting, -101), verdict(nft.Source, seenGuests))
+		nft.Rule(c, nat("seen", nftables.ChainHookPrerouting, -101), verdict(nft.Source, seenTenants))
 		nft.Rule(c, nat("self", nftables.ChainHookPostrouting, 80), nft.DestinationTranslated, []expr.Any{
 			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: nft.Source, Len: 4},
 			&expr.Payload{DestRegister: 9, Base: expr.PayloadBaseNetworkHeader, Offset: nft.Destination, Len: 4},
@@ -251,7 +251,7 @@ func keepsHonest(c *nftables.Conn, t *nftables.Table) {
 		return []expr.Any{port, &expr.Payload{DestRegister: 12, Base: expr.PayloadBaseLLHeader, Offset: 6, Len: 6},
 			&expr.Payload{DestRegister: 14, Base: expr.PayloadBaseNetworkHeader, Offset: address, Len: 4}, &expr.Lookup{SourceRegister: 1, SetName: ownAddress}}
 	}
-	nft.Rule(c, chain, []expr.Any{port, &expr.Lookup{SourceRegister: 1, SetName: guestPorts, Invert: true}}, nft.Accept)
+	nft.Rule(c, chain, []expr.Any{port, &expr.Lookup{SourceRegister: 1, SetName: tenantPorts, Invert: true}}, nft.Accept)
 	nft.Rule(c, chain, nft.EtherType(expr.CmpOpEq, unix.ETH_P_IP), sender(nft.Source), nft.Accept)
 	nft.Rule(c, chain, nft.EtherType(expr.CmpOpEq, unix.ETH_P_ARP), sender(14), nft.Accept)
 	nft.Rule(c, chain, nft.Drop)

@@ -20,19 +20,19 @@ const (
 
 // world is the input of the tables.
 type world struct {
-	Guests []guest
+	Tenants []tenant
 	// Consumers are those with tenants, sorted.
 	Consumers []consumer
-	// Doors are pods of this cluster that may connect to tenants.
-	Doors []netip.Addr
+	// Ingress are the pods of ingress controllers of this cluster, which may connect to tenants.
+	Ingress []netip.Addr
 	// Closed are networks of the host.
 	Closed []netip.Prefix
 	DNS    netip.Addr
 	Pods   netip.Prefix // of this cluster
 }
 
-// guest is a pod that runs here for another cluster: a tenant.
-type guest struct {
+// tenant is a pod that runs here for another cluster: a tenant.
+type tenant struct {
 	Addr      netip.Addr
 	Veth, MAC string
 	Consumer  peer.ID
@@ -43,10 +43,10 @@ type consumer struct {
 	Home netip.Prefix // invalid without a link
 	// Seen is how the home sees this cluster's pods; invalid if that prefix has other pods here.
 	Seen      netip.Prefix
-	Guests    []netip.Addr
+	Tenants   []netip.Addr
 	Endpoints []netip.Addr
 	Services  []netip.Addr   // cluster IPs here
-	LAN       []Port         // node ports that lead to its guests
+	LAN       []Port         // node ports that lead to its tenants
 	API       netip.AddrPort // on this host; invalid if its API server is elsewhere
 }
 
@@ -58,8 +58,8 @@ func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 	}
 	twins := cfg.Twins()
 	less = map[peer.ID]error{}
-	w = world{DNS: cfg.DNS, Pods: cfg.Pods, Guests: cfg.Held.guests(pods, twins)}
-	if len(w.Guests) == 0 {
+	w = world{DNS: cfg.DNS, Pods: cfg.Pods, Tenants: cfg.Held.tenants(pods, twins)}
+	if len(w.Tenants) == 0 {
 		return world{}, less, nil // without tenants other changes do not matter
 	}
 	home, seen := map[peer.ID]netip.Prefix{}, map[peer.ID]netip.Prefix{}
@@ -71,17 +71,17 @@ func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 			seen[l.ID] = l.LocalMappedCIDR.Masked()
 		}
 	}
-	if cfg.Doors != nil {
-		doors := cfg.Doors()
+	if cfg.Ingress != nil {
+		ingress := cfg.Ingress()
 		for _, p := range pods {
-			guest := slices.ContainsFunc(w.Guests, func(g guest) bool { return g.Addr == p.Addr })
-			if !guest && slices.Contains(doors, p.Namespace) {
-				w.Doors = append(w.Doors, p.Addr)
+			tenant := slices.ContainsFunc(w.Tenants, func(g tenant) bool { return g.Addr == p.Addr })
+			if !tenant && slices.Contains(ingress, p.Namespace) {
+				w.Ingress = append(w.Ingress, p.Addr)
 			}
 		}
 	}
 	byID := map[peer.ID]*consumer{}
-	for _, g := range w.Guests {
+	for _, g := range w.Tenants {
 		c := byID[g.Consumer]
 		if c == nil {
 			c = &consumer{ID: g.Consumer, Home: home[g.Consumer], Seen: seen[g.Consumer]}
@@ -102,7 +102,7 @@ func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 			byID[g.Consumer] = c
 		}
 		if g.Addr.IsValid() {
-			c.Guests = append(c.Guests, g.Addr)
+			c.Tenants = append(c.Tenants, g.Addr)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {

@@ -47,7 +47,7 @@ var held atomic.Int32
 
 // Claims of a consumer are new volumes and nothing of this cluster's; their files are
 // carried to and from that consumer alone, and hold the twin.
-func testClaimsOfGuests(t *testing.T, p *provider) {
+func testClaimsOfTenants(t *testing.T, p *provider) {
 	ctx := t.Context()
 	twin := p.twinOf(t, alice, "claims")
 	p.twinOf(t, bob, "claims")

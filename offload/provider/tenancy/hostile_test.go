@@ -42,7 +42,7 @@ func set(name string, replicas int32, cpu string, change func(*corev1.PodSpec)) 
 // A client with the consumer's certificate writes what it likes into ReplicaSets;
 // the API server makes no pod of it, and says why. Nor does it reach the rest of
 // the cluster.
-func testWhatGuestsMustNotHave(t *testing.T, p *provider) {
+func testWhatTenantsMustNotHave(t *testing.T, p *provider) {
 	ctx := t.Context()
 	twin := p.twinOf(t, alice, "hostile")
 	c, _ := p.consumer(t, alice, nil)

@@ -70,13 +70,13 @@ func newVisitors(burst int64) *visitors {
 
 // of returns the consumer's visitor. mu is held.
 func (v *visitors) of(id peer.ID) *visitor {
-	guest := v.all[id]
-	if guest == nil {
-		guest = &visitor{requests: rate.NewLimiter(requestRate, requestBurst), bytes: rate.NewLimiter(byteRate, v.burst),
+	entry := v.all[id]
+	if entry == nil {
+		entry = &visitor{requests: rate.NewLimiter(requestRate, requestBurst), bytes: rate.NewLimiter(byteRate, v.burst),
 			patches: make(chan struct{}, patchesAtOnce), twins: make(chan struct{}, 1), ingresses: make(chan struct{}, 1), ends: map[*context.CancelFunc]kind{}}
-		v.all[id] = guest
+		v.all[id] = entry
 	}
-	return guest
+	return entry
 }
 
 // wait takes one of the places of a visitor, which leave releases.
@@ -107,31 +107,31 @@ const (
 func (v *visitors) enter(ctx context.Context, id peer.ID, k kind, twins int) (in context.Context, leave func(), why string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	guest := v.of(id)
-	if !guest.requests.Allow() {
+	entry := v.of(id)
+	if !entry.requests.Allow() {
 		return nil, nil, "too many requests of your cluster in a short time"
 	}
-	held, most := &guest.short, atOnce
+	held, most := &entry.short, atOnce
 	switch k {
 	case long:
-		held, most = &guest.long, longBase+longPerTwin*twins
+		held, most = &entry.long, longBase+longPerTwin*twins
 	case offers:
-		held, most = &guest.offers, maxOffers
+		held, most = &entry.offers, maxOffers
 	case files:
-		held, most = &guest.files, maxCarried
+		held, most = &entry.files, maxCarried
 	}
 	if *held >= most {
 		return nil, nil, "too many requests of your cluster are open at once"
 	}
 	*held++
 	ctx, cancel := context.WithCancel(ctx)
-	guest.ends[&cancel] = k
+	entry.ends[&cancel] = k
 	return ctx, func() {
 		cancel()
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		*held--
-		delete(guest.ends, &cancel)
+		delete(entry.ends, &cancel)
 	}, ""
 }
 
@@ -140,17 +140,17 @@ func (v *visitors) enter(ctx context.Context, id peer.ID, k kind, twins int) (in
 func (v *visitors) only(peers map[peer.ID]bool) (ended int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for id, guest := range v.all {
+	for id, entry := range v.all {
 		borrows, isPeer := peers[id]
 		if borrows {
 			continue
 		}
-		for end, k := range guest.ends {
+		for end, k := range entry.ends {
 			if isPeer && k == offers {
 				continue
 			}
 			(*end)()
-			delete(guest.ends, end)
+			delete(entry.ends, end)
 			ended++
 		}
 		if !isPeer {
@@ -163,18 +163,18 @@ func (v *visitors) only(peers map[peer.ID]bool) (ended int) {
 // spend accounts for bytes that a consumer writes, and reports whether it may.
 func (v *visitors) spend(id peer.ID, bytes int64) bool {
 	v.mu.Lock()
-	guest := v.all[id]
+	entry := v.all[id]
 	v.mu.Unlock()
-	return guest == nil || guest.bytes.AllowN(now(), int(min(bytes, int64(v.burst))))
+	return entry == nil || entry.bytes.AllowN(now(), int(min(bytes, int64(v.burst))))
 }
 
 // owe adds bytes that were written beyond what was spent: they are subtracted before the next write.
 func (v *visitors) owe(id peer.ID, bytes int64) {
 	v.mu.Lock()
-	guest := v.all[id]
+	entry := v.all[id]
 	v.mu.Unlock()
-	if guest != nil && bytes > 0 {
-		guest.bytes.ReserveN(now(), int(min(bytes, int64(v.burst))))
+	if entry != nil && bytes > 0 {
+		entry.bytes.ReserveN(now(), int(min(bytes, int64(v.burst))))
 	}
 }
 

@@ -249,7 +249,7 @@ type Consumer struct {
 func (t *Tenancy) Status() map[peer.ID]Consumer {
 	consumers := map[peer.ID]Consumer{}
 	twins, _ := t.twins.List(labels.Everything()) // a cache cannot fail
-	pods := t.room.Guests()
+	pods := t.room.Tenants()
 	for _, ns := range twins {
 		id := peer.ID(ns.Labels[policy.OriginLabel])
 		c, known := consumers[id]

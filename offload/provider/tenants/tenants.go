@@ -44,7 +44,7 @@ const (
 	save       = time.Hour
 )
 
-// Config are the dependencies of Guests. Client, IsPeer and Log are required.
+// Config are the dependencies of a Tracker. Client, IsPeer and Log are required.
 type Config struct {
 	Client kubernetes.Interface
 	// IsPeer reports whether the cluster is a peer, reachable or not.
@@ -58,8 +58,8 @@ type Config struct {
 	Every time.Duration
 }
 
-// Guests are the consumers with twins here: tenants.
-type Guests struct {
+// Tracker follows the consumers with twins here: tenants.
+type Tracker struct {
 	cfg Config
 
 	mu     sync.Mutex
@@ -69,8 +69,8 @@ type Guests struct {
 	poke   chan struct{}
 }
 
-// New makes Guests; Run starts them.
-func New(cfg Config) *Guests {
+// New makes a Tracker; Run starts them.
+func New(cfg Config) *Tracker {
 	if cfg.Every == 0 {
 		cfg.Every = checkEvery
 	}
@@ -80,11 +80,11 @@ func New(cfg Config) *Guests {
 	if cfg.PeerID == nil {
 		cfg.PeerID = rpc.PeerID
 	}
-	return &Guests{cfg: cfg, open: map[peer.ID]int{}, seen: map[peer.ID]bool{}, silent: map[peer.ID]time.Duration{}, poke: make(chan struct{}, 1)}
+	return &Tracker{cfg: cfg, open: map[peer.ID]int{}, seen: map[peer.ID]bool{}, silent: map[peer.ID]time.Duration{}, poke: make(chan struct{}, 1)}
 }
 
 // Observe records the senders of requests to h. A request that lasts, such as a watch, counts all the time.
-func (g *Guests) Observe(h http.Handler) http.Handler {
+func (g *Tracker) Observe(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if id, ok := g.cfg.PeerID(r); ok && g.cfg.IsPeer(id) {
 			g.enter(id)
@@ -94,7 +94,7 @@ func (g *Guests) Observe(h http.Handler) http.Handler {
 	})
 }
 
-func (g *Guests) enter(id peer.ID) {
+func (g *Tracker) enter(id peer.ID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open[id]++
@@ -102,7 +102,7 @@ func (g *Guests) enter(id peer.ID) {
 }
 
 // observe resets a recorded silence at once: after a restart the count would continue from it.
-func (g *Guests) observe(id peer.ID) {
+func (g *Tracker) observe(id peer.ID) {
 	g.seen[id] = true
 	if g.silent[id] > 0 {
 		delete(g.silent, id)
@@ -110,7 +110,7 @@ func (g *Guests) observe(id peer.ID) {
 	}
 }
 
-func (g *Guests) leave(id peer.ID) {
+func (g *Tracker) leave(id peer.ID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.open[id]--; g.open[id] == 0 {
@@ -126,7 +126,7 @@ type Silence struct {
 }
 
 // Silence returns that of a consumer as of the last check; zero while it sends requests.
-func (g *Guests) Silence(id peer.ID) Silence {
+func (g *Tracker) Silence(id peer.ID) Silence {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d, ok := g.silent[id]
@@ -136,7 +136,7 @@ func (g *Guests) Silence(id peer.ID) Silence {
 	return Silence{For: d, Left: max(0, g.limit(id)-d)}
 }
 
-func (g *Guests) limit(id peer.ID) time.Duration {
+func (g *Tracker) limit(id peer.ID) time.Duration {
 	if g.cfg.IsPeer(id) {
 		return PeerLimit
 	}
@@ -144,13 +144,13 @@ func (g *Guests) limit(id peer.ID) time.Duration {
 }
 
 // Run checks the tenants until ctx ends.
-func (g *Guests) Run(ctx context.Context) error {
+func (g *Tracker) Run(ctx context.Context) error {
 	tick := time.NewTicker(g.cfg.Every)
 	defer tick.Stop()
 	for last := time.Now(); ; {
 		now := time.Now()
 		if err := g.round(ctx, now.Sub(last)); err != nil && ctx.Err() == nil {
-			g.cfg.Log.Warn("guests were not looked at; again in a while", "err", err)
+			g.cfg.Log.Warn("tenants were not looked at; again in a while", "err", err)
 		} else {
 			last = now // a failed check is included in the next
 		}
@@ -164,10 +164,10 @@ func (g *Guests) Run(ctx context.Context) error {
 }
 
 // round adds the passed time, and deletes twins above the limit.
-func (g *Guests) round(ctx context.Context, passed time.Duration) error {
+func (g *Tracker) round(ctx context.Context, passed time.Duration) error {
 	list, err := g.cfg.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel, ResourceVersion: "0"})
 	if err != nil {
-		return fmt.Errorf("guests: list twins: %w", err)
+		return fmt.Errorf("tenants: list twins: %w", err)
 	}
 	counted := g.count(list.Items, passed)
 	var errs []error
@@ -189,7 +189,7 @@ func (g *Guests) round(ctx context.Context, passed time.Duration) error {
 }
 
 // count returns how long each silent consumer has been silent.
-func (g *Guests) count(twins []corev1.Namespace, passed time.Duration) map[peer.ID]time.Duration {
+func (g *Tracker) count(twins []corev1.Namespace, passed time.Duration) map[peer.ID]time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	saved := map[peer.ID]time.Duration{}
@@ -215,7 +215,7 @@ func (g *Guests) count(twins []corev1.Namespace, passed time.Duration) map[peer.
 
 // note writes the count if it differs enough from the written one, and removes it from the twin of a consumer that
 // sends requests.
-func (g *Guests) note(ctx context.Context, ns *corev1.Namespace, d time.Duration, silent bool) error {
+func (g *Tracker) note(ctx context.Context, ns *corev1.Namespace, d time.Duration, silent bool) error {
 	was, written := ns.Annotations[SilentAnnotation]
 	value := "null"
 	switch before, _ := time.ParseDuration(was); {
@@ -227,18 +227,18 @@ func (g *Guests) note(ctx context.Context, ns *corev1.Namespace, d time.Duration
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, SilentAnnotation, value)
 	_, err := g.cfg.Client.CoreV1().Namespaces().Patch(ctx, ns.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: policy.FieldManager})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("guests: twin %s: %w", ns.Name, err)
+		return fmt.Errorf("tenants: twin %s: %w", ns.Name, err)
 	}
 	return nil
 }
 
-func (g *Guests) end(ctx context.Context, ns *corev1.Namespace, id peer.ID, d time.Duration) error {
+func (g *Tracker) end(ctx context.Context, ns *corev1.Namespace, id peer.ID, d time.Duration) error {
 	if kept, err := g.keepsData(ctx, ns.Name); kept || err != nil {
 		return err
 	}
 	err := g.cfg.Client.CoreV1().Namespaces().Delete(ctx, ns.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &ns.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("guests: delete twin %s: %w", ns.Name, err)
+		return fmt.Errorf("tenants: delete twin %s: %w", ns.Name, err)
 	}
 	g.cfg.Log.Info("a twin is deleted: its consumer has been silent for too long", "twin", ns.Name,
 		"peer", id.Short(), "silent", d.Round(time.Minute), "limit", g.limit(id))

@@ -21,9 +21,9 @@ func twin(name string, id peer.ID) *corev1.Namespace {
 }
 
 type world struct {
-	client *fake.Clientset
-	peers  map[peer.ID]bool
-	guests *Guests
+	client  *fake.Clientset
+	peers   map[peer.ID]bool
+	tenants *Tracker
 }
 
 func newWorld() *world {
@@ -35,21 +35,21 @@ func newWorld() *world {
 }
 
 func (w *world) restart() {
-	w.guests = New(Config{Client: w.client, IsPeer: func(id peer.ID) bool { return w.peers[id] }, Log: slog.New(slog.DiscardHandler)})
+	w.tenants = New(Config{Client: w.client, IsPeer: func(id peer.ID) bool { return w.peers[id] }, Log: slog.New(slog.DiscardHandler)})
 }
 
 func (w *world) round(t interface{ Fatal(...any) }, passed time.Duration) {
-	if err := w.guests.round(context.Background(), passed); err != nil {
+	if err := w.tenants.round(context.Background(), passed); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // calls is a request of a consumer, and what Run does about it.
 func (w *world) calls(t interface{ Fatal(...any) }, id peer.ID) {
-	w.guests.enter(id)
-	w.guests.leave(id)
+	w.tenants.enter(id)
+	w.tenants.leave(id)
 	select {
-	case <-w.guests.poke:
+	case <-w.tenants.poke:
 		w.round(t, 0)
 	default:
 	}
@@ -69,7 +69,7 @@ func (w *world) left(t interface{ Fatal(...any) }) string {
 
 func TestTwinsOfTheSilentGo(t *testing.T) {
 	w := newWorld()
-	w.guests.enter("a") // a watch that lasts
+	w.tenants.enter("a") // a watch that lasts
 	w.round(t, 0)
 	for range 23 {
 		w.round(t, time.Hour)
@@ -77,7 +77,7 @@ func TestTwinsOfTheSilentGo(t *testing.T) {
 	if got := w.left(t); got != "[lab-a lab-c lab-x shop-a]" {
 		t.Fatalf("after 23 hours: %s", got)
 	}
-	if s := w.guests.Silence("x"); s != (Silence{23 * time.Hour, time.Hour}) {
+	if s := w.tenants.Silence("x"); s != (Silence{23 * time.Hour, time.Hour}) {
 		t.Errorf("the stranger: %+v", s)
 	}
 	w.round(t, time.Hour)
@@ -90,11 +90,11 @@ func TestTwinsOfTheSilentGo(t *testing.T) {
 	if got := w.left(t); got != "[lab-a shop-a]" {
 		t.Fatalf("after 30 days: %s", got)
 	}
-	if s := w.guests.Silence("a"); s != (Silence{}) {
+	if s := w.tenants.Silence("a"); s != (Silence{}) {
 		t.Errorf("one that is heard is silent: %+v", s)
 	}
 	w.peers["a"] = false // forgotten: the watch ends with it
-	w.guests.leave("a")
+	w.tenants.leave("a")
 	w.round(t, time.Hour)
 	w.round(t, 23*time.Hour)
 	if got := w.left(t); got != "[lab-a shop-a]" {
@@ -138,7 +138,7 @@ func TestNobodyIsThrownOutEarly(t *testing.T) {
 					continue
 				}
 				for name, id := range ids {
-					if _, err := w.client.CoreV1().Namespaces().Get(context.Background(), name, metav1.GetOptions{}); err != nil && silence[id] < w.guests.limit(id) {
+					if _, err := w.client.CoreV1().Namespaces().Get(context.Background(), name, metav1.GetOptions{}); err != nil && silence[id] < w.tenants.limit(id) {
 						t.Fatalf("%s went after %s of silence", name, silence[id])
 					}
 				}
@@ -160,7 +160,7 @@ func TestARestartRemembersAndACallForgets(t *testing.T) {
 	}
 	w.restart()
 	w.round(t, 0)
-	if s := w.guests.Silence("c"); s.For < 29*24*time.Hour {
+	if s := w.tenants.Silence("c"); s.For < 29*24*time.Hour {
 		t.Fatalf("the silence of c is forgotten: %+v", s)
 	}
 	w.calls(t, "c")
@@ -176,7 +176,7 @@ func TestNothingIsWrittenWhileAllAreThere(t *testing.T) {
 	w := newWorld()
 	w.peers["x"] = true
 	for _, id := range []peer.ID{"a", "c", "x"} {
-		w.guests.enter(id)
+		w.tenants.enter(id)
 	}
 	w.client.ClearActions()
 	for range 100 {
@@ -192,13 +192,13 @@ func TestNothingIsWrittenWhileAllAreThere(t *testing.T) {
 // TestThoseOfThisDeviceStay: a virtual cluster that sleeps is silent, and not gone.
 func TestThoseOfThisDeviceStay(t *testing.T) {
 	w := newWorld()
-	w.guests = New(Config{Client: w.client, IsPeer: func(id peer.ID) bool { return w.peers[id] }, Stays: func(id peer.ID) bool { return id == "c" }, Log: slog.New(slog.DiscardHandler)})
+	w.tenants = New(Config{Client: w.client, IsPeer: func(id peer.ID) bool { return w.peers[id] }, Stays: func(id peer.ID) bool { return id == "c" }, Log: slog.New(slog.DiscardHandler)})
 	w.round(t, 0)
 	w.round(t, 400*24*time.Hour)
 	if got := w.left(t); got != "[lab-c]" {
 		t.Errorf("after a year: %s", got)
 	}
-	if s := w.guests.Silence("c"); s != (Silence{}) {
+	if s := w.tenants.Silence("c"); s != (Silence{}) {
 		t.Errorf("%+v", s)
 	}
 }

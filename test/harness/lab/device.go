@@ -268,7 +268,7 @@ type Status struct {
 		Ready bool   `json:"ready"`
 	} `json:"virtualNodes"`
 	Pods struct {
-		Home, Away, Guests int
+		Home, Away, Tenants int
 	} `json:"pods"`
 }
 

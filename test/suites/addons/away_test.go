@@ -87,7 +87,7 @@ spec:
 	row("kubectl top of an away pod", pod, "pods", "-n", "away", "--containers=false")
 	row("kubectl top of the virtual node", "b", "nodes")
 	says(t, ctx, a, "2", "-n", "away", "get", "deployment", "burn", "-o", "jsonpath={.spec.replicas}")
-	await.NoError(t, ctx, 0, "b lists its guest", func() error {
+	await.NoError(t, ctx, 0, "b lists its tenant", func() error {
 		out, err := b.Run(ctx, "rivulet", "tenants")
 		if err == nil && !strings.Contains(out, "away-a") {
 			err = errors.New(out)

@@ -83,16 +83,16 @@ func TestMainJob(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			guests := 0
+			tenants := 0
 			for _, d := range []string{"b", "c"} {
 				out, err := devices[d].Kubectl(ctx, "get", "pods,replicasets,jobs", "-A", "-l", "rivulet.dev/origin", "-o", "name")
 				if err != nil {
 					return err
 				}
-				guests += strings.Count(out, "pod/")
+				tenants += strings.Count(out, "pod/")
 			}
-			if away := len(pods) - mainjob.Where(pods)["a"]; len(pods) != 2 || guests != away {
-				return fmt.Errorf("%d pods at home, %d of them away, %d at providers", len(pods), away, guests)
+			if away := len(pods) - mainjob.Where(pods)["a"]; len(pods) != 2 || tenants != away {
+				return fmt.Errorf("%d pods at home, %d of them away, %d at providers", len(pods), away, tenants)
 			}
 			return nil
 		})

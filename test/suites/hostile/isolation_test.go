@@ -78,7 +78,7 @@ func TestEndpointsWithoutNumberOpenNothing(t *testing.T) {
 		}
 	}
 	for _, p := range labtest.Status(t, ctx, victim).Health {
-		if p.Code == "offload" && strings.HasPrefix(p.Subject, "isolation of guests") {
+		if p.Code == "offload" && strings.HasPrefix(p.Subject, "isolation of tenants") {
 			t.Errorf("isolation suffers: %s: %s", p.Subject, p.Text)
 		}
 	}

@@ -83,7 +83,7 @@ func TestHomeMadeAnew(t *testing.T) {
 		return nil
 	})
 
-	guests := func() map[string]offload.Consumer {
+	tenants := func() map[string]offload.Consumer {
 		var list []offload.Consumer
 		if err := json.Unmarshal([]byte(labtest.Must(t, ctx, b, "rivulet", "tenants", "-o", "json")), &list); err != nil {
 			t.Fatal(err)
@@ -95,7 +95,7 @@ func TestHomeMadeAnew(t *testing.T) {
 		return out
 	}
 	await.NoError(t, ctx, time.Minute, "both are listed, with what each has", func() error {
-		list := guests()
+		list := tenants()
 		was, is := list[old], list[fresh]
 		if was.Pods != 1 || was.Twins["left"] != oldTwin || is.Pods != 1 {
 			return fmt.Errorf("old: %+v\nnew: %+v", was, is)
@@ -105,7 +105,7 @@ func TestHomeMadeAnew(t *testing.T) {
 	// It is a peer still, and for ten minutes nobody can know that it will not be back: b's owner says so.
 	labtest.Must(t, ctx, b, "rivulet", "unpeer", old, "--force", "--yes")
 	await.NoError(t, ctx, time.Minute, "what the old one left is gone, and only that", func() error {
-		list := guests()
+		list := tenants()
 		_, there := list[old]
 		if _, p := twin(old); there || p != nil || list[fresh].Pods != 1 {
 			return fmt.Errorf("%+v", list)

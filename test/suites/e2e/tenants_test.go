@@ -15,9 +15,9 @@ import (
 
 // Two consumers, a and c, run pods on b, which runs one of its own. Each pod reaches
 // what is its consumer's, by address and by name, and nothing else; packets say so.
-func TestGuestsAreApart(t *testing.T) {
+func TestTenantsAreApart(t *testing.T) {
 	ctx := need(t, 5*time.Minute)
-	const ns = "guests"
+	const ns = "tenants"
 	a, b, c := devices["a"], devices["b"], devices["c"]
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
@@ -56,7 +56,7 @@ func TestGuestsAreApart(t *testing.T) {
 		})
 		return addr
 	}
-	// Addresses as b sees them: guests of a and of c are pods of b.
+	// Addresses as b sees them: tenants of a and of c are pods of b.
 	onB := func(d *lab.Device, name string) string {
 		t.Helper()
 		ip(d, name)
@@ -78,7 +78,7 @@ func TestGuestsAreApart(t *testing.T) {
 		return ""
 	}
 	one, two, other, own := onB(a, "one"), onB(a, "two"), onB(c, "other"), ip(b, "own")
-	// Guests are told, and use, addresses as their home sees them.
+	// Tenants are told, and use, addresses as their home sees them.
 	seen := func(d *lab.Device, at string) string {
 		t.Helper()
 		for _, p := range labtest.Status(t, ctx, d).Peers {
@@ -114,10 +114,10 @@ func TestGuestsAreApart(t *testing.T) {
 		d              *lab.Device
 		from, to, what string
 	}{
-		{a, "one", "http://" + seen(a, other) + ":8080/", "another consumer's guest"},
-		{c, "other", "http://" + seen(c, one) + ":8080/", "another consumer's guest"},
+		{a, "one", "http://" + seen(a, other) + ":8080/", "another consumer's tenant"},
+		{c, "other", "http://" + seen(c, one) + ":8080/", "another consumer's tenant"},
 		{a, "one", "http://" + seen(a, own) + ":8080/", "the provider's own pod"},
-		{b, "own", "http://" + one + ":8080/", "a guest"},
+		{b, "own", "http://" + one + ":8080/", "a tenant"},
 		{a, "one", "https://" + node + ":6443/", "the provider's API server"},
 		{a, "one", "https://" + seen(a, bridge) + ":10250/", "the provider's kubelet"},
 		{a, "one", "http://10.77.0.12:7442/", "the provider by its LAN address"},
