@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
+	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/consumer/move"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/stream"
@@ -83,6 +84,7 @@ type Consumer struct {
 	cfg    Config
 	home   kubernetes.Interface
 	policy *policy.Watcher
+	cache  *homecache.Cache
 	// ownPolicies: this Consumer runs cfg.Policies.
 	ownPolicies bool
 	recorder    record.EventRecorder
@@ -135,6 +137,7 @@ func New(cfg Config) (*Consumer, error) {
 	return &Consumer{
 		Parts: parts.New(cfg.Log), cfg: cfg, home: client, ownPolicies: ownPolicies,
 		policy:   follow(client, cfg.Log.With("part", "policy")),
+		cache:    homecache.New(cfg.Log.With("part", "cache of home")),
 		retarget: make(chan struct{}, 1), targets: map[target.Kind]targets{}, stacks: map[string]*stack{},
 		served: map[string]bool{}, ended: map[string]bool{}, parting: map[string]time.Time{},
 	}, nil

@@ -142,7 +142,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		func(ctx context.Context) error { return c.vacate(ctx, s, pods) },
 		func(ctx context.Context) error { return followLoss(ctx, target, cfg.Lost, pods.Resync) },
 		func(ctx context.Context) error {
-			return reflect.Run(ctx, reflect.Config{Home: c.home, Target: target, Namespaces: c.policy, ClusterID: c.cfg.ID, Control: s.spec.Control, APIAddress: api,
+			return reflect.Run(ctx, reflect.Config{Home: c.home, Target: target, Namespaces: c.policy, Cache: c.cache, ClusterID: c.cfg.ID, Control: s.spec.Control, APIAddress: api,
 				NodeAddress: c.cfg.NodeIP, Policies: c.cfg.Policies, Used: pods.Refers, Supply: supply, Recorder: c.recorder, Log: log})
 		},
 		func(ctx context.Context) error {

@@ -28,10 +28,14 @@ type ingresses struct {
 	manager string
 }
 
-func newIngresses(s *space, c Config) *ingresses {
-	k := of(policy.IngressKind, &networkingv1.Ingress{}, func(c kubernetes.Interface, ns string) typed.IngressInterface {
+func ingressKind() kind[*networkingv1.Ingress] {
+	return of(policy.IngressKind, &networkingv1.Ingress{}, func(c kubernetes.Interface, ns string) typed.IngressInterface {
 		return c.NetworkingV1().Ingresses(ns)
 	})
+}
+
+func newIngresses(s *space, c Config) *ingresses {
+	k := ingressKind()
 	k.bare, k.translate, k.merge = true, translateIngress, mergeIngress
 	k.hint = "; its owner lends an ingress class by labelling it " + policy.LentLabel + "=NAMESPACE, that of its controller"
 	manager := fmt.Sprintf("%s-%.100s", policy.FieldManager, c.Target.Name())

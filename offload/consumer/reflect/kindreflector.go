@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	"rivulet/offload/watch"
@@ -82,11 +83,25 @@ func of[T object[T], L runtime.Object, C interface {
 		}}
 }
 
+func (k *kind[T]) informer(c kubernetes.Interface, namespace string) cache.SharedIndexInformer {
+	i := cache.NewSharedIndexInformer(k.all(c, namespace), k.zero, 0, cache.Indexers{})
+	_ = i.SetTransform(watch.Unmanaged) // fails only after a start
+	return i
+}
+
+// atHome is the informer of the space's namespace, which the spaces of all targets share.
+func (k *kind[T]) atHome(s *space) *homecache.Informer {
+	return s.cache.Informer(homecache.Key{Kind: k.name, Namespace: s.home}, func() cache.SharedIndexInformer {
+		return k.informer(s.clients.home, s.home)
+	})
+}
+
 // kindReflector is one kind in one space.
 type kindReflector[T object[T]] struct {
 	kind[T]
-	space      *space
-	home, twin cache.SharedIndexInformer
+	space *space
+	home  *homecache.Informer
+	twin  cache.SharedIndexInformer
 	// seconds are further objects that are made of one. touches are objects of other kinds to reconcile after the named
 	// one has changed. Both may be nil.
 	seconds []second[T]
@@ -98,16 +113,11 @@ type kindReflector[T object[T]] struct {
 }
 
 func newKindReflector[T object[T]](s *space, k kind[T]) *kindReflector[T] {
-	informer := func(c kubernetes.Interface, namespace string) cache.SharedIndexInformer {
-		i := cache.NewSharedIndexInformer(k.all(c, namespace), k.zero, 0, cache.Indexers{})
-		_ = i.SetTransform(watch.Unmanaged) // fails only after a start
-		return i
-	}
-	return &kindReflector[T]{kind: k, space: s, home: informer(s.clients.home, s.home), twin: informer(s.clients.twin, s.twin)}
+	return &kindReflector[T]{kind: k, space: s, home: k.atHome(s), twin: k.informer(s.clients.twin, s.twin)}
 }
 
-func (k *kindReflector[T]) informers() []cache.SharedIndexInformer {
-	return []cache.SharedIndexInformer{k.home, k.twin}
+func (k *kindReflector[T]) informers() (*homecache.Informer, cache.SharedIndexInformer) {
+	return k.home, k.twin
 }
 
 func (k *kindReflector[T]) names() []string {
@@ -321,7 +331,7 @@ func (k *kindReflector[T]) remove(ctx context.Context, twin api[T], have T) erro
 	return err
 }
 
-func get[T any](informer cache.SharedIndexInformer, namespace, name string) (T, bool) {
+func get[T any](informer interface{ GetStore() cache.Store }, namespace, name string) (T, bool) {
 	var none T
 	o, ok, err := informer.GetStore().GetByKey(namespace + "/" + name)
 	if err != nil || !ok {

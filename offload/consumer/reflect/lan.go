@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/policy"
 )
 
@@ -104,9 +105,10 @@ func noLAN(s *corev1.Service) string {
 	return ""
 }
 
-func (l *lanServices) informers() []cache.SharedIndexInformer { return nil } // those of Services
-func (l *lanServices) names() []string                        { return nil }
-func (l *lanServices) extra(string) []key                     { return nil }
+// informers are those of Services.
+func (l *lanServices) informers() (*homecache.Informer, cache.SharedIndexInformer) { return nil, nil }
+func (l *lanServices) names() []string                                             { return nil }
+func (l *lanServices) extra(string) []key                                          { return nil }
 
 func (l *lanServices) reconcile(ctx context.Context, name string) error {
 	id := key{lanKind, name}

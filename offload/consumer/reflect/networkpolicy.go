@@ -38,10 +38,14 @@ type networkPolicies struct {
 	world World
 }
 
-func newNetworkPolicies(s *space, c Config) *networkPolicies {
-	k := of(policy.NetworkPolicyKind, &networkingv1.NetworkPolicy{}, func(c kubernetes.Interface, ns string) typed.NetworkPolicyInterface {
+func networkPolicyKind() kind[*networkingv1.NetworkPolicy] {
+	return of(policy.NetworkPolicyKind, &networkingv1.NetworkPolicy{}, func(c kubernetes.Interface, ns string) typed.NetworkPolicyInterface {
 		return c.NetworkingV1().NetworkPolicies(ns)
 	})
+}
+
+func newNetworkPolicies(s *space, c Config) *networkPolicies {
+	k := networkPolicyKind()
 	k.translate = func(home *networkingv1.NetworkPolicy) (*networkingv1.NetworkPolicy, bool) {
 		w, _ := c.Policies.World()
 		view := networkpolicy.View{Away: c.Target.Away, Node: c.Control}

@@ -23,16 +23,19 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/fabric/changes"
+	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 )
 
-// Config are the parameters of Run; all fields but Control, APIAddress, NodeAddress, Policies, Lookup, Supply, Recorder
-// and Log must be set.
+// Config are the parameters of Run; all fields but Cache, Control, APIAddress, NodeAddress, Policies, Lookup, Supply,
+// Recorder and Log must be set.
 type Config struct {
 	Home       kubernetes.Interface
 	Target     target.Target
 	Namespaces *policy.Watcher
+	// Cache shares informers of home with other targets; nil makes one.
+	Cache *homecache.Cache
 	// ClusterID is home's ID, the label value of this cluster's objects in a twin.
 	ClusterID string
 	// Control is where home serves its API server to away pods (offload/homeapi), an address in its own pod CIDR;
@@ -81,6 +84,9 @@ func Run(ctx context.Context, c Config) error {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Cache == nil {
+		c.Cache = homecache.New(c.Log)
 	}
 	c.Log = c.Log.With("target", c.Target.Name())
 	if !c.Namespaces.WaitSynced(ctx) {

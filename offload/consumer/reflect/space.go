@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
+	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	"rivulet/offload/watch"
@@ -43,6 +44,7 @@ var errTwinLost = errors.New("reflect: the twin namespace is gone or closed to u
 type space struct {
 	home, twin string // namespaces
 	clients    clients
+	cache      *homecache.Cache
 	target     string // its name
 	owner      string // value of policy.ReflectedLabel
 	mode       policy.Namespace
@@ -71,8 +73,8 @@ type clients struct{ home, twin kubernetes.Interface }
 
 // mirror is one kind within one space; kindReflector implements it for all.
 type mirror interface {
-	// informers returns those of home and twin, to be run and watched.
-	informers() []cache.SharedIndexInformer
+	// informers returns those of home and twin, to be run and watched; nil if it has none.
+	informers() (home *homecache.Informer, twin cache.SharedIndexInformer)
 	// reconcile makes one object of the twin match home.
 	reconcile(ctx context.Context, name string) error
 	// names of all objects at home, and of made ones.
@@ -86,6 +88,7 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		home: home, twin: twin, target: c.Target.Name(), owner: c.ClusterID, recorder: recorder, log: log,
 		mode:     mode,
 		clients:  clients{home: c.Home, twin: c.Target.Client()},
+		cache:    c.Cache,
 		queue:    watch.Queue[key](200*time.Millisecond, time.Minute),
 		reported: map[key]string{}, leftSince: map[key]time.Time{}, checks: map[key][]chan error{}, over: make(chan struct{}),
 		known: func() bool { _, known := c.Used(policy.Object{}); return known },
@@ -170,8 +173,12 @@ func (s *space) run(ctx context.Context) error {
 	defer end(nil)
 
 	for kind, m := range s.kinds {
-		for _, informer := range m.informers() {
-			if err := s.follow(ctx, end, kind, informer, &running); err != nil {
+		home, twin := m.informers()
+		if home != nil {
+			running.Go(func() { home.Run(ctx, s.queued(kind)) })
+		}
+		if twin != nil {
+			if err := s.follow(ctx, end, kind, twin, &running); err != nil {
 				return err
 			}
 		}
@@ -204,26 +211,29 @@ func (s *space) synced() bool {
 		return false
 	}
 	for _, m := range s.kinds {
-		for _, informer := range m.informers() {
-			if !informer.HasSynced() {
-				return false
-			}
+		home, twin := m.informers()
+		if home != nil && !home.HasSynced() || twin != nil && !twin.HasSynced() {
+			return false
 		}
 	}
 	return true
 }
 
-// follow runs one informer and queues its changes.
-func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind string, informer cache.SharedIndexInformer, running *sync.WaitGroup) error {
-	queue := func(o any) {
+// queued queues the changes of a kind.
+func (s *space) queued(kind string) cache.ResourceEventHandler {
+	return watch.All(func(o any) {
 		if m, err := meta.Accessor(o); err == nil {
 			s.queue.Add(key{kind, m.GetName()})
 			for _, other := range s.kinds[kind].extra(m.GetName()) {
 				s.queue.Add(other)
 			}
 		}
-	}
-	_, err := informer.AddEventHandler(watch.All(queue))
+	})
+}
+
+// follow runs an informer of the twin and queues its changes.
+func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind string, informer cache.SharedIndexInformer, running *sync.WaitGroup) error {
+	_, err := informer.AddEventHandler(s.queued(kind))
 	if err == nil {
 		err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector, err error) {
 			if lost(err) {

@@ -7,37 +7,34 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
+	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/policy"
 )
 
 // unheld represents objects of a kind that the target refuses, or implements in another way: an event on each, once,
 // says what does not apply there. Nothing is written to the target.
 type unheld[T object[T]] struct {
-	space    *space
-	kind     string
-	informer cache.SharedIndexInformer
+	space *space
+	kind  string
+	home  *homecache.Informer
 	// reason and message are of the event; without a message there is none.
 	reason  string
 	message func(o T) string
 }
 
-func newUnheld[T object[T]](s *space, kind, reason string, informer func(informers.SharedInformerFactory) cache.SharedIndexInformer, message func(T) string) *unheld[T] {
-	f := informers.NewSharedInformerFactoryWithOptions(s.clients.home, 0, informers.WithNamespace(s.home))
-	return &unheld[T]{s, kind, informer(f), reason, message}
+func newUnheld[T object[T]](s *space, k kind[T], reason string, message func(T) string) *unheld[T] {
+	return &unheld[T]{s, k.name, k.atHome(s), reason, message}
 }
 
-func (n *unheld[T]) informers() []cache.SharedIndexInformer {
-	return []cache.SharedIndexInformer{n.informer}
-}
-func (n *unheld[T]) names() []string    { return nil }
-func (n *unheld[T]) extra(string) []key { return nil }
+func (n *unheld[T]) informers() (*homecache.Informer, cache.SharedIndexInformer) { return n.home, nil }
+func (n *unheld[T]) names() []string                                             { return nil }
+func (n *unheld[T]) extra(string) []key                                          { return nil }
 
 func (n *unheld[T]) reconcile(_ context.Context, name string) error {
 	id := key{n.kind, name}
-	if o, ok := get[T](n.informer, n.space.home, name); ok {
+	if o, ok := get[T](n.home, n.space.home, name); ok {
 		if say := n.message(o); say != "" {
 			n.space.report(id, o, n.reason, say)
 			return nil
@@ -52,9 +49,7 @@ const refusedThere = "ReflectionRefused"
 // unheldPolicies are for a target that accepts none: it is of an older version, or its owner does not allow it. Traffic
 // through home is still filtered. An annotation of users silences the event.
 func unheldPolicies(s *space) mirror {
-	return newUnheld(s, policy.NetworkPolicyKind, refusedThere, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
-		return f.Networking().V1().NetworkPolicies().Informer()
-	}, func(p *networkingv1.NetworkPolicy) string {
+	return newUnheld(s, networkPolicyKind(), refusedThere, func(p *networkingv1.NetworkPolicy) string {
 		if p.Annotations[policy.ReflectAnnotation] == policy.ReflectOff {
 			return ""
 		}
@@ -67,9 +62,7 @@ func unheldPolicies(s *space) mirror {
 // unheldIngresses are for a target that accepts none, as a foreign cluster. An opted-in Ingress gets an event that it
 // opens nothing there.
 func unheldIngresses(s *space) mirror {
-	return newUnheld(s, policy.IngressKind, refusedThere, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
-		return f.Networking().V1().Ingresses().Informer()
-	}, func(i *networkingv1.Ingress) string {
+	return newUnheld(s, ingressKind(), refusedThere, func(i *networkingv1.Ingress) string {
 		if !wantedAway(i, s.mode.Mode(policy.IngressKind)) {
 			return ""
 		}
@@ -81,9 +74,7 @@ func unheldIngresses(s *space) mirror {
 
 // unheldServices are for a target with its own implementation of Services (offload/gatewaypod): TCP and UDP only.
 func unheldServices(s *space) mirror {
-	return newUnheld(s, "Service", ReasonLeftOut, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
-		return f.Core().V1().Services().Informer()
-	}, func(o *corev1.Service) string {
+	return newUnheld(s, services(nil), ReasonLeftOut, func(o *corev1.Service) string {
 		if !slices.ContainsFunc(o.Spec.Ports, func(p corev1.ServicePort) bool { return p.Protocol == corev1.ProtocolSCTP }) {
 			return ""
 		}
