@@ -52,9 +52,46 @@ func Unmanaged(obj any) (any, error) {
 	return obj, nil
 }
 
+// Retries is a queue whose keys wait after a failure.
+type Retries[K comparable] struct {
+	workqueue.TypedRateLimitingInterface[K]
+
+	mu     sync.Mutex
+	failed map[K]struct{}
+}
+
 // Queue makes a queue whose keys wait for first after a failure, and twice as long after each other, up to longest.
-func Queue[K comparable](first, longest time.Duration) workqueue.TypedRateLimitingInterface[K] {
-	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[K](first, longest))
+func Queue[K comparable](first, longest time.Duration) *Retries[K] {
+	return &Retries[K]{TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[K](first, longest)),
+		failed: map[K]struct{}{}}
+}
+
+// AddRateLimited queues the key again after a failure.
+func (q *Retries[K]) AddRateLimited(key K) {
+	q.mu.Lock()
+	q.failed[key] = struct{}{}
+	q.mu.Unlock()
+	q.TypedRateLimitingInterface.AddRateLimited(key)
+}
+
+// Forget is called after a success: the next failure of the key counts as its first.
+func (q *Retries[K]) Forget(key K) {
+	q.mu.Lock()
+	delete(q.failed, key)
+	q.mu.Unlock()
+	q.TypedRateLimitingInterface.Forget(key)
+}
+
+// RetryAll ends the pauses of all keys that have failed, after the common reason of failures is over.
+func (q *Retries[K]) RetryAll() {
+	q.mu.Lock()
+	failed := q.failed
+	q.failed = map[K]struct{}{}
+	q.mu.Unlock()
+	for key := range failed {
+		q.TypedRateLimitingInterface.Forget(key)
+		q.Add(key)
+	}
 }
 
 // Work calls do for each due key in a goroutine of its own, at most most at once: an empty queue costs one goroutine.

@@ -32,7 +32,7 @@ var sleeps = map[string]struct {
 	"offload/cost_test.go TestWhatPodsCost":                                           {4, "looks cost, and are part of what is measured; what follows is, too"},
 	"offload/gatewaypod/gatewaypod_test.go run":                                       {1, "the manager starts it again after a pause"},
 	"offload/many_test.go flap":                                                       {1, "a link's ups and downs"},
-	"offload/target/watchlife_test.go TestEndWatches":                                 {1, "a server is slow"},
+	"offload/target/link_test.go TestWatchesEnd":                                      {1, "a server is slow"},
 	"test/suites/partition/withdrawn_test.go asking":                                  {1, "a client's pace"},
 	"test/suites/class/lesson_test.go TestALessonBegins":                              {1, "the pace of looks at an API server"},
 	// The length or the moment is what is tested or measured.

@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 
 	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
@@ -84,8 +83,8 @@ type Config struct {
 // package comment.
 type Controller struct {
 	cfg   Config
-	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	ahead workqueue.TypedRateLimitingInterface[string] // namespaces, see Prepare
+	queue *watch.Retries[types.NamespacedName]
+	ahead *watch.Retries[string] // namespaces, see Prepare
 	pods  bound
 	twins twins
 	// reconnect triggers the renewal of all watches.
@@ -143,6 +142,12 @@ func (c *Controller) Run(ctx context.Context) error {
 		return ctx.Err()
 	}
 	wg.Go(func() { c.adopt(ctx) })
+	wg.Go(func() {
+		target.FollowLink(ctx, c.cfg.Target, func() {
+			c.ahead.RetryAll()
+			c.queue.RetryAll()
+		})
+	})
 	wg.Go(func() { watch.Work(ctx, c.queue, workers, func(k types.NamespacedName) { c.handle(ctx, k) }) })
 	wg.Go(func() { watch.Work(ctx, c.ahead, preparers, func(namespace string) { c.prepareTwin(ctx, namespace) }) })
 	for {
@@ -227,7 +232,8 @@ func (c *Controller) newTwin(ctx context.Context, home, name string) *twin {
 	return t
 }
 
-// Reconnect renews all watches at once: those that failed during a cut may pause for up to 30 s.
+// Reconnect renews all watches, with a list, after a silence of the target: it may have been restored from a backup, and
+// then has none of the versions from which they would continue.
 func (c *Controller) Reconnect() {
 	changes.Poke(c.reconnect)
 }

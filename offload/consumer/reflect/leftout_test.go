@@ -14,7 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
+
+	"rivulet/offload/watch"
 )
 
 // Every address that hand-written endpoints have and a target does not reach is named, and nothing else.
@@ -78,7 +79,7 @@ func TestLeftOutIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events := record.NewFakeRecorder(9)
 		s := &space{target: "b", reported: map[key]string{}, leftSince: map[key]time.Time{}, recorder: events,
-			queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[key]())}
+			queue: watch.Queue[key](time.Second, time.Minute)}
 		defer s.queue.ShutDown()
 		k, left := key{"EndpointSlice", "nas-1"}, LeftOut{"nas", "Service nas leads nowhere", "mend it"}
 		look := func() { s.reportLeftOut(k, &corev1.Service{}, left); synctest.Wait() }

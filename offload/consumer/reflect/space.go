@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 
 	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/policy"
@@ -49,11 +48,11 @@ type space struct {
 	owner      string // value of policy.ReflectedLabel
 	mode       policy.Namespace
 	kinds      map[string]mirror
-	queue      workqueue.TypedRateLimitingInterface[key]
+	queue      *watch.Retries[key]
 	recorder   record.EventRecorder
 	log        *slog.Logger
 	reach      func() (<-chan struct{}, func())
-	beside     []func(context.Context) // further loops of kinds
+	beside     []func(context.Context) // further loops
 	asksAgain  bool                    // the target may accept more kinds later
 
 	over  chan struct{} // closed when run ends
@@ -93,6 +92,7 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		reported: map[key]string{}, leftSince: map[key]time.Time{}, checks: map[key][]chan error{}, over: make(chan struct{}),
 		known: func() bool { _, known := c.Used(policy.Object{}); return known },
 	}
+	s.beside = append(s.beside, func(ctx context.Context) { target.FollowLink(ctx, c.Target, s.queue.RetryAll) })
 	if r, ok := c.Target.(Reach); ok {
 		s.reach = r.Changed
 	}

@@ -63,6 +63,7 @@ type Target struct {
 	campus  kubernetes.Interface // without
 	conns   *connrotation.Dialer
 	streams *connrotation.Dialer
+	link    target.Link
 	rules   rules
 	reached bool // the way to home was ready once; used by the loop of Offers only
 
@@ -92,7 +93,7 @@ func New(cfg Config) (*Target, error) {
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}
 	t.conns, t.streams = connrotation.NewDialer(dialer.DialContext), connrotation.NewDialer(dialer.DialContext)
 	raw.Dial = t.conns.DialContext
-	raw.Wrap(target.EndWatches)
+	raw.Wrap(t.link.Wrap)
 	server, err := url.Parse(raw.Host)
 	if err != nil {
 		return nil, fmt.Errorf("burst: address of %s: %w", cfg.Settings.Name, err)
@@ -123,6 +124,9 @@ func (t *Target) Client() kubernetes.Interface { return t.client }
 
 // Config is that of Client, for connections of the caller's own.
 func (t *Target) Config() *rest.Config { return rest.CopyConfig(t.rest) }
+
+// Link is that of Client and Config.
+func (t *Target) Link() *target.Link { return &t.link }
 
 // Close drops the connections.
 func (t *Target) Close() {

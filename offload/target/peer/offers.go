@@ -60,6 +60,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 					silent = false
 					t.conns.CloseAll() // after a long cut they may be dead
 				}
+				t.link.Works()
 				t.mu.Lock()
 				back := t.silent
 				t.silent = false
@@ -76,6 +77,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 				o.Tenants = nil // Target.Tenants has them
 				offer.Replace(out, o)
 			case why = <-broken:
+				t.link.Failed()
 			case <-timer.C:
 				silent = true
 				t.mu.Lock()
@@ -99,19 +101,16 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 func hope(silence time.Duration) time.Duration { return silence * 5 / 3 }
 
 func (t *Target) readForever(ctx context.Context, lines chan<- offer.Offer, broken chan<- error) {
-	// Not changes.Backoff: with its jitter pods stayed out of step for minutes over a link that breaks every 0.7 s
-	// (TestManyPodsOverABadLink). The reason is not known.
-	for wait := firstRetry; ctx.Err() == nil; {
+	for pause := (changes.Backoff{First: firstRetry, Longest: lastRetry}); ctx.Err() == nil; {
 		got, err := t.read(ctx, lines)
 		if got {
-			wait = firstRetry
+			pause.Reset()
 		}
 		select {
 		case broken <- err:
 		case <-ctx.Done():
 		}
-		changes.Wait(ctx, wait)
-		wait = min(2*wait, lastRetry)
+		pause.Wait(ctx)
 	}
 }
 

@@ -60,6 +60,7 @@ type Target struct {
 	conns  *connrotation.Dialer // of client
 	// streams are the connections of users of Config.
 	streams *connrotation.Dialer
+	link    target.Link
 
 	making sync.RWMutex // held for writing while no twin may be made
 
@@ -97,11 +98,11 @@ func New(cfg Config) (*Target, error) {
 		config.Host, config.TLSClientConfig = cfg.BaseURL+"/k8s", rest.TLSClientConfig{}
 	}
 	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return fit{rt} })
-	config.Wrap(target.EndWatches)
 	unbounded := *cfg.HTTP // the stream of offers has no end
 	unbounded.Timeout = 0
 	cfg.HTTP = &unbounded
 	t := &Target{cfg: cfg, rest: config, twins: map[string]memory{}, asking: map[string]chan struct{}{}}
+	config.Wrap(t.link.Wrap)
 	t.conns = connrotation.NewDialer(t.dial)
 	typed := rest.CopyConfig(config)
 	typed.Dial = t.conns.DialContext
@@ -136,6 +137,9 @@ func (t *Target) Client() kubernetes.Interface { return t.client }
 // Config is that of Client, for connections of the caller's own. They are closed when the peer becomes silent: a stream
 // would otherwise hang until TCP gives up, many minutes later.
 func (t *Target) Config() *rest.Config { return rest.CopyConfig(t.rest) }
+
+// Link is that of Client, Config and Offers.
+func (t *Target) Link() *target.Link { return &t.link }
 
 // Close drops the connections of Client and Config.
 func (t *Target) Close() {

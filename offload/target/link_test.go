@@ -19,7 +19,7 @@ import (
 
 // A watch that hangs in a connection that lives is followed by another one, without a list;
 // what is no watch is left alone.
-func TestEndWatches(t *testing.T) {
+func TestWatchesEnd(t *testing.T) {
 	var lists, watches atomic.Int32
 	hold := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -49,7 +49,7 @@ func TestEndWatches(t *testing.T) {
 	defer server.Close()
 	defer close(hold)
 	config := &rest.Config{Host: server.URL} // a watch of less than a second without an event is followed by a list
-	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return watchEnder{rt, 4 * time.Second} })
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return transport{rt, &Link{}, 4 * time.Second} })
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
