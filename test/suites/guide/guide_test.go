@@ -15,7 +15,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -24,6 +23,7 @@ import (
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/lab"
 	"rivulet/test/harness/labtest"
+	"rivulet/test/harness/tree"
 )
 
 var suite = labtest.Suite{Prepare: labtest.Peered}
@@ -56,7 +56,7 @@ func TestTheGuide(t *testing.T) {
 	labtest.Must(t, ctx, suite.Devices["a"], "rivulet", "image", "push", folder+"/web.tar")
 	ran := 0
 	for _, page := range []string{"README.md", "docs/guide/quick-start.md", "docs/guide/how-to.md"} {
-		raw, err := os.ReadFile(filepath.Join("..", "..", page))
+		raw, err := os.ReadFile(tree.Path(page))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestTheGuide(t *testing.T) {
 // Every file of the state and runtime folders is in docs/reference/files.md.
 func TestFilesOfADeviceAreInTheReference(t *testing.T) {
 	ctx := suite.Bounded(t, time.Minute)
-	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "files.md"))
+	raw, err := os.ReadFile(tree.Path("docs", "reference", "files.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
