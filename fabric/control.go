@@ -19,11 +19,11 @@ import (
 func (f *Fabric) openPort() {
 	exchanges := f.exchanges()
 	f.Port = control.New(control.Config{
-		Identity: f.cfg.Identity, Port: f.cfg.Port, TunnelAddress: f.cfg.TunnelAddress, Name: f.name, Peers: f, Exchange: exchanges,
-		Streams: f.handOver(), Problem: f.problem, Retry: f.cfg.Timing.Retry, LongestRetry: maxRetry * f.cfg.Timing.Retry, Log: f.log,
+		Identity: f.cfg.Identity, Port: f.cfg.Port, TunnelAddress: f.cfg.TunnelAddress, Name: f.settings.name.get, Peers: f, Exchange: exchanges,
+		Streams: f.handOver(), Problem: f.problems.report, Retry: f.cfg.Timing.Retry, LongestRetry: maxRetry * f.cfg.Timing.Retry, Log: f.log,
 	})
 	f.relay = relay.New(relay.Config{
-		Identity: f.cfg.Identity, Name: f.name, Address: f.inTunnel(), Allowed: f.relays,
+		Identity: f.cfg.Identity, Name: f.settings.name.get, Address: f.inTunnel(), Allowed: f.settings.relays.get,
 		Reaches: func(id peer.ID) bool { return f.stateOf(id) == peer.Connected },
 		Dial: func(ctx context.Context, id peer.ID) (net.Conn, error) {
 			return f.dialPeer(id, dialLimit)(ctx, "tcp", "")
@@ -62,7 +62,7 @@ func (f *Fabric) exchanges() http.Handler {
 		if _, pattern := mux.Handler(r); pattern == "" {
 			control.NotServed(w, r)
 		} else if f.leaving.Load() {
-			rpc.Fail(w, http.StatusServiceUnavailable, leavingError(f.name()))
+			rpc.Fail(w, http.StatusServiceUnavailable, leavingError(f.settings.name.get()))
 		} else {
 			mux.ServeHTTP(w, r)
 		}

@@ -145,7 +145,7 @@ func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.Add
 		}
 		last = err
 	}
-	return "", nil, errors.New(peering.Explain(pairing.AsRefusal(last, f.name(), "it"), at))
+	return "", nil, errors.New(peering.Explain(pairing.AsRefusal(last, f.settings.name.get(), "it"), at))
 }
 
 // find returns the member that the target names, or nil. It is called with mu held.

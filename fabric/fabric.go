@@ -136,22 +136,22 @@ type Fabric struct {
 	decisions *trust.Store
 	*control.Port
 	*gatewaypeers.Registry
-	plane *plane
-	live  live
+	*plane
+	settings *settings
+	*problems
 	// leaving: no cluster may become a peer in this run.
 	leaving atomic.Bool
 	viewed  chan struct{} // somebody reads the views
 	lan     *lanpeers.Admission
 	relay   *relay.Relay
 
-	mu       sync.Mutex
-	run      context.Context // of Run; nil before and after
-	loops    sync.WaitGroup  // one member has several
-	members  map[string]*member
-	known    map[string]string // discovery entry to member key, where the entry has no ID
-	changed  changes.Signal
-	problems map[string]rpc.Error
-	invites  map[peer.ID][]byte // received invites, while in use
+	mu      sync.Mutex
+	run     context.Context // of Run; nil before and after
+	loops   sync.WaitGroup  // one member has several
+	members map[string]*member
+	known   map[string]string // discovery entry to member key, where the entry has no ID
+	changed changes.Signal
+	invites map[peer.ID][]byte // received invites, while in use
 }
 
 // New checks the configuration and loads the records. Nothing runs yet.
@@ -163,16 +163,17 @@ func New(cfg Config) (*Fabric, error) {
 		return nil, fmt.Errorf("fabric: the tunnel address %s is not in the pod CIDR %s", cfg.TunnelAddress, cfg.PodCIDR)
 	}
 	f := &Fabric{
-		cfg: cfg, log: cfg.Log, lan: lanpeers.New(cfg.LANPeers, cfg.InUse),
-		members:  map[string]*member{},
-		known:    map[string]string{},
-		problems: map[string]rpc.Error{},
-		invites:  map[peer.ID][]byte{},
-		viewed:   make(chan struct{}, 1),
+		cfg: cfg, log: cfg.Log, lan: lanpeers.New(cfg.LANPeers, cfg.InUse), settings: newSettings(cfg),
+		members: map[string]*member{},
+		known:   map[string]string{},
+		invites: map[peer.ID][]byte{},
+		viewed:  make(chan struct{}, 1),
 	}
-	f.live.name, f.live.policy, f.live.group, f.live.changed = cfg.Name, cfg.Trust, groupKey(cfg.Trust), make(chan struct{})
-	f.live.noRelay, f.live.peerCIDR = cfg.NoRelay, orDefault(cfg.PeerCIDR)
-	f.plane = newPlane(f)
+	f.problems = &problems{log: f.log, notify: f.notify, open: map[string]rpc.Error{}}
+	f.plane = &plane{
+		data: cfg.DataPlane, timing: cfg.Timing, log: f.log, desired: f.desired, problem: f.problems.report, inForce: f.pingAll, unserved: f.CheckPrefixes,
+		wanted: make(chan struct{}, 1), doubts: make(chan struct{}, 1),
+	}
 	var err error
 	if f.keys, err = keyring.Open(cfg.WireGuardKey, cfg.Rotation); err != nil {
 		return nil, err
@@ -192,9 +193,9 @@ func New(cfg Config) (*Fabric, error) {
 		Status: cfg.DataPlane.Status, HandOver: func(conn net.Conn) error { return f.takeOver(conn, nil) },
 		Changed: func() { f.plane.kick(); f.notify() },
 	})
-	claims := &keyring.Claims{Name: f.name, Owner: f.keyOwner, Save: f.save, Refused: f.refusedKey, Log: f.log}
+	claims := &keyring.Claims{Name: f.settings.name.get, Owner: f.keyOwner, Save: f.save, Refused: f.refusedKey, Log: f.log}
 	f.party = &pairing.Party{
-		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admit, Claim: claims.Claim, Keys: f.keys.Private, Group: f.group,
+		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admit, Claim: claims.Claim, Keys: f.keys.Private, Group: f.settings.group.get,
 		Invite: f.invitedBy, Parted: f.parted, Epoch: f.decisions.Epoch(), Now: time.Now,
 	}
 	f.openPort()
@@ -304,7 +305,7 @@ func (f *Fabric) self() pairing.Self {
 	c := f.cfg
 	keys := f.keys.Now()
 	return pairing.Self{
-		ID: c.Identity.ID, Name: f.name(), Version: c.Version, KubeVersion: c.KubeVersion(), WireGuardKey: keys.Public, NextWireGuardKey: keys.NextPublic,
+		ID: c.Identity.ID, Name: f.settings.name.get(), Version: c.Version, KubeVersion: c.KubeVersion(), WireGuardKey: keys.Public, NextWireGuardKey: keys.NextPublic,
 		TunnelPort: c.TunnelPort, ControlPort: c.Port, TunnelAddress: c.TunnelAddress, PodCIDR: c.PodCIDR, ServiceCIDR: c.ServiceCIDR,
 	}
 }
@@ -363,33 +364,3 @@ func (f *Fabric) Link(id peer.ID) (peer.Link, bool) {
 func (f *Fabric) Changed() (<-chan struct{}, func()) { return f.changed.Changed() }
 
 func (f *Fabric) notify() { f.changed.Notify() }
-
-// Problems returns the failures of the fabric as a whole, with cures.
-func (f *Fabric) Problems() []rpc.Error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var out []rpc.Error
-	for _, e := range f.problems {
-		out = append(out, e)
-	}
-	slices.SortFunc(out, func(a, b rpc.Error) int { return strings.Compare(a.Code, b.Code) })
-	return out
-}
-
-// problem sets the problem of one part; nil clears it. It logs changes.
-func (f *Fabric) problem(code string, e *rpc.Error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	old, had := f.problems[code]
-	switch {
-	case e == nil && had:
-		delete(f.problems, code)
-		f.log.Info("works again", "part", code)
-	case e != nil && (!had || old != *e):
-		f.problems[code] = *e
-		f.log.Error(e.Message, "part", code, "cure", e.Cure)
-	default:
-		return
-	}
-	f.notify()
-}

@@ -34,7 +34,7 @@ const (
 
 // inGroup reports whether this cluster is in a group and the peer is a member of it.
 func (f *Fabric) inGroup(id peer.ID) bool {
-	if f.policy().Mode != pairing.ModeGroup {
+	if f.settings.policy.get().Mode != pairing.ModeGroup {
 		return false
 	}
 	r, ok := f.record(id)
@@ -58,8 +58,8 @@ func (f *Fabric) neighbours(asker peer.ID) []neighbour {
 // reportNeighbours answers with a line of JSON after each change of the neighbours.
 func (f *Fabric) reportNeighbours(w http.ResponseWriter, r *http.Request) {
 	id, _ := rpc.PeerID(r)
-	if !f.relays() || !f.inGroup(id) {
-		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-group", Message: f.name() + " tells nobody of its peers", Cure: "this is for members of a group"})
+	if !f.settings.relays.get() || !f.inGroup(id) {
+		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-group", Message: f.settings.name.get() + " tells nobody of its peers", Cure: "this is for members of a group"})
 		return
 	}
 	changed, stop := f.Changed()
@@ -79,7 +79,7 @@ func (f *Fabric) reportNeighbours(w http.ResponseWriter, r *http.Request) {
 			}
 			reported = now
 		}
-		if http.NewResponseController(w).Flush() != nil || !f.inGroup(id) || !f.relays() {
+		if http.NewResponseController(w).Flush() != nil || !f.inGroup(id) || !f.settings.relays.get() {
 			return
 		}
 		select {

@@ -48,7 +48,7 @@ func (f *Fabric) lanPeers() (out []lanpeers.Peer) {
 func (f *Fabric) roomFor(at netip.Addr, name string) (victim peer.ID, err error) {
 	victim, ok := f.lan.Room(f.source(at), f.lanPeers())
 	if !ok {
-		return "", pairing.FullError(f.name(), name)
+		return "", pairing.FullError(f.settings.name.get(), name)
 	}
 	return victim, nil
 }

@@ -147,7 +147,7 @@ func (f *Fabric) names() {
 		}
 		name, id := m.Record().Name, m.ID()
 		other := f.namesake(name, id)
-		if other == "" && strings.EqualFold(name, f.name()) {
+		if other == "" && strings.EqualFold(name, f.settings.name.get()) {
 			other = f.cfg.Identity.ID
 		}
 		notice := ""

@@ -114,7 +114,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	told := f.keys.Now().NextPublic
 	err := fmt.Errorf("fabric: no address is known")
 	if f.leaving.Load() {
-		addrs, pinned, err = nil, false, leavingError(f.name())
+		addrs, pinned, err = nil, false, leavingError(f.settings.name.get())
 	}
 	if id != "" && !pinned && f.mayCall(id, name, false, netip.Addr{}) == nil && len(f.relaysTo(id)) > 0 && !reachable(ctx, addrs) {
 		r, e := f.exchangeRelayed(ctx, id)
@@ -162,7 +162,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err = pairing.AsRefusal(err, f.name(), m.Handle())
+	err = pairing.AsRefusal(err, f.settings.name.get(), m.Handle())
 	reason := peering.Explain(err, addrs)
 	if p, ok := f.decisions.Revocation(id); ok && p.Denied && mine {
 		reason = deniedReason(p)

@@ -46,10 +46,10 @@ const maxOwnCandidates = 8
 
 // addWays adds the inputs of the paths to the data plane's configuration. It is called with mu held.
 func (f *Fabric) addWays(c *tunnel.Config, lans netmon.LANs) {
-	c.Relay = f.relays()
+	c.Relay = f.settings.relays.get()
 	c.Candidates = candidates(lans, f.cfg.TunnelPort)
 	c.Streams = candidates(lans, f.cfg.Port)
-	if p := f.streamPort(); p != 0 && p != f.cfg.Port {
+	if p := f.settings.stream.get(); p != 0 && p != f.cfg.Port {
 		c.StreamPorts = []uint16{p}
 		c.Streams = append(c.Streams, candidates(lans, p)...)
 	}
@@ -113,9 +113,9 @@ func (f *Fabric) refreshPaths(ctx context.Context) {
 		return
 	}
 	if status.StreamPort != "" {
-		f.problem("stream-port", &rpc.Error{Code: "stream-port", Message: status.StreamPort, Cure: "end that program, or choose another port (tunnel.streamPort)"})
+		f.problems.report("stream-port", &rpc.Error{Code: "stream-port", Message: status.StreamPort, Cure: "end that program, or choose another port (tunnel.streamPort)"})
 	} else {
-		f.problem("stream-port", nil)
+		f.problems.report("stream-port", nil)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

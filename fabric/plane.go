@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
@@ -25,7 +26,16 @@ const maxRetry = 3
 // plane keeps the data plane's configuration equal to the records. It alone decides whether there is a tunnel to a
 // peer: the process runs, has the configuration, and serves that peer.
 type plane struct {
-	f      *Fabric
+	data   DataPlane
+	timing Timing
+	log    *slog.Logger
+	// desired is the wanted configuration.
+	desired func() tunnel.Config
+	problem func(code string, e *rpc.Error)
+	// inForce is called after a change of what the data plane serves, unserved before it if there are peers that it
+	// does not serve.
+	inForce, unserved func()
+
 	wanted chan struct{} // the configuration may have changed
 	doubts chan struct{} // the data plane may have lost its configuration
 
@@ -34,10 +44,6 @@ type plane struct {
 	pid     int                       // of the configured process
 	failed  string                    // why nothing could be applied; empty if it could
 	trouble map[string]tunnel.Problem // by peer, of what is applied
-}
-
-func newPlane(f *Fabric) *plane {
-	return &plane{f: f, wanted: make(chan struct{}, 1), doubts: make(chan struct{}, 1)}
 }
 
 func (p *plane) kick()  { changes.Poke(p.wanted) }
@@ -70,21 +76,21 @@ func (p *plane) has(id peer.ID) bool {
 const checkEvery = 2
 
 func (p *plane) run(ctx context.Context) {
-	wait := p.f.cfg.Timing.Retry
+	wait := p.timing.Retry
 	var retry <-chan time.Time
 	var checked time.Time
 	for {
 		err := p.apply(ctx)
 		p.fail(err)
 		if err != nil && ctx.Err() == nil {
-			p.f.problem("tunnel", &rpc.Error{Code: "tunnel", Message: "no tunnel to any peer: " + err.Error(), Cure: "this cluster itself works; the tunnel is tried again every few seconds"})
+			p.problem("tunnel", &rpc.Error{Code: "tunnel", Message: "no tunnel to any peer: " + err.Error(), Cure: "this cluster itself works; the tunnel is tried again every few seconds"})
 			retry = time.After(wait)
-			wait = min(2*wait, maxRetry*p.f.cfg.Timing.Retry)
+			wait = min(2*wait, maxRetry*p.timing.Retry)
 		} else {
-			p.f.problem("tunnel", nil)
-			wait, retry = p.f.cfg.Timing.Retry, nil
+			p.problem("tunnel", nil)
+			wait, retry = p.timing.Retry, nil
 			if p.troubled() {
-				retry = time.After(checkEvery * p.f.cfg.Timing.Ping)
+				retry = time.After(checkEvery * p.timing.Ping)
 			}
 		}
 		select {
@@ -96,7 +102,7 @@ func (p *plane) run(ctx context.Context) {
 				p.check(ctx)
 			}
 		case <-p.doubts:
-			if time.Since(checked) > p.f.cfg.Timing.Ping {
+			if time.Since(checked) > p.timing.Ping {
 				checked = time.Now()
 				p.check(ctx)
 			}
@@ -106,7 +112,7 @@ func (p *plane) run(ctx context.Context) {
 
 // apply configures the data plane, unless it has this configuration.
 func (p *plane) apply(ctx context.Context) error {
-	want := p.f.desired()
+	want := p.desired()
 	p.mu.Lock()
 	same := p.applied != nil && reflect.DeepEqual(*p.applied, want)
 	p.mu.Unlock()
@@ -115,10 +121,10 @@ func (p *plane) apply(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if err := p.f.cfg.DataPlane.Apply(ctx, want); err != nil {
+	if err := p.data.Apply(ctx, want); err != nil {
 		return err
 	}
-	status, err := p.f.cfg.DataPlane.Status(ctx)
+	status, err := p.data.Status(ctx)
 	if err != nil {
 		return err
 	}
@@ -126,12 +132,8 @@ func (p *plane) apply(ctx context.Context) error {
 	p.applied, p.pid = &want, status.PID
 	p.mu.Unlock()
 	p.took(status)
-	p.f.log.Debug("tunnel configured", "peers", len(want.Peers), "mtu", want.MTU)
-	p.f.mu.Lock()
-	defer p.f.mu.Unlock()
-	for _, m := range p.f.members {
-		changes.Poke(m.pingKick)
-	}
+	p.log.Debug("tunnel configured", "peers", len(want.Peers), "mtu", want.MTU)
+	p.inForce()
 	return nil
 }
 
@@ -139,7 +141,7 @@ func (p *plane) apply(ctx context.Context) error {
 func (p *plane) check(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	status, err := p.f.cfg.DataPlane.Status(ctx)
+	status, err := p.data.Status(ctx)
 	p.mu.Lock()
 	same := err == nil && status.Port != 0 && status.PID == p.pid
 	if !same {
@@ -180,24 +182,29 @@ func (p *plane) took(status tunnel.Status) {
 	p.trouble = trouble
 	p.mu.Unlock()
 	if news && len(trouble) > 0 {
-		p.f.CheckPrefixes()
+		p.unserved()
 	}
 	if news {
-		p.f.mu.Lock()
-		defer p.f.mu.Unlock()
-		for _, m := range p.f.members {
-			changes.Poke(m.pingKick)
-		}
+		p.inForce()
 	}
 }
 
 // Reapply configures the data plane again after its restart. Without this call the fabric detects the restart when
 // pings fail.
-func (f *Fabric) Reapply() {
-	f.plane.mu.Lock()
-	f.plane.applied = nil
-	f.plane.mu.Unlock()
-	f.plane.kick()
+func (p *plane) Reapply() {
+	p.mu.Lock()
+	p.applied = nil
+	p.mu.Unlock()
+	p.kick()
+}
+
+// pingAll pings all peers at once.
+func (f *Fabric) pingAll() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.members {
+		changes.Poke(m.pingKick)
+	}
 }
 
 // desired computes the data plane's configuration from the records.

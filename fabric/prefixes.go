@@ -10,33 +10,6 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// orDefault replaces the zero block by the default.
-func orDefault(block netip.Prefix) netip.Prefix {
-	if !block.IsValid() {
-		return ipam.Default
-	}
-	return block
-}
-
-// SetPeerCIDR changes the block of the prefixes of peers (the zero value: the default one). Peers with a prefix of the
-// old block get another in an exchange; their connections end.
-func (f *Fabric) SetPeerCIDR(block netip.Prefix) {
-	block = orDefault(block)
-	f.live.mu.Lock()
-	same := f.live.peerCIDR == block
-	f.live.peerCIDR = block
-	f.live.mu.Unlock()
-	if !same {
-		f.CheckPrefixes()
-	}
-}
-
-func (f *Fabric) peerCIDR() netip.Prefix {
-	f.live.mu.Lock()
-	defer f.live.mu.Unlock()
-	return f.live.peerCIDR
-}
-
 // choose returns the prefix under which to see a peer's pods: one of the block that is not in use. Where networks of
 // the host leave nothing free, a part of a wider one is taken: this cluster's route is more specific, so the peer is
 // reached, and the host loses only that part.
@@ -70,7 +43,7 @@ func (f *Fabric) choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
 		return slices.DeleteFunc(ps, func(p netip.Prefix) bool { return !p.Addr().Is4() })
 	}
 	taken, host = only4(taken), only4(slices.Clone(host))
-	block, bits := f.peerCIDR(), f.cfg.PodCIDR.Bits()
+	block, bits := f.settings.block.get(), f.cfg.PodCIDR.Bits()
 	p, err := ipam.Choose(block, bits, id, previous, slices.Concat(taken, host))
 	if err != nil {
 		host = slices.DeleteFunc(host, func(p netip.Prefix) bool { return p.Bits() < bits })
@@ -87,7 +60,7 @@ func (f *Fabric) rechoose() {
 	var given []netip.Prefix
 	for _, key := range sortedKeys(f.members) {
 		m := f.members[key]
-		if ipam.Within(f.peerCIDR(), f.cfg.PodCIDR.Bits(), m.Record().PeerMappedCIDR) && !slices.Contains(given, m.Record().PeerMappedCIDR) {
+		if ipam.Within(f.settings.block.get(), f.cfg.PodCIDR.Bits(), m.Record().PeerMappedCIDR) && !slices.Contains(given, m.Record().PeerMappedCIDR) {
 			given = append(given, m.Record().PeerMappedCIDR)
 			continue
 		}

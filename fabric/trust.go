@@ -25,49 +25,10 @@ type Policy struct {
 	Secret string
 }
 
-// SetTrust replaces the policy. Trusted peers stay.
-func (f *Fabric) SetTrust(p Policy) {
-	f.live.mu.Lock()
-	same := f.live.policy == p
-	f.live.mu.Unlock()
-	if same {
-		return
-	}
-	key := groupKey(p) // takes a while
-	f.live.mu.Lock()
-	f.live.policy, f.live.group = p, key
-	f.live.mu.Unlock()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, m := range f.members {
-		f.do(m, m.Reconsider(time.Now())) // the result for an earlier stranger may differ now
-	}
-}
-
-func groupKey(p Policy) *pairing.GroupKey {
-	if p.Mode != pairing.ModeGroup || p.Secret == "" {
-		return nil
-	}
-	key := pairing.NewGroupKey(p.Secret)
-	return &key
-}
-
-func (f *Fabric) policy() Policy {
-	f.live.mu.Lock()
-	defer f.live.mu.Unlock()
-	return f.live.policy
-}
-
-func (f *Fabric) group() *pairing.GroupKey {
-	f.live.mu.Lock()
-	defer f.live.mu.Unlock()
-	return f.live.group
-}
-
 // admit evaluates a stranger with all local facts.
 func (f *Fabric) admit(s pairing.Stranger) (string, error) {
 	if f.leaving.Load() {
-		return "", leavingError(f.name())
+		return "", leavingError(f.settings.name.get())
 	}
 	id := s.From.ID
 	facts := f.facts(id)
@@ -86,8 +47,8 @@ func (f *Fabric) admit(s pairing.Stranger) (string, error) {
 }
 
 func (f *Fabric) facts(id peer.ID) pairing.Facts {
-	p := f.policy()
-	facts := pairing.Facts{Mode: p.Mode, Why: cmp.Or(p.Why, "nothing says whom to trust"), Here: f.name()}
+	p := f.settings.policy.get()
+	facts := pairing.Facts{Mode: p.Mode, Why: cmp.Or(p.Why, "nothing says whom to trust"), Here: f.settings.name.get()}
 	if y, ok := f.decisions.Approved(id); ok {
 		facts.Approved = y.How
 	}
@@ -118,7 +79,7 @@ func (f *Fabric) mayCall(id peer.ID, name string, onLink bool, at netip.Addr) er
 	facts.OnLink = onLink
 	switch {
 	case f.leaving.Load():
-		return leavingError(f.name())
+		return leavingError(f.settings.name.get())
 	case facts.Approved != "" || facts.Mode == pairing.ModeGroup && !facts.Denied:
 		return nil // the answer is evaluated
 	}

@@ -31,7 +31,7 @@ func TestSetName(t *testing.T) {
 	b.await("a notice of a second kitchen", func() bool { return strings.Contains(b.view(c).Reason, `a second cluster is called "kitchen"`) })
 	b.SetName("cellar")
 	b.await("no notice", func() bool { return b.view(c).Reason == "" })
-	if a.Fabric.name() != "a" {
+	if a.settings.name.get() != "a" {
 		t.Error("the other name changed")
 	}
 }
