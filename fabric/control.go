@@ -24,7 +24,7 @@ func (f *Fabric) openPort() {
 	})
 	f.relay = relay.New(relay.Config{
 		Identity: f.cfg.Identity, Name: f.settings.name.get, Address: f.inTunnel(), Allowed: f.settings.relays.get,
-		Reaches: func(id peer.ID) bool { return f.stateOf(id) == peer.Connected },
+		Reaches: f.connected,
 		Dial: func(ctx context.Context, id peer.ID) (net.Conn, error) {
 			return f.dialPeer(id, dialLimit)(ctx, "tcp", "")
 		},
@@ -38,18 +38,6 @@ func (f *Fabric) openPort() {
 
 func (f *Fabric) inTunnel() netip.AddrPort {
 	return netip.AddrPortFrom(f.cfg.TunnelAddress, f.cfg.Port)
-}
-
-// Owner is the peer that owns an address in the tunnel, empty if there is none.
-func (f *Fabric) Owner(source netip.Addr) string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, m := range f.members {
-		if m.Pinned() && m.Record().PeerMappedCIDR.IsValid() && m.Record().PeerMappedCIDR.Contains(source) {
-			return string(m.ID())
-		}
-	}
-	return ""
 }
 
 // exchanges serves the exchange and its end. It refuses all requests while this cluster leaves.
@@ -67,16 +55,6 @@ func (f *Fabric) exchanges() http.Handler {
 			mux.ServeHTTP(w, r)
 		}
 	})
-}
-
-// Life returns a context that ends with the peering; nil if the cluster is no peer.
-func (f *Fabric) Life(id peer.ID) context.Context {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if m := f.members[string(id)]; m != nil && m.Pinned() {
-		return m.served
-	}
-	return nil
 }
 
 // Dial opens a connection inside the tunnel, to an address as this cluster sees it. Its form is that of rest.Config.
@@ -113,9 +91,9 @@ func noLink(id peer.ID) error {
 // Client returns an HTTP client that reaches only the peer's control address inside the tunnel, and the base URL. The
 // client stays valid when addresses change.
 func (f *Fabric) Client(id peer.ID) (*http.Client, string, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	m := f.members[string(id)]
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
+	m := f.members.all[string(id)]
 	if m == nil {
 		return nil, "", noLink(id)
 	}

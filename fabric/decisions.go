@@ -55,9 +55,9 @@ func (f *Fabric) Withdraw(id peer.ID) error {
 	if err := f.decisions.Unapprove(id); err != nil {
 		return err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if m := f.members[string(id)]; m != nil {
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
+	if m := f.members.all[string(id)]; m != nil {
 		f.do(m, m.Withdrawn(time.Now()))
 	}
 	return nil
@@ -75,9 +75,9 @@ func (f *Fabric) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort
 				notice = fmt.Sprintf("its trust was %s and is %s now: it does not give way to new peers of this LAN, and unpeer --lan leaves it", peer.TrustLAN, how)
 			}
 		})
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if m := f.members[string(id)]; m != nil {
+		f.members.mu.Lock()
+		defer f.members.mu.Unlock()
+		if m := f.members.all[string(id)]; m != nil {
 			v := m.View()
 			v.Notice = notice
 			return v, err
@@ -87,18 +87,18 @@ func (f *Fabric) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort
 	if err := f.decisions.Approve(id, how, time.Now()); err != nil {
 		return peer.View{}, err
 	}
-	f.mu.Lock()
+	f.members.mu.Lock()
 	m := f.member(string(id), id)
 	before := m.Attempts()
 	f.do(m, m.Approved(time.Now(), f.revokedName(id), addrs))
-	f.mu.Unlock()
+	f.members.mu.Unlock()
 	changed, stop := f.Changed()
 	defer stop()
 	for {
-		f.mu.Lock()
+		f.members.mu.Lock()
 		refusal, _ := m.Refusal()
 		v, done := m.View(), m.Pinned() || m.Attempts() > before && !m.Attempting() && pairing.Code(refusal) != ""
-		f.mu.Unlock()
+		f.members.mu.Unlock()
 		if done {
 			return v, nil
 		}
@@ -113,14 +113,14 @@ func (f *Fabric) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort
 
 // meant finds the cluster that the target names.
 func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.AddrPort, error) {
-	f.mu.Lock()
+	f.members.mu.Lock()
 	m, err := f.find(target)
 	var id peer.ID
 	var at []netip.AddrPort
 	if m != nil {
 		id, at = m.ID(), m.Addrs()
 	}
-	f.mu.Unlock()
+	f.members.mu.Unlock()
 	switch {
 	case err != nil:
 		return "", nil, err
@@ -146,32 +146,6 @@ func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.Add
 		last = err
 	}
 	return "", nil, errors.New(peering.Explain(pairing.AsRefusal(last, f.settings.name.get(), "it"), at))
-}
-
-// find returns the member that the target names, or nil. It is called with mu held.
-func (f *Fabric) find(target string) (*member, error) {
-	var all []*member
-	for _, key := range sortedKeys(f.members) {
-		all = append(all, f.members[key])
-	}
-	found := peer.Meant(all, target, func(m *member) (peer.ID, []string) {
-		names := []string{m.Title()}
-		for _, a := range m.Addrs() {
-			names = append(names, a.String(), a.Addr().String())
-		}
-		return m.ID(), names
-	})
-	if len(found) > 1 {
-		var ids []string
-		for _, m := range found {
-			ids = append(ids, m.ID().Short())
-		}
-		return nil, fmt.Errorf("%d clusters are meant by %q; say which one by its ID: %s", len(found), target, strings.Join(ids, ", "))
-	}
-	if len(found) == 0 {
-		return nil, nil
-	}
-	return found[0], nil
 }
 
 // resolve returns the addresses of a typed name or address.
@@ -204,12 +178,12 @@ func (f *Fabric) Deny(ctx context.Context, target string) (peer.View, error) {
 	if err != nil {
 		return peer.View{}, err
 	}
-	f.mu.Lock()
+	f.members.mu.Lock()
 	name := f.revokedName(id)
-	if m := f.members[string(id)]; m != nil {
+	if m := f.members.all[string(id)]; m != nil {
 		name = m.Title()
 	}
-	f.mu.Unlock()
+	f.members.mu.Unlock()
 	pinned := false
 	_, err = f.party.Farewell(id, func(heard, skip uint64) error {
 		if _, pinned = f.record(id); pinned {
@@ -223,9 +197,9 @@ func (f *Fabric) Deny(ctx context.Context, target string) (peer.View, error) {
 	if pinned {
 		return f.unpeer(ctx, id, Unpeer{Force: true})
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if m := f.members[string(id)]; m != nil {
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
+	if m := f.members.all[string(id)]; m != nil {
 		f.do(m, m.Ended(time.Now(), true, deniedReason(trust.Revocation{Name: name, ID: id, At: time.Now()})))
 		return m.View(), nil
 	}
@@ -252,7 +226,7 @@ func deniedReason(p trust.Revocation) string {
 // denied are the denied clusters that are not visible now. It is called with mu held.
 func (f *Fabric) denied(partings []trust.Revocation) (out []peer.View) {
 	for _, p := range partings {
-		if p.Denied && f.members[string(p.ID)] == nil {
+		if p.Denied && f.members.all[string(p.ID)] == nil {
 			out = append(out, peer.View{Record: peer.Record{ID: p.ID, Name: p.Name}, State: peer.Denied, Reason: deniedReason(p), Since: p.At})
 		}
 	}
@@ -276,31 +250,14 @@ func (f *Fabric) SetRoles(ctx context.Context, target string, consume, provide *
 	if err != nil {
 		return peer.View{}, err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	m := f.members[string(id)]
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
+	m := f.members.all[string(id)]
 	if m == nil || !m.Pinned() {
 		return peer.View{}, noPeer(target)
 	}
 	f.do(m, m.Due(time.Now(), true))
 	return m.View(), nil
-}
-
-func (f *Fabric) pinned(target string) (peer.ID, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	m, err := f.find(target)
-	if err != nil {
-		return "", err
-	}
-	if m == nil || !m.Pinned() {
-		return "", noPeer(target)
-	}
-	return m.ID(), nil
-}
-
-func noPeer(target string) error {
-	return fmt.Errorf("no peer is known as %q; see: rivulet peers", target)
 }
 
 // exchangeInside tries the exchange through the tunnel, which may be the only path.

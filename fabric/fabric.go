@@ -137,6 +137,7 @@ type Fabric struct {
 	*control.Port
 	*gatewaypeers.Registry
 	*plane
+	*members
 	settings *settings
 	*problems
 	// leaving: no cluster may become a peer in this run.
@@ -145,12 +146,7 @@ type Fabric struct {
 	lan     *lanpeers.Admission
 	relay   *relay.Relay
 
-	mu      sync.Mutex
-	run     context.Context // of Run; nil before and after
-	loops   sync.WaitGroup  // one member has several
-	members map[string]*member
-	known   map[string]string // discovery entry to member key, where the entry has no ID
-	changed changes.Signal
+	imu     sync.Mutex
 	invites map[peer.ID][]byte // received invites, while in use
 }
 
@@ -164,16 +160,19 @@ func New(cfg Config) (*Fabric, error) {
 	}
 	f := &Fabric{
 		cfg: cfg, log: cfg.Log, lan: lanpeers.New(cfg.LANPeers, cfg.InUse), settings: newSettings(cfg),
-		members: map[string]*member{},
-		known:   map[string]string{},
 		invites: map[peer.ID][]byte{},
 		viewed:  make(chan struct{}, 1),
 	}
-	f.problems = &problems{log: f.log, notify: f.notify, open: map[string]rpc.Error{}}
+	f.members = &members{
+		self: cfg.Identity.ID, podBits: cfg.PodCIDR.Bits(), timing: cfg.Timing, settings: f.settings, store: cfg.Store, source: f.source,
+		pair: f.pairLoop, ping: f.pingLoop, log: f.log, all: map[string]*member{}, known: map[string]string{},
+	}
+	f.problems = &problems{log: f.log, notify: f.changed.Notify, open: map[string]rpc.Error{}}
 	f.plane = &plane{
 		data: cfg.DataPlane, timing: cfg.Timing, log: f.log, desired: f.desired, problem: f.problems.report, inForce: f.pingAll, unserved: f.CheckPrefixes,
 		wanted: make(chan struct{}, 1), doubts: make(chan struct{}, 1),
 	}
+	f.members.plane = f.plane
 	var err error
 	if f.keys, err = keyring.Open(cfg.WireGuardKey, cfg.Rotation); err != nil {
 		return nil, err
@@ -184,6 +183,7 @@ func New(cfg Config) (*Fabric, error) {
 	if f.decisions, err = trust.Open(cfg.Notes); err != nil {
 		return nil, err
 	}
+	f.members.decisions = f.decisions
 	f.Registry = gatewaypeers.New(gatewaypeers.Config{
 		PodCIDR: cfg.PodCIDR, Choose: f.choose, Key: func() wgkey.Public { return f.keys.Now().Public },
 		Addresses: func() (udp, streams []netip.AddrPort) {
@@ -191,7 +191,7 @@ func New(cfg Config) (*Fabric, error) {
 			return candidates(lans, cfg.TunnelPort), candidates(lans, cfg.Port)
 		},
 		Status: cfg.DataPlane.Status, HandOver: func(conn net.Conn) error { return f.takeOver(conn, nil) },
-		Changed: func() { f.plane.kick(); f.notify() },
+		Changed: func() { f.plane.kick(); f.changed.Notify() },
 	})
 	claims := &keyring.Claims{Name: f.settings.name.get, Owner: f.keyOwner, Save: f.save, Refused: f.refusedKey, Log: f.log}
 	f.party = &pairing.Party{
@@ -229,12 +229,7 @@ func New(cfg Config) (*Fabric, error) {
 func (f *Fabric) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	f.mu.Lock()
-	f.run = ctx
-	for key, m := range f.members {
-		f.start(key, m)
-	}
-	f.mu.Unlock()
+	f.begin(ctx)
 
 	var tasks sync.WaitGroup
 	tasks.Go(func() { f.plane.run(ctx) })
@@ -256,10 +251,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	tasks.Wait()
-	f.mu.Lock()
-	f.run = nil // no new loops
-	f.mu.Unlock()
-	f.loops.Wait()
+	f.end()
 	return nil
 }
 
@@ -288,18 +280,6 @@ func (f *Fabric) followLANs(ctx context.Context) {
 	}
 }
 
-// Refresh sends this cluster's current state to all peers. The caller notices a change, such as the Kubernetes version
-// once the API server is up.
-func (f *Fabric) Refresh() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, m := range f.members {
-		if m.Pinned() {
-			f.do(m, m.Due(time.Now(), true))
-		}
-	}
-}
-
 // self is this cluster's part of a message.
 func (f *Fabric) self() pairing.Self {
 	c := f.cfg
@@ -320,10 +300,10 @@ func (f *Fabric) onLink(addr netip.Addr) bool {
 // Peers returns the views of all known clusters, by name and ID.
 func (f *Fabric) Peers() []peer.View {
 	partings := f.decisions.Revocations()
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
 	var out []peer.View
-	for _, m := range f.members {
+	for _, m := range f.members.all {
 		out = append(out, m.View())
 	}
 	out = append(out, f.denied(partings)...)
@@ -334,33 +314,3 @@ func (f *Fabric) Peers() []peer.View {
 	})
 	return out
 }
-
-// Links returns the peers that have a tunnel, by ID.
-func (f *Fabric) Links() []peer.Link {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var out []peer.Link
-	for _, m := range f.members {
-		if l, ok := m.Link(); ok {
-			out = append(out, l)
-		}
-	}
-	slices.SortFunc(out, func(a, b peer.Link) int { return strings.Compare(string(a.ID), string(b.ID)) })
-	return out
-}
-
-// Link returns the link to one peer, and false if there is none.
-func (f *Fabric) Link(id peer.ID) (peer.Link, bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if m := f.members[string(id)]; m != nil {
-		return m.Link()
-	}
-	return peer.Link{}, false
-}
-
-// Changed returns a channel that receives after Peers, Links or Problems have changed in more than a round trip time,
-// and the function that ends the subscription. Several changes may arrive as one.
-func (f *Fabric) Changed() (<-chan struct{}, func()) { return f.changed.Changed() }
-
-func (f *Fabric) notify() { f.changed.Notify() }

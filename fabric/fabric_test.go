@@ -176,9 +176,9 @@ func TestMovedPeer(t *testing.T) {
 	lie := time.Now()
 	w.hub.Set(entry)
 	a.await("an exchange at the last address that worked", func() bool {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return a.members[string(b.cfg.Identity.ID)].LastExchange().After(lie)
+		a.members.mu.Lock()
+		defer a.members.mu.Unlock()
+		return a.members.all[string(b.cfg.Identity.ID)].LastExchange().After(lie)
 	})
 	for _, p := range a.plane.config().Peers {
 		if p.ID == string(b.cfg.Identity.ID) && p.Endpoint.Addr() != moved {

@@ -43,11 +43,10 @@ func (f *Fabric) inGroup(id peer.ID) bool {
 
 // neighbours are the connected members of the group, without the requesting one.
 func (f *Fabric) neighbours(asker peer.ID) []neighbour {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
 	out := []neighbour{}
-	for _, key := range sortedKeys(f.members) {
-		m := f.members[key]
+	for _, m := range f.sorted() {
 		if m.Pinned() && m.ID() != asker && m.State() == peer.Connected && m.Record().Trust.How == peer.TrustGroup && len(out) < maxNeighbours {
 			out = append(out, neighbour{ID: m.ID(), Name: m.Record().Name})
 		}
@@ -177,18 +176,9 @@ func (f *Fabric) introduced(source string, was, now []neighbour) {
 		if slices.Contains(was, n) {
 			continue
 		}
-		if _, pinned := f.record(n.ID); pinned && f.stateOf(n.ID) == peer.Connected {
+		if f.connected(n.ID) {
 			continue // nothing to do
 		}
 		f.discovered(source, discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(n.ID), ID: n.ID, Name: n.Name}})
 	}
-}
-
-func (f *Fabric) stateOf(id peer.ID) peer.State {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if m := f.members[string(id)]; m != nil {
-		return m.State()
-	}
-	return ""
 }

@@ -42,15 +42,14 @@ func (f *Fabric) Accept(ctx context.Context, text string) (peer.View, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timing.Decision)
 	defer cancel()
-	f.mu.Lock()
+	f.imu.Lock()
 	f.invites[c.ID] = c.Secret
-	m := f.members[string(c.ID)]
-	known := m != nil && m.Pinned()
-	f.mu.Unlock()
+	f.imu.Unlock()
+	_, known := f.record(c.ID)
 	defer func() {
-		f.mu.Lock()
+		f.imu.Lock()
 		delete(f.invites, c.ID)
-		f.mu.Unlock()
+		f.imu.Unlock()
 	}()
 	if known { // the invite is not used up
 		return f.approve(ctx, c.ID, c.Addrs, peer.TrustInvite)
@@ -91,7 +90,7 @@ func (f *Fabric) addresses() (out []netip.Addr) {
 }
 
 func (f *Fabric) invitedBy(id peer.ID) []byte {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.imu.Lock()
+	defer f.imu.Unlock()
 	return f.invites[id]
 }

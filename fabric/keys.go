@@ -25,14 +25,14 @@ func (f *Fabric) awaitKey(ctx context.Context, next wgkey.Public) {
 	changed, stop := f.Changed()
 	defer stop()
 	for {
-		f.mu.Lock()
+		f.members.mu.Lock()
 		waits := 0
-		for _, m := range f.members {
+		for _, m := range f.members.all {
 			if m.Pinned() && m.State() == peer.Connected && m.KeyTaken() != next {
 				waits++
 			}
 		}
-		f.mu.Unlock()
+		f.members.mu.Unlock()
 		if waits == 0 {
 			return
 		}
@@ -53,9 +53,9 @@ func (f *Fabric) keyOwner(id peer.ID, keys ...wgkey.Public) (name string, by *pe
 	if name := f.Registry.KeyOwner(keys...); name != "" {
 		return "the gateway " + name, nil
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, m := range f.members {
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
+	for _, m := range f.members.all {
 		if r := m.Record(); m.Pinned() && m.ID() != id && wgkey.Common(keys, keyring.KeysOf(r)) {
 			return m.Handle(), &r
 		}
@@ -64,8 +64,8 @@ func (f *Fabric) keyOwner(id peer.ID, keys ...wgkey.Public) (name string, by *pe
 }
 
 func (f *Fabric) refusedKey(r peer.Record, owner string) {
-	f.mu.Lock()
+	f.members.mu.Lock()
 	level := f.newsLevel()
-	f.mu.Unlock()
+	f.members.mu.Unlock()
 	f.log.Log(context.Background(), level, "refused a WireGuard key that another one has", "peer", r.Name, "id", r.ID.Short(), "owner", owner)
 }

@@ -33,9 +33,9 @@ func (m *member) source() string {
 
 // lanPeers are the peers trusted by lan alone.
 func (f *Fabric) lanPeers() (out []lanpeers.Peer) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, m := range f.members {
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
+	for _, m := range f.members.all {
 		if m.Pinned() && m.Record().Trust.How == peer.TrustLAN {
 			out = append(out, lanpeers.Peer{ID: m.ID(), Source: m.source(), Leaving: m.Displaced(),
 				Answers: m.State() == peer.Connected, State: m.Since(), Trusted: m.Record().Trust.At})
@@ -65,14 +65,14 @@ func (f *Fabric) makeRoom(at netip.Addr, name string) error {
 	if victim == "" {
 		return nil
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if m := f.members[string(victim)]; m != nil && f.run != nil {
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
+	if m := f.members.all[string(victim)]; m != nil && f.members.run != nil {
 		m.Displace()
 		if m.source() != source {
 			f.lan.Displaced()
 		}
-		ctx := f.run
+		ctx := f.members.run
 		f.log.Info("a peer makes room for a newcomer", "peer", m.Record().Name, "id", victim.Short())
 		f.loops.Go(func() { // not here: the caller holds the exchange's lock
 			if _, err := f.unpeer(ctx, victim, Unpeer{Force: true, Forget: true}); err != nil {
@@ -91,13 +91,13 @@ func (f *Fabric) UnpeerLAN(ctx context.Context, force bool) (gone, stay []string
 		return nil, nil, errors.New("it is not known yet what runs on peers and for them; wait until rivulet status shows this device Ready, or add --force: then all go")
 	}
 	names := map[peer.ID]string{}
-	f.mu.Lock()
-	for _, m := range f.members {
+	f.members.mu.Lock()
+	for _, m := range f.members.all {
 		if m.Pinned() && m.Record().Trust.How == peer.TrustLAN {
 			names[m.ID()] = m.Record().Name
 		}
 	}
-	f.mu.Unlock()
+	f.members.mu.Unlock()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 64)

@@ -15,8 +15,8 @@ import (
 )
 
 func (f *Fabric) discovered(source string, ev discovery.Event) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
 	entry := source + "/" + ev.Entry.Key
 	if !pairing.ValidName(ev.Entry.Name) {
 		ev.Entry.Name = "" // terminals and logs would show it
@@ -32,7 +32,7 @@ func (f *Fabric) discovered(source string, ev discovery.Event) {
 	if key == "" {
 		key = entry
 	}
-	m := f.members[key]
+	m := f.members.all[key]
 	if ev.Kind == discovery.Removed {
 		if m != nil {
 			if m.Gone(entry) {
@@ -68,10 +68,10 @@ func (f *Fabric) pairLoop(ctx context.Context, key string, m *member) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		f.mu.Lock()
+		f.members.mu.Lock()
 		next, due := m.Next()
 		idle := m.Idle() // refused an inbound request, or forgotten
-		f.mu.Unlock()
+		f.members.mu.Unlock()
 		switch {
 		case due:
 			timer.Reset(time.Until(next))
@@ -90,25 +90,25 @@ func (f *Fabric) pairLoop(ctx context.Context, key string, m *member) {
 		if due {
 			f.attempt(ctx, key, m)
 		} else if idle {
-			f.mu.Lock()
+			f.members.mu.Lock()
 			if m.Idle() {
 				f.forget(key)
 			}
-			f.mu.Unlock()
+			f.members.mu.Unlock()
 		}
 	}
 }
 
 // attempt runs the exchange with each address until one succeeds.
 func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
-	f.mu.Lock()
+	f.members.mu.Lock()
 	id, addrs, pinned, name, mine := m.ID(), m.Addrs(), m.Pinned(), m.Title(), false
 	m.Begin()
-	f.mu.Unlock()
+	f.members.mu.Unlock()
 	defer func() {
-		f.mu.Lock()
+		f.members.mu.Lock()
 		m.End()
-		f.mu.Unlock()
+		f.members.mu.Unlock()
 	}()
 
 	told := f.keys.Now().NextPublic
@@ -160,8 +160,8 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 			}
 		}
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
 	err = pairing.AsRefusal(err, f.settings.name.get(), m.Handle())
 	reason := peering.Explain(err, addrs)
 	if p, ok := f.decisions.Revocation(id); ok && p.Denied && mine {
@@ -173,8 +173,8 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 
 // exchanged processes a successful exchange.
 func (f *Fabric) exchanged(key string, m *member, r peer.Record, told wgkey.Public) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
 	if m.ID() == "" { // now the ID at the address is known
 		known := f.member(string(r.ID), r.ID)
 		for _, entry := range known.TakeOver(m.Machine) {
@@ -188,9 +188,9 @@ func (f *Fabric) exchanged(key string, m *member, r peer.Record, told wgkey.Publ
 
 // received processes an inbound exchange and its result.
 func (f *Fabric) received(from pairing.Sender, msg pairing.Message, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	m := f.members[string(from.ID)]
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
+	m := f.members.all[string(from.ID)]
 	if err == nil {
 		if m != nil {
 			f.do(m, m.Received(time.Now(), msg.SeenAs == m.Record().PeerMappedCIDR))

@@ -53,7 +53,7 @@ func (f *Fabric) addWays(c *tunnel.Config, lans netmon.LANs) {
 		c.StreamPorts = []uint16{p}
 		c.Streams = append(c.Streams, candidates(lans, p)...)
 	}
-	for _, m := range f.members {
+	for _, m := range f.members.all {
 		if r := m.Record(); m.Pinned() && r.Complete() {
 			w := tunnel.PeerPaths{ID: string(r.ID)}
 			for _, a := range m.Addrs() { // discovery's and the last one: the ports are those of the record
@@ -117,11 +117,11 @@ func (f *Fabric) refreshPaths(ctx context.Context) {
 	} else {
 		f.problems.report("stream-port", nil)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
 	news := false
 	for _, p := range status.Peers {
-		m := f.members[p.ID]
+		m := f.members.all[p.ID]
 		if m == nil {
 			continue
 		}
@@ -130,7 +130,7 @@ func (f *Fabric) refreshPaths(ctx context.Context) {
 		news = news || m.path() != was
 	}
 	if news {
-		f.notify()
+		f.changed.Notify()
 	}
 }
 
@@ -157,13 +157,13 @@ func wayName(w paths.PathStatus, names map[string]string) string {
 // showPaths adds the paths to views. It is called with mu held.
 func (f *Fabric) showPaths(views []peer.View) {
 	names := map[string]string{}
-	for _, m := range f.members {
+	for _, m := range f.members.all {
 		if m.Pinned() {
 			names[string(m.ID())] = m.Record().Name
 		}
 	}
 	for i := range views {
-		m := f.members[string(views[i].ID)]
+		m := f.members.all[string(views[i].ID)]
 		if m == nil {
 			continue
 		}

@@ -35,7 +35,7 @@ func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 		case <-timer.C:
 		}
 		up, why := f.plane.tunnel(m.ID())
-		f.mu.Lock()
+		f.members.mu.Lock()
 		link, ok := m.Link()
 		switch {
 		case !ok:
@@ -45,7 +45,7 @@ func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 			f.do(m, effects)
 			timer.Reset(wait)
 		}
-		f.mu.Unlock()
+		f.members.mu.Unlock()
 		if !ok || !up {
 			continue
 		}
@@ -54,9 +54,9 @@ func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 		if ctx.Err() != nil {
 			return
 		}
-		f.mu.Lock()
+		f.members.mu.Lock()
 		if !m.Pinned() { // no peer any more: a late answer has no meaning
-			f.mu.Unlock()
+			f.members.mu.Unlock()
 			timer.Stop()
 			continue
 		}
@@ -70,7 +70,7 @@ func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 			wait, effects = m.Missed(time.Now(), trouble)
 		}
 		f.do(m, effects)
-		f.mu.Unlock()
+		f.members.mu.Unlock()
 		timer.Reset(max(wait-time.Since(started), wait/4))
 	}
 }

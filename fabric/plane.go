@@ -198,28 +198,19 @@ func (p *plane) Reapply() {
 	p.kick()
 }
 
-// pingAll pings all peers at once.
-func (f *Fabric) pingAll() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, m := range f.members {
-		changes.Poke(m.pingKick)
-	}
-}
-
 // desired computes the data plane's configuration from the records.
 func (f *Fabric) desired() tunnel.Config {
 	lans := f.cfg.LANs.LANs()
 	mtu := lans.MTU()
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
 	c := tunnel.Config{
 		PrivateKey: f.keys.Now().Private, Port: f.cfg.TunnelPort, Interface: f.cfg.Interface,
 		MTU: min(max(mtu, 1360), 9000) - overhead, Address: f.cfg.TunnelAddress, ControlPort: f.cfg.Port, PodCIDR: f.cfg.PodCIDR,
 	}
 	c.Peers = f.Registry.TunnelPeers() // before peers
 	var peers []*member
-	for _, m := range f.members {
+	for _, m := range f.members.all {
 		if m.Pinned() && m.Record().Complete() {
 			peers = append(peers, m)
 		}

@@ -22,9 +22,9 @@ func (f *Fabric) choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
 	if f.cfg.TakenPrefixes != nil {
 		host = f.cfg.TakenPrefixes()
 	}
-	f.mu.Lock()
+	f.members.mu.Lock()
 	taken = append(taken, f.Registry.PrefixesBut(id)...)
-	for _, m := range f.members {
+	for _, m := range f.members.all {
 		if !m.Pinned() {
 			continue
 		}
@@ -38,7 +38,7 @@ func (f *Fabric) choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
 			}
 		}
 	}
-	f.mu.Unlock()
+	f.members.mu.Unlock()
 	only4 := func(ps []netip.Prefix) []netip.Prefix {
 		return slices.DeleteFunc(ps, func(p netip.Prefix) bool { return !p.Addr().Is4() })
 	}
@@ -58,8 +58,7 @@ func (f *Fabric) choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
 // the tunnel is configured. The peer receives the new one in the exchange after the start; until then no packets pass.
 func (f *Fabric) rechoose() {
 	var given []netip.Prefix
-	for _, key := range sortedKeys(f.members) {
-		m := f.members[key]
+	for _, m := range f.sorted() {
 		if ipam.Within(f.settings.block.get(), f.cfg.PodCIDR.Bits(), m.Record().PeerMappedCIDR) && !slices.Contains(given, m.Record().PeerMappedCIDR) {
 			given = append(given, m.Record().PeerMappedCIDR)
 			continue
@@ -86,14 +85,14 @@ func (f *Fabric) rechoose() {
 // CheckPrefixes checks the prefixes after a change of the host's networks, for example a VPN: peers under one of these
 // networks get another prefix, in an exchange that is due at once. Their connections end; other peers are not affected.
 func (f *Fabric) CheckPrefixes() {
-	f.mu.Lock()
+	f.members.mu.Lock()
 	var records []peer.Record
-	for _, m := range f.members {
+	for _, m := range f.members.all {
 		if m.Pinned() && m.Record().PeerMappedCIDR.IsValid() {
 			records = append(records, m.Record())
 		}
 	}
-	f.mu.Unlock()
+	f.members.mu.Unlock()
 	slices.SortFunc(records, func(a, b peer.Record) int { return cmp.Compare(a.ID, b.ID) })
 	for _, r := range records {
 		better, err := f.choose(r.ID, r.PeerMappedCIDR)
@@ -101,10 +100,10 @@ func (f *Fabric) CheckPrefixes() {
 			continue
 		}
 		f.log.Warn("the prefix of a peer cannot stay; another one is agreed on", "peer", r.Name, "prefix", r.PeerMappedCIDR)
-		f.mu.Lock()
-		if m := f.members[string(r.ID)]; m != nil && m.Pinned() {
+		f.members.mu.Lock()
+		if m := f.members.all[string(r.ID)]; m != nil && m.Pinned() {
 			f.do(m, m.Due(time.Now(), true))
 		}
-		f.mu.Unlock()
+		f.members.mu.Unlock()
 	}
 }

@@ -36,10 +36,10 @@ func (f *Fabric) exchangeRelayed(ctx context.Context, id peer.ID) (peer.Record, 
 
 // relaysTo are peers that may reach the cluster, the nearest first.
 func (f *Fabric) relaysTo(id peer.ID) (out []peer.ID) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
 	var near []*member
-	for _, m := range f.members {
+	for _, m := range f.members.all {
 		if m.Pinned() && m.ID() != id && m.State() == peer.Connected {
 			near = append(near, m)
 		}

@@ -76,10 +76,10 @@ func (f *Fabric) SetName(name string) {
 		return
 	}
 	f.settings.renamed.Notify()
-	f.mu.Lock()
+	f.members.mu.Lock()
 	f.names()
-	f.notify()
-	f.mu.Unlock()
+	f.changed.Notify()
+	f.members.mu.Unlock()
 	f.Refresh()
 }
 
@@ -105,7 +105,7 @@ func (f *Fabric) SetPaths(relay bool, streamPort uint16) {
 	relays, stream := f.settings.relays.set(relay), f.settings.stream.set(streamPort)
 	if relays || stream {
 		f.plane.kick()
-		f.notify() // the reported neighbours depend on it
+		f.changed.Notify() // the reported neighbours depend on it
 	}
 }
 
@@ -125,9 +125,9 @@ func (f *Fabric) SetTrust(p Policy) {
 	key := groupKey(p) // takes a while
 	f.settings.group.set(key)
 	f.settings.policy.set(p)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, m := range f.members {
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
+	for _, m := range f.members.all {
 		f.do(m, m.Reconsider(time.Now())) // the result for an earlier stranger may differ now
 	}
 }

@@ -168,10 +168,10 @@ func TestOnePeersShareOfTheControlPort(t *testing.T) {
 	// On loopback, so that a peer's addresses are there. An exchange that has begun already writes
 	// what was agreed.
 	onLoopback := func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
+		a.members.mu.Lock()
+		defer a.members.mu.Unlock()
 		for p, prefix := range prefixes {
-			m := a.members[string(p.cfg.Identity.ID)]
+			m := a.members.all[string(p.cfg.Identity.ID)]
 			if rec := m.Record(); rec.PeerMappedCIDR != prefix {
 				rec.PeerMappedCIDR = prefix
 				a.pin(m, rec)

@@ -6,23 +6,22 @@ import (
 	"net/netip"
 	"time"
 
-	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 )
 
 // maxStrangers bounds the clusters that are no peers.
 const maxStrangers = 256
 
-// The functions below but real are called with mu held.
+// The functions below but anotherAt are called with mu held.
 
 // makeRoomForStranger makes room for one more stranger, and reports whether there is some. Anybody on the LAN can
 // invent clusters; these must not keep a real one from being tried. It removes the stranger with least hope, never one
 // that has proved its ID or whose exchange is under way: first one that did not answer, then one of an address with
 // many others, then the oldest.
-func (f *Fabric) makeRoomForStranger() bool {
+func (s *members) makeRoomForStranger() bool {
 	n := 0
 	at := map[netip.Addr]int{}
-	for _, m := range f.members {
+	for _, m := range s.all {
 		if !m.Pinned() {
 			n++
 			at[m.Place()]++
@@ -32,33 +31,25 @@ func (f *Fabric) makeRoomForStranger() bool {
 		return true
 	}
 	victim, least := "", 0
-	for key, m := range f.members {
+	for key, m := range s.all {
 		hope, droppable := m.Hope(time.Now(), at[m.Place()])
-		if droppable && (victim == "" || hope < least || hope == least && m.Began().Before(f.members[victim].Began())) {
+		if droppable && (victim == "" || hope < least || hope == least && m.Began().Before(s.all[victim].Began())) {
 			victim, least = key, hope
 		}
 	}
 	if victim == "" {
 		return false
 	}
-	f.forget(victim)
+	s.forget(victim)
 	return true
 }
 
 // newsLevel keeps a flood of strangers out of the log.
-func (f *Fabric) newsLevel() slog.Level {
-	if len(f.members) < maxStrangers/2 {
+func (s *members) newsLevel() slog.Level {
+	if len(s.all) < maxStrangers/2 {
 		return slog.LevelInfo
 	}
 	return slog.LevelDebug
-}
-
-// real reports whether there is more evidence of a cluster than an announcement.
-func (f *Fabric) real(id peer.ID) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	m := f.members[string(id)]
-	return m != nil && (m.Pinned() || m.Proved())
 }
 
 // anotherAt separates a configured address (without ID) from its previous cluster, if e shows that another cluster is
@@ -68,8 +59,8 @@ func (f *Fabric) anotherAt(m *member, a netip.AddrPort, e error) {
 	if !errors.As(e, &wrong) {
 		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
 	for entry, ok := m.Unnamed(a); ok; entry, ok = m.Unnamed(a) {
 		delete(f.known, entry)
 		if !f.makeRoomForStranger() {

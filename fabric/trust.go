@@ -36,9 +36,9 @@ func (f *Fabric) admit(s pairing.Stranger) (string, error) {
 	if len(s.Message.Invite) > 0 && !s.Starter {
 		facts.HasInvite, facts.InviteError = true, f.decisions.Redeem(s.Message.Invite, id, time.Now())
 	}
-	f.mu.Lock()
+	f.members.mu.Lock()
 	facts.NameOf = f.namesake(s.Message.Name, id)
-	f.mu.Unlock()
+	f.members.mu.Unlock()
 	how, err := pairing.Evaluate(facts, s.Message.Name, s.From.Addr)
 	if err == nil && how == peer.TrustLAN {
 		err = f.makeRoom(s.From.Addr, s.Message.Name)
@@ -62,16 +62,6 @@ func leavingError(name string) *rpc.Error {
 	return &rpc.Error{Code: "leaving", Message: name + " is being reset", Cure: "wait until it is back"}
 }
 
-// namesake is another peer with the name. It is called with mu held.
-func (f *Fabric) namesake(name string, id peer.ID) peer.ID {
-	for _, key := range sortedKeys(f.members) {
-		if m := f.members[key]; m.Pinned() && m.ID() != id && strings.EqualFold(m.Record().Name, name) {
-			return m.ID()
-		}
-	}
-	return ""
-}
-
 // mayCall returns why this cluster does not start the exchange with a stranger: an exchange would make the stranger
 // trust this cluster, and reveal its identity.
 func (f *Fabric) mayCall(id peer.ID, name string, onLink bool, at netip.Addr) error {
@@ -83,9 +73,9 @@ func (f *Fabric) mayCall(id peer.ID, name string, onLink bool, at netip.Addr) er
 	case facts.Approved != "" || facts.Mode == pairing.ModeGroup && !facts.Denied:
 		return nil // the answer is evaluated
 	}
-	f.mu.Lock()
+	f.members.mu.Lock()
 	facts.NameOf = f.namesake(name, id) // as far as an announcement can be believed
-	f.mu.Unlock()
+	f.members.mu.Unlock()
 	how, err := pairing.Evaluate(facts, cmp.Or(name, "it"), at)
 	if err == nil && how == peer.TrustLAN {
 		_, err = f.roomFor(at, cmp.Or(name, "it"))
@@ -106,14 +96,14 @@ type Alarm struct {
 
 // Alarms returns what is suspicious or waits for an operator, by peer.
 func (f *Fabric) Alarms() (out []Alarm) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, m := range f.members {
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
+	for _, m := range f.members.all {
 		who := fmt.Sprintf("%s (%s)", m.Title(), m.ID().Short())
 		refusal, mine := m.Refusal()
 		switch {
 		case m.Pinned():
-			for _, o := range f.members {
+			for _, o := range f.members.all {
 				// The older of two with one name: it does not answer, and another one came.
 				if o != m && o.Pinned() && strings.EqualFold(o.Record().Name, m.Record().Name) && o.Record().Trust.At.Before(m.Record().Trust.At) && o.State() != peer.Connected {
 					out = append(out, Alarm{Code: "key-changed", Peer: who,

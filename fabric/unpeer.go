@@ -107,9 +107,9 @@ type way struct {
 }
 
 func (f *Fabric) waysTo(id peer.ID) (out []way) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	m := f.members[string(id)]
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
+	m := f.members.all[string(id)]
 	if m == nil {
 		return nil
 	}
@@ -156,9 +156,9 @@ func (f *Fabric) sendEnd(ctx context.Context, id peer.ID, ways []way, end pairin
 
 // part makes the cluster a stranger: its requests end, and nothing is learnt from it.
 func (f *Fabric) part(id peer.ID) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if m := f.members[string(id)]; m != nil {
+	f.members.mu.Lock()
+	defer f.members.mu.Unlock()
+	if m := f.members.all[string(id)]; m != nil {
 		m.unpin()
 	}
 }
@@ -166,8 +166,8 @@ func (f *Fabric) part(id peer.ID) {
 // drop removes the record, and the peer from the tunnel.
 func (f *Fabric) drop(id peer.ID, p trust.Revocation) error {
 	err := f.cfg.Store.DeletePeer(id)
-	f.mu.Lock()
-	if m := f.members[string(id)]; m != nil {
+	f.members.mu.Lock()
+	if m := f.members.all[string(id)]; m != nil {
 		reason := ""
 		switch {
 		case p.Denied:
@@ -178,8 +178,8 @@ func (f *Fabric) drop(id peer.ID, p trust.Revocation) error {
 		f.do(m, m.Ended(time.Now(), p.Denied, reason))
 	}
 	f.names()
-	f.notify()
-	f.mu.Unlock()
+	f.changed.Notify()
+	f.members.mu.Unlock()
 	f.plane.kick()
 	if err != nil {
 		return fmt.Errorf("%s is no peer any more, yet its record may come back after a restart: %w", p.Name, err)
@@ -191,9 +191,9 @@ func (f *Fabric) drop(id peer.ID, p trust.Revocation) error {
 func (f *Fabric) awaitGone(id peer.ID) {
 	deadline := time.Now().Add(3 * time.Second)
 	for f.plane.has(id) && time.Now().Before(deadline) {
-		f.mu.Lock()
-		running := f.run != nil
-		f.mu.Unlock()
+		f.members.mu.Lock()
+		running := f.members.run != nil
+		f.members.mu.Unlock()
 		if !running {
 			return
 		}
@@ -242,14 +242,14 @@ func (f *Fabric) Departed() (out []peer.ID) {
 // run. It returns the names of the notified ones.
 func (f *Fabric) Leave(ctx context.Context) (told []string) {
 	f.leaving.Store(true)
-	f.mu.Lock()
+	f.members.mu.Lock()
 	names := map[peer.ID]string{}
-	for _, m := range f.members {
+	for _, m := range f.members.all {
 		if m.Pinned() {
 			names[m.ID()] = m.Record().Name
 		}
 	}
-	f.mu.Unlock()
+	f.members.mu.Unlock()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for id, name := range names {
