@@ -24,9 +24,9 @@ const timeHeader = "Rivulet-Time"
 
 const synchronizedWord = "synchronized"
 
-// answerPing answers a ping with this device's time.
-func (f *Fabric) answerPing(w http.ResponseWriter, _ *http.Request) {
-	if c := f.cfg.Clock; c != nil {
+// answer answers a ping with this device's time.
+func (p *pinger) answer(w http.ResponseWriter, _ *http.Request) {
+	if c := p.clock; c != nil {
 		now, synchronized := c.Reading()
 		w.Header().Set(timeHeader, formatTime(now, synchronized))
 	}
@@ -34,9 +34,9 @@ func (f *Fabric) answerPing(w http.ResponseWriter, _ *http.Request) {
 }
 
 // receiveTime reports the peer's time to the Clock. Older peers do not send it.
-func (f *Fabric) receiveTime(l peer.Link, h http.Header, roundTrip time.Duration) {
-	if now, synchronized, ok := parseTime(h.Get(timeHeader)); ok && f.cfg.Clock != nil {
-		f.cfg.Clock.Received(string(l.ID), l.Name, now, synchronized, roundTrip)
+func (p *pinger) receiveTime(l peer.Link, h http.Header, roundTrip time.Duration) {
+	if now, synchronized, ok := parseTime(h.Get(timeHeader)); ok && p.clock != nil {
+		p.clock.Received(string(l.ID), l.Name, now, synchronized, roundTrip)
 	}
 }
 

@@ -138,11 +138,14 @@ type Fabric struct {
 	*gatewaypeers.Registry
 	*plane
 	*members
+	*prefixes
+	*clients
+	pinger   *pinger
+	paths    *pathView
 	settings *settings
 	*problems
 	// leaving: no cluster may become a peer in this run.
 	leaving atomic.Bool
-	viewed  chan struct{} // somebody reads the views
 	lan     *lanpeers.Admission
 	relay   *relay.Relay
 
@@ -161,18 +164,26 @@ func New(cfg Config) (*Fabric, error) {
 	f := &Fabric{
 		cfg: cfg, log: cfg.Log, lan: lanpeers.New(cfg.LANPeers, cfg.InUse), settings: newSettings(cfg),
 		invites: map[peer.ID][]byte{},
-		viewed:  make(chan struct{}, 1),
 	}
+	f.clients = &clients{identity: cfg.Identity, address: cfg.TunnelAddress, dial: cfg.Dial}
+	f.pinger = &pinger{identity: cfg.Identity, clients: f.clients, clock: cfg.Clock, timing: cfg.Timing, log: f.log}
 	f.members = &members{
 		self: cfg.Identity.ID, podBits: cfg.PodCIDR.Bits(), timing: cfg.Timing, settings: f.settings, store: cfg.Store, source: f.source,
-		pair: f.pairLoop, ping: f.pingLoop, log: f.log, all: map[string]*member{}, known: map[string]string{},
+		pair: f.pairLoop, ping: f.pinger.loop, log: f.log, all: map[string]*member{}, known: map[string]string{},
+	}
+	f.prefixes = &prefixes{
+		pods: cfg.PodCIDR, services: cfg.ServiceCIDR, block: f.settings.block.get, lans: cfg.LANs, host: cfg.TakenPrefixes,
+		gateways: func(but peer.ID) []netip.Prefix { return f.Registry.PrefixesBut(but) },
+		records:  f.members.records, store: cfg.Store, renegotiate: f.members.due, log: f.log,
 	}
 	f.problems = &problems{log: f.log, notify: f.changed.Notify, open: map[string]rpc.Error{}}
 	f.plane = &plane{
 		data: cfg.DataPlane, timing: cfg.Timing, log: f.log, desired: f.desired, problem: f.problems.report, inForce: f.pingAll, unserved: f.CheckPrefixes,
 		wanted: make(chan struct{}, 1), doubts: make(chan struct{}, 1),
 	}
-	f.members.plane = f.plane
+	f.paths = &pathView{data: cfg.DataPlane, members: f.members, problem: f.problems.report, retry: cfg.Timing.Retry, viewed: make(chan struct{}, 1), log: f.log}
+	f.members.plane, f.pinger.plane = f.plane, f.plane
+	f.clients.members, f.pinger.members = f.members, f.members
 	var err error
 	if f.keys, err = keyring.Open(cfg.WireGuardKey, cfg.Rotation); err != nil {
 		return nil, err
@@ -213,10 +224,14 @@ func New(cfg Config) (*Fabric, error) {
 		}
 		kept = append(kept, r)
 	}
-	for _, r := range keyring.Vetted(kept, f.keys.Now(), f.log) {
+	kept = keyring.Vetted(kept, f.keys.Now(), f.log)
+	rechosen := f.rechoose(kept)
+	for _, r := range kept {
 		f.load(r)
 	}
-	f.rechoose()
+	for _, id := range rechosen {
+		f.due(id)
+	}
 	for _, s := range cfg.Sources {
 		if k, ok := s.(discovery.Retainer); ok {
 			k.Keep(f.real)
@@ -235,7 +250,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	tasks.Go(func() { f.plane.run(ctx) })
 	tasks.Go(func() { f.Serve(ctx) })
 	tasks.Go(func() { f.followLANs(ctx) })
-	tasks.Go(func() { f.followPaths(ctx) })
+	tasks.Go(func() { f.paths.run(ctx) })
 	tasks.Go(func() { f.keys.Run(ctx, keyring.Peers{Changed: f.keysChanged, Await: f.awaitKey}, f.log) })
 	tasks.Go(func() { f.relay.Serve(ctx) })
 	tasks.Go(func() { f.followNeighbours(ctx) })
@@ -307,8 +322,8 @@ func (f *Fabric) Peers() []peer.View {
 		out = append(out, m.View())
 	}
 	out = append(out, f.denied(partings)...)
-	f.showPaths(out)
-	changes.Poke(f.viewed)
+	f.paths.show(out)
+	changes.Poke(f.paths.viewed)
 	slices.SortFunc(out, func(a, b peer.View) int {
 		return strings.Compare(a.Name+"\x00"+string(a.ID), b.Name+"\x00"+string(b.ID))
 	})

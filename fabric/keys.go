@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -20,31 +21,6 @@ func (f *Fabric) keysChanged() {
 	f.Refresh()
 }
 
-// awaitKey waits until every connected peer has the next key, or ctx ends.
-func (f *Fabric) awaitKey(ctx context.Context, next wgkey.Public) {
-	changed, stop := f.Changed()
-	defer stop()
-	for {
-		f.members.mu.Lock()
-		waits := 0
-		for _, m := range f.members.all {
-			if m.Pinned() && m.State() == peer.Connected && m.KeyTaken() != next {
-				waits++
-			}
-		}
-		f.members.mu.Unlock()
-		if waits == 0 {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		case <-time.After(f.cfg.Timing.Probe):
-		}
-	}
-}
-
 // keyOwner names the other owner of one of the keys; empty if there is none. It has a record if it is a peer.
 func (f *Fabric) keyOwner(id peer.ID, keys ...wgkey.Public) (name string, by *peer.Record) {
 	if wgkey.Common(keys, f.keys.Now().Both()) {
@@ -53,11 +29,9 @@ func (f *Fabric) keyOwner(id peer.ID, keys ...wgkey.Public) (name string, by *pe
 	if name := f.Registry.KeyOwner(keys...); name != "" {
 		return "the gateway " + name, nil
 	}
-	f.members.mu.Lock()
-	defer f.members.mu.Unlock()
-	for _, m := range f.members.all {
-		if r := m.Record(); m.Pinned() && m.ID() != id && wgkey.Common(keys, keyring.KeysOf(r)) {
-			return m.Handle(), &r
+	for _, r := range f.members.records() {
+		if r.ID != id && wgkey.Common(keys, keyring.KeysOf(r)) {
+			return cmp.Or(r.Name, r.ID.Short()), &r
 		}
 	}
 	return "", nil
@@ -68,4 +42,29 @@ func (f *Fabric) refusedKey(r peer.Record, owner string) {
 	level := f.newsLevel()
 	f.members.mu.Unlock()
 	f.log.Log(context.Background(), level, "refused a WireGuard key that another one has", "peer", r.Name, "id", r.ID.Short(), "owner", owner)
+}
+
+// awaitKey waits until every connected peer has the next key, or ctx ends.
+func (s *members) awaitKey(ctx context.Context, next wgkey.Public) {
+	changed, stop := s.Changed()
+	defer stop()
+	for {
+		s.mu.Lock()
+		waits := 0
+		for _, m := range s.peers() {
+			if m.State() == peer.Connected && m.KeyTaken() != next {
+				waits++
+			}
+		}
+		s.mu.Unlock()
+		if waits == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-time.After(s.timing.Probe):
+		}
+	}
 }

@@ -345,6 +345,15 @@ func (s *members) Refresh() {
 	}
 }
 
+// due makes an exchange with the peer due at once.
+func (s *members) due(id peer.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.byID(id); m != nil && m.Pinned() {
+		s.do(m, m.Due(time.Now(), true))
+	}
+}
+
 // pingAll pings all peers at once.
 func (s *members) pingAll() {
 	s.mu.Lock()

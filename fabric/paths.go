@@ -3,6 +3,7 @@ package fabric
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -44,8 +45,8 @@ func candidates(lans netmon.LANs, port uint16) (out []netip.AddrPort) {
 // maxOwnCandidates leaves room for server-reflexive candidates in advertisements.
 const maxOwnCandidates = 8
 
-// addWays adds the inputs of the paths to the data plane's configuration. It is called with mu held.
-func (f *Fabric) addWays(c *tunnel.Config, lans netmon.LANs) {
+// addPaths adds the inputs of the paths to the data plane's configuration. It is called with the lock of members held.
+func (f *Fabric) addPaths(c *tunnel.Config, lans netmon.LANs) {
 	c.Relay = f.settings.relays.get()
 	c.Candidates = candidates(lans, f.cfg.TunnelPort)
 	c.Streams = candidates(lans, f.cfg.Port)
@@ -53,8 +54,8 @@ func (f *Fabric) addWays(c *tunnel.Config, lans netmon.LANs) {
 		c.StreamPorts = []uint16{p}
 		c.Streams = append(c.Streams, candidates(lans, p)...)
 	}
-	for _, m := range f.members.all {
-		if r := m.Record(); m.Pinned() && r.Complete() {
+	for _, m := range f.peers() {
+		if r := m.Record(); r.Complete() {
 			w := tunnel.PeerPaths{ID: string(r.ID)}
 			for _, a := range m.Addrs() { // discovery's and the last one: the ports are those of the record
 				w.UDP = addOnce(w.UDP, netip.AddrPortFrom(a.Addr(), r.Tunnel.Port()))
@@ -80,9 +81,19 @@ func addOnce(list []netip.AddrPort, a netip.AddrPort) []netip.AddrPort {
 	return append(list, a)
 }
 
-// followPaths updates the paths in Peers.
-func (f *Fabric) followPaths(ctx context.Context) {
-	t, ok := f.cfg.DataPlane.(teller)
+// pathView has the paths of peers for Peers. It alone writes member.paths, with the lock of members.
+type pathView struct {
+	data    DataPlane
+	members *members
+	problem func(code string, e *rpc.Error)
+	retry   time.Duration
+	viewed  chan struct{} // somebody reads the views
+	log     *slog.Logger
+}
+
+// run updates the paths.
+func (v *pathView) run(ctx context.Context) {
+	t, ok := v.data.(teller)
 	if !ok {
 		return
 	}
@@ -91,37 +102,37 @@ func (f *Fabric) followPaths(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-f.viewed:
-				f.refreshPaths(ctx)
-				changes.Wait(ctx, f.cfg.Timing.Retry)
+			case <-v.viewed:
+				v.refresh(ctx)
+				changes.Wait(ctx, v.retry)
 			}
 		}
 	}()
 	for ctx.Err() == nil {
-		if err := t.WatchPaths(ctx, func() { f.refreshPaths(ctx) }); err != nil && ctx.Err() == nil {
-			f.log.Debug("the tunnel does not tell its paths", "err", err)
+		if err := t.WatchPaths(ctx, func() { v.refresh(ctx) }); err != nil && ctx.Err() == nil {
+			v.log.Debug("the tunnel does not tell its paths", "err", err)
 		}
-		changes.Wait(ctx, f.cfg.Timing.Retry)
+		changes.Wait(ctx, v.retry)
 	}
 }
 
-func (f *Fabric) refreshPaths(ctx context.Context) {
+func (v *pathView) refresh(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	status, err := f.cfg.DataPlane.Status(ctx)
+	status, err := v.data.Status(ctx)
 	if err != nil {
 		return
 	}
 	if status.StreamPort != "" {
-		f.problems.report("stream-port", &rpc.Error{Code: "stream-port", Message: status.StreamPort, Cure: "end that program, or choose another port (tunnel.streamPort)"})
+		v.problem("stream-port", &rpc.Error{Code: "stream-port", Message: status.StreamPort, Cure: "end that program, or choose another port (tunnel.streamPort)"})
 	} else {
-		f.problems.report("stream-port", nil)
+		v.problem("stream-port", nil)
 	}
-	f.members.mu.Lock()
-	defer f.members.mu.Unlock()
+	v.members.mu.Lock()
+	defer v.members.mu.Unlock()
 	news := false
 	for _, p := range status.Peers {
-		m := f.members.all[p.ID]
+		m := v.members.all[p.ID]
 		if m == nil {
 			continue
 		}
@@ -130,20 +141,20 @@ func (f *Fabric) refreshPaths(ctx context.Context) {
 		news = news || m.path() != was
 	}
 	if news {
-		f.changed.Notify()
+		v.members.changed.Notify()
 	}
 }
 
 // path is the path to the peer in use; empty if unknown.
 func (m *member) path() string {
 	if len(m.paths) > 0 && m.paths[0].Used {
-		return wayName(m.paths[0], nil)
+		return pathName(m.paths[0], nil)
 	}
 	return ""
 }
 
-// wayName is a path for people. Names has those of peers; a relay without one is shown by its ID.
-func wayName(w paths.PathStatus, names map[string]string) string {
+// pathName is a path for people. Names has those of peers; a relay without one is shown by its ID.
+func pathName(w paths.PathStatus, names map[string]string) string {
 	if w.Kind == paths.Relay {
 		via := w.Via
 		if n := names[via]; n != "" {
@@ -154,21 +165,19 @@ func wayName(w paths.PathStatus, names map[string]string) string {
 	return string(w.Kind) + " " + w.Addr.String()
 }
 
-// showPaths adds the paths to views. It is called with mu held.
-func (f *Fabric) showPaths(views []peer.View) {
+// show adds the paths to views. It is called with the lock of members held.
+func (v *pathView) show(views []peer.View) {
 	names := map[string]string{}
-	for _, m := range f.members.all {
-		if m.Pinned() {
-			names[string(m.ID())] = m.Record().Name
-		}
+	for _, m := range v.members.peers() {
+		names[string(m.ID())] = m.Record().Name
 	}
 	for i := range views {
-		m := f.members.all[string(views[i].ID)]
+		m := v.members.byID(views[i].ID)
 		if m == nil {
 			continue
 		}
 		for _, w := range m.paths {
-			p := peer.Path{Path: wayName(w, names), RTT: w.RTT, Alive: w.Alive, Used: w.Used}
+			p := peer.Path{Path: pathName(w, names), RTT: w.RTT, Alive: w.Alive, Used: w.Used}
 			views[i].Paths = append(views[i].Paths, p)
 			if w.Used {
 				views[i].Path = p.Path

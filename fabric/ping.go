@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptrace"
 	"time"
@@ -13,11 +14,22 @@ import (
 	"rivulet/fabric/rpc"
 )
 
-// pingLoop follows whether the peer answers through the tunnel.
-func (f *Fabric) pingLoop(ctx context.Context, m *member) {
+// pinger follows which peers answer through the tunnel, and compares clocks with them.
+type pinger struct {
+	identity rpc.Identity
+	clients  *clients
+	members  *members
+	plane    *plane
+	clock    Clock // it may be nil
+	timing   Timing
+	log      *slog.Logger
+}
+
+// loop follows whether the peer answers.
+func (p *pinger) loop(ctx context.Context, m *member) {
 	client := &http.Client{Transport: &http.Transport{
-		TLSClientConfig:        rpc.ClientTLS(f.cfg.Identity, m.ID()),
-		DialContext:            f.dialPeer(m.ID(), f.cfg.Timing.PingTimeout),
+		TLSClientConfig:        rpc.ClientTLS(p.identity, m.ID()),
+		DialContext:            p.clients.dialPeer(m.ID(), p.timing.PingTimeout),
 		MaxResponseHeaderBytes: 8 << 10,
 		ReadBufferSize:         1 << 10, // per peer, and there is little to read
 		WriteBufferSize:        1 << 10,
@@ -34,29 +46,29 @@ func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 		case <-m.pingKick:
 		case <-timer.C:
 		}
-		up, why := f.plane.tunnel(m.ID())
-		f.members.mu.Lock()
+		up, why := p.plane.tunnel(m.ID())
+		p.members.mu.Lock()
 		link, ok := m.Link()
 		switch {
 		case !ok:
 			timer.Stop() // pingKick receives when there is something to ping
 		case !up:
 			wait, effects := m.Unplugged(time.Now(), why)
-			f.do(m, effects)
+			p.members.do(m, effects)
 			timer.Reset(wait)
 		}
-		f.members.mu.Unlock()
+		p.members.mu.Unlock()
 		if !ok || !up {
 			continue
 		}
 		started := time.Now()
-		rtt, err := f.ping(ctx, client, link)
+		rtt, err := p.ping(ctx, client, link)
 		if ctx.Err() != nil {
 			return
 		}
-		f.members.mu.Lock()
+		p.members.mu.Lock()
 		if !m.Pinned() { // no peer any more: a late answer has no meaning
-			f.members.mu.Unlock()
+			p.members.mu.Unlock()
 			timer.Stop()
 			continue
 		}
@@ -65,19 +77,19 @@ func (f *Fabric) pingLoop(ctx context.Context, m *member) {
 		if err == nil {
 			wait, effects = m.Answered(time.Now(), rtt)
 		} else {
-			f.log.Debug("ping failed", "peer", m.Title(), "err", err)
-			_, trouble := f.plane.tunnel(m.ID())
+			p.log.Debug("ping failed", "peer", m.Title(), "err", err)
+			_, trouble := p.plane.tunnel(m.ID())
 			wait, effects = m.Missed(time.Now(), trouble)
 		}
-		f.do(m, effects)
-		f.members.mu.Unlock()
+		p.members.do(m, effects)
+		p.members.mu.Unlock()
 		timer.Reset(max(wait-time.Since(started), wait/4))
 	}
 }
 
 // ping returns the round trip time of one small request.
-func (f *Fabric) ping(ctx context.Context, c *http.Client, l peer.Link) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timing.PingTimeout)
+func (p *pinger) ping(ctx context.Context, c *http.Client, l peer.Link) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.timing.PingTimeout)
 	defer cancel()
 	var wrote, answered time.Time
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -98,6 +110,6 @@ func (f *Fabric) ping(ctx context.Context, c *http.Client, l peer.Link) (time.Du
 		return 0, fmt.Errorf("answered %d", resp.StatusCode)
 	}
 	rtt := max(answered.Sub(wrote), time.Microsecond)
-	f.receiveTime(l, resp.Header, rtt+time.Since(answered))
+	p.receiveTime(l, resp.Header, rtt+time.Since(answered))
 	return rtt, nil
 }

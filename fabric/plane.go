@@ -210,8 +210,8 @@ func (f *Fabric) desired() tunnel.Config {
 	}
 	c.Peers = f.Registry.TunnelPeers() // before peers
 	var peers []*member
-	for _, m := range f.members.all {
-		if m.Pinned() && m.Record().Complete() {
+	for _, m := range f.peers() {
+		if m.Record().Complete() {
 			peers = append(peers, m)
 		}
 	}
@@ -221,6 +221,6 @@ func (f *Fabric) desired() tunnel.Config {
 		address, _ := r.Address()
 		c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: m.Key(), Endpoint: peering.Specified(r.Tunnel), LocalMappedCIDR: r.LocalMappedCIDR, PeerMappedCIDR: r.PeerMappedCIDR, Address: address.Addr()})
 	}
-	f.addWays(&c, lans)
+	f.addPaths(&c, lans)
 	return c
 }

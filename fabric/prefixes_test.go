@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
@@ -203,5 +204,51 @@ func TestAnotherBlock(t *testing.T) {
 			v := a.view(o)
 			return v.State == peer.Connected && o.view(a).State == peer.Connected && ipam.Within(block, 16, v.PeerMappedCIDR) && o.view(a).LocalMappedCIDR == v.PeerMappedCIDR
 		})
+	}
+}
+
+// Without any member: what is taken, what a full host leaves, and stored prefixes that are not of the block.
+func TestPrefixes(t *testing.T) {
+	block := netip.MustParsePrefix("198.18.0.0/15") // two prefixes of 16 bits
+	one, two := netip.MustParsePrefix("198.18.0.0/16"), netip.MustParsePrefix("198.19.0.0/16")
+	var records []peer.Record
+	var host, gateways []netip.Prefix
+	s := &store{records: map[peer.ID]peer.Record{}}
+	p := &prefixes{
+		pods: podCIDR, block: func() netip.Prefix { return block }, lans: noLANs{}, host: func() []netip.Prefix { return host },
+		gateways: func(peer.ID) []netip.Prefix { return gateways }, records: func() []peer.Record { return records }, store: s, log: slog.New(slog.DiscardHandler),
+	}
+	var again []peer.ID
+	p.renegotiate = func(id peer.ID) { again = append(again, id) }
+
+	records = []peer.Record{{ID: "a", PeerMappedCIDR: one}}
+	if got, err := p.choose("b", netip.Prefix{}); err != nil || got != two {
+		t.Errorf("beside a: %s, %v", got, err)
+	}
+	gateways = []netip.Prefix{two}
+	if got, err := p.choose("b", netip.Prefix{}); err == nil {
+		t.Errorf("beside a and a gateway: %s", got)
+	}
+	gateways, host = nil, []netip.Prefix{block, one}
+	if got, err := p.choose("b", netip.Prefix{}); err != nil || got != two {
+		t.Errorf("a part of a wider network of the host: %s, %v", got, err)
+	}
+	p.CheckPrefixes() // a has a network of the host
+	if !slices.Equal(again, []peer.ID{"a"}) {
+		t.Errorf("to be agreed on again: %v", again)
+	}
+
+	host = nil
+	stored := []peer.Record{{ID: "c", PeerMappedCIDR: one}, {ID: "b", PeerMappedCIDR: netip.MustParsePrefix("10.9.0.0/16")}, {ID: "d", PeerMappedCIDR: one}}
+	if changed := p.rechoose(stored); !slices.Equal(changed, []peer.ID{"b"}) || s.records["b"].PeerMappedCIDR != two || stored[1].PeerMappedCIDR != two {
+		t.Errorf("changed: %v, stored %+v", changed, s.records)
+	}
+	if stored[0].PeerMappedCIDR != one || stored[2].PeerMappedCIDR.IsValid() {
+		t.Errorf("of two with one prefix: %s and %s", stored[0].PeerMappedCIDR, stored[2].PeerMappedCIDR)
+	}
+	s.setFull(true)
+	stored = []peer.Record{{ID: "b", PeerMappedCIDR: netip.MustParsePrefix("10.9.0.0/16")}}
+	if changed := p.rechoose(stored); len(changed) != 0 || stored[0].PeerMappedCIDR.IsValid() {
+		t.Errorf("with a full disk: %v, %s", changed, stored[0].PeerMappedCIDR)
 	}
 }
