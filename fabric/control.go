@@ -43,11 +43,11 @@ func (f *Fabric) exchanges() http.Handler {
 	mux := http.NewServeMux()
 	inside := func(r *http.Request) bool { return control.Inside(r, f.cfg.TunnelAddress) }
 	mux.Handle("POST "+pairing.Path, f.party.Handler(inside, f.received))
-	mux.Handle("POST "+pairing.EndPath, f.party.EndHandler(f.endedByThem))
+	mux.Handle("POST "+pairing.EndPath, f.party.EndHandler(f.endings.endedByThem))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern == "" {
 			control.NotServed(w, r)
-		} else if f.leaving.Load() {
+		} else if f.admission.leaving.Load() {
 			rpc.Fail(w, http.StatusServiceUnavailable, leavingError(f.settings.name.get()))
 		} else {
 			mux.ServeHTTP(w, r)

@@ -21,7 +21,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"rivulet/fabric/changes"
@@ -144,13 +143,10 @@ type Fabric struct {
 	paths    *pathView
 	settings *settings
 	*problems
-	// leaving: no cluster may become a peer in this run.
-	leaving atomic.Bool
-	lan     *lanpeers.Admission
-	relay   *relay.Relay
-
-	imu     sync.Mutex
-	invites map[peer.ID][]byte // received invites, while in use
+	*operator
+	*endings
+	admission *admission
+	relay     *relay.Relay
 }
 
 // New checks the configuration and loads the records. Nothing runs yet.
@@ -162,13 +158,26 @@ func New(cfg Config) (*Fabric, error) {
 		return nil, fmt.Errorf("fabric: the tunnel address %s is not in the pod CIDR %s", cfg.TunnelAddress, cfg.PodCIDR)
 	}
 	f := &Fabric{
-		cfg: cfg, log: cfg.Log, lan: lanpeers.New(cfg.LANPeers, cfg.InUse), settings: newSettings(cfg),
-		invites: map[peer.ID][]byte{},
+		cfg: cfg, log: cfg.Log, settings: newSettings(cfg),
+	}
+	onLink, addresses := cfg.OnLink, cfg.Addresses
+	if onLink == nil {
+		onLink = func(a netip.Addr) bool { return cfg.LANs.LANs().OnLink(a) }
+	}
+	if addresses == nil {
+		addresses = func() []netip.Addr { return invitable(cfg.LANs.LANs()) }
+	}
+	f.admission = &admission{
+		settings: f.settings, lan: lanpeers.New(cfg.LANPeers, cfg.InUse), onLink: onLink, hardware: cfg.Hardware, log: f.log,
+		displace: func(ctx context.Context, id peer.ID) error {
+			_, err := f.unpeer(ctx, id, Unpeer{Force: true, Forget: true})
+			return err
+		},
 	}
 	f.clients = &clients{identity: cfg.Identity, address: cfg.TunnelAddress, dial: cfg.Dial}
 	f.pinger = &pinger{identity: cfg.Identity, clients: f.clients, clock: cfg.Clock, timing: cfg.Timing, log: f.log}
 	f.members = &members{
-		self: cfg.Identity.ID, podBits: cfg.PodCIDR.Bits(), timing: cfg.Timing, settings: f.settings, store: cfg.Store, source: f.source,
+		self: cfg.Identity.ID, podBits: cfg.PodCIDR.Bits(), timing: cfg.Timing, settings: f.settings, store: cfg.Store, source: f.admission.source,
 		pair: f.pairLoop, ping: f.pinger.loop, log: f.log, all: map[string]*member{}, known: map[string]string{},
 	}
 	f.prefixes = &prefixes{
@@ -194,7 +203,7 @@ func New(cfg Config) (*Fabric, error) {
 	if f.decisions, err = trust.Open(cfg.Notes); err != nil {
 		return nil, err
 	}
-	f.members.decisions = f.decisions
+	f.members.decisions, f.admission.decisions, f.admission.members = f.decisions, f.decisions, f.members
 	f.Registry = gatewaypeers.New(gatewaypeers.Config{
 		PodCIDR: cfg.PodCIDR, Choose: f.choose, Key: func() wgkey.Public { return f.keys.Now().Public },
 		Addresses: func() (udp, streams []netip.AddrPort) {
@@ -206,8 +215,15 @@ func New(cfg Config) (*Fabric, error) {
 	})
 	claims := &keyring.Claims{Name: f.settings.name.get, Owner: f.keyOwner, Save: f.save, Refused: f.refusedKey, Log: f.log}
 	f.party = &pairing.Party{
-		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admit, Claim: claims.Claim, Keys: f.keys.Private, Group: f.settings.group.get,
-		Invite: f.invitedBy, Parted: f.parted, Epoch: f.decisions.Epoch(), Now: time.Now,
+		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admission.admit, Claim: claims.Claim, Keys: f.keys.Private, Group: f.settings.group.get,
+		Invite: func(id peer.ID) []byte { return f.invitedBy(id) }, Parted: f.parted, Epoch: f.decisions.Epoch(), Now: time.Now,
+	}
+	f.endings = &endings{
+		identity: cfg.Identity, decisions: f.decisions, members: f.members, party: f.party, plane: f.plane, clients: f.clients, admission: f.admission, log: f.log,
+	}
+	f.operator = &operator{
+		identity: cfg.Identity, port: cfg.Port, patience: cfg.Timing.Decision, addresses: addresses, settings: f.settings, decisions: f.decisions,
+		members: f.members, party: f.party, endings: f.endings, log: f.log, invites: map[peer.ID][]byte{},
 	}
 	f.openPort()
 	records, err := cfg.Store.Peers()
@@ -305,13 +321,6 @@ func (f *Fabric) self() pairing.Self {
 	}
 }
 
-func (f *Fabric) onLink(addr netip.Addr) bool {
-	if f.cfg.OnLink != nil {
-		return f.cfg.OnLink(addr)
-	}
-	return f.cfg.LANs.LANs().OnLink(addr)
-}
-
 // Peers returns the views of all known clusters, by name and ID.
 func (f *Fabric) Peers() []peer.View {
 	partings := f.decisions.Revocations()
@@ -328,4 +337,9 @@ func (f *Fabric) Peers() []peer.View {
 		return strings.Compare(a.Name+"\x00"+string(a.ID), b.Name+"\x00"+string(b.ID))
 	})
 	return out
+}
+
+func (f *Fabric) parted(id peer.ID) (heard, skip uint64) {
+	p, _ := f.decisions.Revocation(id)
+	return p.Heard, p.Skip
 }

@@ -139,7 +139,7 @@ func TestAFloodOfMachines(t *testing.T) {
 			last = v.ID
 		}
 	}
-	if victim, err := a.roomFor(netip.MustParseAddr("10.77.0.99"), "flood"); err != nil || victim != last {
+	if victim, err := a.admission.roomFor(netip.MustParseAddr("10.77.0.99"), "flood"); err != nil || victim != last {
 		t.Errorf("room is made by %s, %v; want %s, the last of %s", victim.Short(), err, last.Short(), a.list())
 	}
 }

@@ -238,6 +238,16 @@ func (s *members) find(target string) (*member, error) {
 	return nil, fmt.Errorf("%d clusters are meant by %q; say which one by its ID: %s", len(found), target, strings.Join(ids, ", "))
 }
 
+// denied are the denied clusters that are not visible now. It is called with mu held.
+func (s *members) denied(partings []trust.Revocation) (out []peer.View) {
+	for _, p := range partings {
+		if p.Denied && s.byID(p.ID) == nil {
+			out = append(out, peer.View{Record: peer.Record{ID: p.ID, Name: p.Name}, State: peer.Denied, Reason: deniedReason(p), Since: p.At})
+		}
+	}
+	return out
+}
+
 // The functions below take mu themselves.
 
 // begin runs the loops of all members, now and from here on, until ctx ends; end waits for them.
@@ -408,6 +418,39 @@ func (s *members) Life(id peer.ID) context.Context {
 	defer s.mu.Unlock()
 	if m := s.byID(id); m != nil && m.Pinned() {
 		return m.served
+	}
+	return nil
+}
+
+// part makes the cluster a stranger: its requests end, and nothing is learnt from it.
+func (s *members) part(id peer.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.byID(id); m != nil {
+		m.unpin()
+	}
+}
+
+// drop removes the record, and the peer from the tunnel.
+func (s *members) drop(id peer.ID, p trust.Revocation) error {
+	err := s.store.DeletePeer(id)
+	s.mu.Lock()
+	if m := s.byID(id); m != nil {
+		reason := ""
+		switch {
+		case p.Denied:
+			reason = deniedReason(p)
+		case p.ByPeer:
+			reason = "it has ended the peering"
+		}
+		s.do(m, m.Ended(time.Now(), p.Denied, reason))
+	}
+	s.names()
+	s.changed.Notify()
+	s.mu.Unlock()
+	s.plane.kick()
+	if err != nil {
+		return fmt.Errorf("%s is no peer any more, yet its record may come back after a restart: %w", p.Name, err)
 	}
 	return nil
 }

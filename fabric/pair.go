@@ -113,10 +113,10 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 
 	told := f.keys.Now().NextPublic
 	err := fmt.Errorf("fabric: no address is known")
-	if f.leaving.Load() {
+	if f.admission.leaving.Load() {
 		addrs, pinned, err = nil, false, leavingError(f.settings.name.get())
 	}
-	if id != "" && !pinned && f.mayCall(id, name, false, netip.Addr{}) == nil && len(f.relaysTo(id)) > 0 && !reachable(ctx, addrs) {
+	if id != "" && !pinned && f.admission.mayCall(id, name, false, netip.Addr{}) == nil && len(f.relaysTo(id)) > 0 && !reachable(ctx, addrs) {
 		r, e := f.exchangeRelayed(ctx, id)
 		if e == nil {
 			f.exchanged(key, m, r, told)
@@ -128,7 +128,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 	}
 	for _, a := range addrs {
 		if !pinned {
-			if e := f.mayCall(id, name, f.onLink(a.Addr()), a.Addr()); e != nil {
+			if e := f.admission.mayCall(id, name, f.admission.onLink(a.Addr()), a.Addr()); e != nil {
 				err, mine = worse(err, e), true
 				continue
 			}
@@ -151,7 +151,7 @@ func (f *Fabric) attempt(ctx context.Context, key string, m *member) {
 		} else if ctx.Err() != nil {
 			return
 		}
-		if !f.endedThere(id, err) {
+		if !f.endings.endedThere(id, err) {
 			if r, e := f.exchangeRelayed(ctx, id); e == nil {
 				f.exchanged(key, m, r, told)
 				return
@@ -199,7 +199,7 @@ func (f *Fabric) received(from pairing.Sender, msg pairing.Message, err error) {
 	}
 	f.log.Debug("refused an exchange", "from", from.Addr, "id", from.ID.Short(), "err", err)
 	if m == nil {
-		if !f.onLink(from.Addr) && !worthShowing(err) || !f.makeRoomForStranger() {
+		if !f.admission.onLink(from.Addr) && !worthShowing(err) || !f.makeRoomForStranger() {
 			return
 		}
 		m = f.member(string(from.ID), from.ID)
@@ -228,4 +228,13 @@ func worse(old, err error) error {
 		return old
 	}
 	return err
+}
+
+// exchangeInside tries the exchange through the tunnel, which may be the only path.
+func (f *Fabric) exchangeInside(ctx context.Context, id peer.ID) (peer.Record, error) {
+	l, ok := f.Link(id)
+	if !ok || !f.plane.has(id) {
+		return peer.Record{}, noLink(id)
+	}
+	return f.party.Exchange(ctx, pairing.PostTo(f.cfg.Identity, id, l.Addr, f.Dial))
 }

@@ -5,100 +5,119 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/peering"
+	"rivulet/fabric/rpc"
 	"rivulet/fabric/trust"
 )
 
-// Operator decisions about a cluster. A target is as in `rivulet peers`: a name, the beginning of an ID, or an address.
+// operator carries out operator decisions about a cluster. A target is as in `rivulet peers`: a name, the beginning of
+// an ID, or an address. It alone writes approvals, denials and invites.
+type operator struct {
+	identity  rpc.Identity
+	port      uint16
+	patience  time.Duration       // how long a caller waits for the result
+	addresses func() []netip.Addr // this cluster's, for invites
+	settings  *settings
+	decisions *trust.Store
+	members   *members
+	party     *pairing.Party
+	endings   *endings
+	log       *slog.Logger
+
+	mu      sync.Mutex         // a leaf
+	invites map[peer.ID][]byte // received invites, while in use
+}
 
 // Approve permits the cluster to be a peer, and begins the exchange if the cluster can be reached. It returns the state
 // after a few seconds: Waiting means that the other side has to approve as well.
-func (f *Fabric) Approve(ctx context.Context, target string) (peer.View, error) {
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timing.Decision)
+func (o *operator) Approve(ctx context.Context, target string) (peer.View, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.patience)
 	defer cancel()
-	id, addr, err := f.meant(ctx, target)
+	id, addr, err := o.meant(ctx, target)
 	if err != nil {
 		return peer.View{}, err
 	}
-	return f.approve(ctx, id, addr, peer.TrustApproved)
+	return o.approve(ctx, id, addr, peer.TrustApproved)
 }
 
 // ApproveAt approves the cluster with the ID at the address. Either may be empty; without an ID it approves the cluster
 // that answers at the address now.
-func (f *Fabric) ApproveAt(ctx context.Context, id peer.ID, address string) (peer.View, error) {
+func (o *operator) ApproveAt(ctx context.Context, id peer.ID, address string) (peer.View, error) {
 	if id == "" || address == "" {
-		return f.Approve(ctx, cmp.Or(string(id), address))
+		return o.Approve(ctx, cmp.Or(string(id), address))
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.Timing.Decision)
+	ctx, cancel := context.WithTimeout(ctx, o.patience)
 	defer cancel()
-	at, err := resolve(ctx, address, f.cfg.Port)
+	at, err := resolve(ctx, address, o.port)
 	if err != nil {
 		return peer.View{}, err
 	}
-	return f.approve(ctx, id, at, peer.TrustApproved)
+	return o.approve(ctx, id, at, peer.TrustApproved)
 }
 
 // Withdraw removes an approval that has not led to a peering. The rules for strangers apply to the cluster again; a
 // peer remains one.
-func (f *Fabric) Withdraw(id peer.ID) error {
-	if _, pinned := f.record(id); pinned {
+func (o *operator) Withdraw(id peer.ID) error {
+	if _, pinned := o.members.record(id); pinned {
 		return nil
 	}
-	if err := f.decisions.Unapprove(id); err != nil {
+	if err := o.decisions.Unapprove(id); err != nil {
 		return err
 	}
-	f.members.mu.Lock()
-	defer f.members.mu.Unlock()
-	if m := f.members.all[string(id)]; m != nil {
-		f.do(m, m.Withdrawn(time.Now()))
+	o.members.mu.Lock()
+	defer o.members.mu.Unlock()
+	if m := o.members.byID(id); m != nil {
+		o.members.do(m, m.Withdrawn(time.Now()))
 	}
 	return nil
 }
 
-func (f *Fabric) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort, how string) (peer.View, error) {
-	if id == f.cfg.Identity.ID {
+func (o *operator) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort, how string) (peer.View, error) {
+	if id == o.identity.ID {
 		return peer.View{}, fmt.Errorf("that is this cluster itself; name another one")
 	}
-	if _, pinned := f.record(id); pinned {
+	if _, pinned := o.members.record(id); pinned {
 		notice := ""
-		err := f.party.Change(id, func(r *peer.Record) {
+		err := o.party.Change(id, func(r *peer.Record) {
 			if r.Trust.How == peer.TrustLAN {
 				r.Trust = peer.Trust{How: how, At: time.Now()}
 				notice = fmt.Sprintf("its trust was %s and is %s now: it does not give way to new peers of this LAN, and unpeer --lan leaves it", peer.TrustLAN, how)
 			}
 		})
-		f.members.mu.Lock()
-		defer f.members.mu.Unlock()
-		if m := f.members.all[string(id)]; m != nil {
+		o.members.mu.Lock()
+		defer o.members.mu.Unlock()
+		if m := o.members.byID(id); m != nil {
 			v := m.View()
 			v.Notice = notice
 			return v, err
 		}
 		return peer.View{}, noPeer(id.Short())
 	}
-	if err := f.decisions.Approve(id, how, time.Now()); err != nil {
+	if err := o.decisions.Approve(id, how, time.Now()); err != nil {
 		return peer.View{}, err
 	}
-	f.members.mu.Lock()
-	m := f.member(string(id), id)
+	o.members.mu.Lock()
+	m := o.members.member(string(id), id)
 	before := m.Attempts()
-	f.do(m, m.Approved(time.Now(), f.revokedName(id), addrs))
-	f.members.mu.Unlock()
-	changed, stop := f.Changed()
+	o.members.do(m, m.Approved(time.Now(), o.revokedName(id), addrs))
+	o.members.mu.Unlock()
+	changed, stop := o.members.Changed()
 	defer stop()
 	for {
-		f.members.mu.Lock()
+		o.members.mu.Lock()
 		refusal, _ := m.Refusal()
 		v, done := m.View(), m.Pinned() || m.Attempts() > before && !m.Attempting() && pairing.Code(refusal) != ""
-		f.members.mu.Unlock()
+		o.members.mu.Unlock()
 		if done {
 			return v, nil
 		}
@@ -112,40 +131,40 @@ func (f *Fabric) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort
 }
 
 // meant finds the cluster that the target names.
-func (f *Fabric) meant(ctx context.Context, target string) (peer.ID, []netip.AddrPort, error) {
-	f.members.mu.Lock()
-	m, err := f.find(target)
+func (o *operator) meant(ctx context.Context, target string) (peer.ID, []netip.AddrPort, error) {
+	o.members.mu.Lock()
+	m, err := o.members.find(target)
 	var id peer.ID
 	var at []netip.AddrPort
 	if m != nil {
 		id, at = m.ID(), m.Addrs()
 	}
-	f.members.mu.Unlock()
+	o.members.mu.Unlock()
 	switch {
 	case err != nil:
 		return "", nil, err
 	case id != "":
 		return id, nil, nil
 	case m == nil:
-		if p, ok := f.revoked(target); ok {
+		if p, ok := revoked(o.decisions, target); ok {
 			return p.ID, nil, nil
 		}
 		if peer.ID(target).Valid() { // a peer may reach it
 			return peer.ID(target), nil, nil
 		}
-		if at, err = resolve(ctx, target, f.cfg.Port); err != nil {
+		if at, err = resolve(ctx, target, o.port); err != nil {
 			return "", nil, err
 		}
 	}
 	var last error
 	for _, a := range at {
-		id, err := pairing.Who(ctx, f.cfg.Identity, a)
+		id, err := pairing.Who(ctx, o.identity, a)
 		if err == nil {
 			return id, []netip.AddrPort{a}, nil
 		}
 		last = err
 	}
-	return "", nil, errors.New(peering.Explain(pairing.AsRefusal(last, f.settings.name.get(), "it"), at))
+	return "", nil, errors.New(peering.Explain(pairing.AsRefusal(last, o.settings.name.get(), "it"), at))
 }
 
 // resolve returns the addresses of a typed name or address.
@@ -173,41 +192,41 @@ func resolve(ctx context.Context, target string, port uint16) ([]netip.AddrPort,
 }
 
 // Deny forbids the cluster to be a peer. A peering with it ends at once.
-func (f *Fabric) Deny(ctx context.Context, target string) (peer.View, error) {
-	id, _, err := f.meant(ctx, target)
+func (o *operator) Deny(ctx context.Context, target string) (peer.View, error) {
+	id, _, err := o.meant(ctx, target)
 	if err != nil {
 		return peer.View{}, err
 	}
-	f.members.mu.Lock()
-	name := f.revokedName(id)
-	if m := f.members.all[string(id)]; m != nil {
+	o.members.mu.Lock()
+	name := o.revokedName(id)
+	if m := o.members.byID(id); m != nil {
 		name = m.Title()
 	}
-	f.members.mu.Unlock()
+	o.members.mu.Unlock()
 	pinned := false
-	_, err = f.party.Farewell(id, func(heard, skip uint64) error {
-		if _, pinned = f.record(id); pinned {
+	_, err = o.party.Farewell(id, func(heard, skip uint64) error {
+		if _, pinned = o.members.record(id); pinned {
 			return nil
 		}
-		return f.decisions.Revoke(trust.Revocation{ID: id, Name: name, At: time.Now(), Denied: true, Heard: heard, Skip: skip})
+		return o.decisions.Revoke(trust.Revocation{ID: id, Name: name, At: time.Now(), Denied: true, Heard: heard, Skip: skip})
 	})
 	if err != nil {
 		return peer.View{}, err
 	}
 	if pinned {
-		return f.unpeer(ctx, id, Unpeer{Force: true})
+		return o.endings.unpeer(ctx, id, Unpeer{Force: true})
 	}
-	f.members.mu.Lock()
-	defer f.members.mu.Unlock()
-	if m := f.members.all[string(id)]; m != nil {
-		f.do(m, m.Ended(time.Now(), true, deniedReason(trust.Revocation{Name: name, ID: id, At: time.Now()})))
+	o.members.mu.Lock()
+	defer o.members.mu.Unlock()
+	if m := o.members.byID(id); m != nil {
+		o.members.do(m, m.Ended(time.Now(), true, deniedReason(trust.Revocation{Name: name, ID: id, At: time.Now()})))
 		return m.View(), nil
 	}
 	return peer.View{Record: peer.Record{ID: id, Name: name}, State: peer.Denied}, nil
 }
 
-func (f *Fabric) revokedName(id peer.ID) string {
-	p, _ := f.decisions.Revocation(id)
+func (o *operator) revokedName(id peer.ID) string {
+	p, _ := o.decisions.Revocation(id)
 	return p.Name
 }
 
@@ -223,23 +242,13 @@ func deniedReason(p trust.Revocation) string {
 	return fmt.Sprintf("%s on %s: rivulet peer %s takes that back", what, p.At.Local().Format("2006-01-02 15:04"), who)
 }
 
-// denied are the denied clusters that are not visible now. It is called with mu held.
-func (f *Fabric) denied(partings []trust.Revocation) (out []peer.View) {
-	for _, p := range partings {
-		if p.Denied && f.members.all[string(p.ID)] == nil {
-			out = append(out, peer.View{Record: peer.Record{ID: p.ID, Name: p.Name}, State: peer.Denied, Reason: deniedReason(p), Since: p.At})
-		}
-	}
-	return out
-}
-
 // SetRoles switches directions on and off; nil leaves one unchanged. The peer is notified.
-func (f *Fabric) SetRoles(ctx context.Context, target string, consume, provide *bool) (peer.View, error) {
-	id, err := f.pinned(target)
+func (o *operator) SetRoles(ctx context.Context, target string, consume, provide *bool) (peer.View, error) {
+	id, err := o.members.pinned(target)
 	if err != nil {
 		return peer.View{}, err
 	}
-	err = f.party.Change(id, func(r *peer.Record) {
+	err = o.party.Change(id, func(r *peer.Record) {
 		if consume != nil {
 			r.Roles.NoConsume = !*consume
 		}
@@ -250,26 +259,12 @@ func (f *Fabric) SetRoles(ctx context.Context, target string, consume, provide *
 	if err != nil {
 		return peer.View{}, err
 	}
-	f.members.mu.Lock()
-	defer f.members.mu.Unlock()
-	m := f.members.all[string(id)]
+	o.members.mu.Lock()
+	defer o.members.mu.Unlock()
+	m := o.members.byID(id)
 	if m == nil || !m.Pinned() {
 		return peer.View{}, noPeer(target)
 	}
-	f.do(m, m.Due(time.Now(), true))
+	o.members.do(m, m.Due(time.Now(), true))
 	return m.View(), nil
-}
-
-// exchangeInside tries the exchange through the tunnel, which may be the only path.
-func (f *Fabric) exchangeInside(ctx context.Context, id peer.ID) (peer.Record, error) {
-	l, ok := f.Link(id)
-	if !ok || !f.plane.has(id) {
-		return peer.Record{}, noLink(id)
-	}
-	return f.party.Exchange(ctx, pairing.PostTo(f.cfg.Identity, id, l.Addr, f.Dial))
-}
-
-func (f *Fabric) parted(id peer.ID) (heard, skip uint64) {
-	p, _ := f.decisions.Revocation(id)
-	return p.Heard, p.Skip
 }

@@ -1,0 +1,174 @@
+package fabric
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"rivulet/fabric/lanpeers"
+	"rivulet/fabric/pairing"
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/fabric/trust"
+)
+
+// Policy is which clusters become peers without an operator decision. The zero Policy is none.
+type Policy struct {
+	Mode pairing.Mode
+	// Why is the reason that strangers receive with ModeClosed.
+	Why string
+	// Secret is the group's, for ModeGroup.
+	Secret string
+}
+
+// admission decides which strangers become peers, and with which ones this cluster begins an exchange. It reads the
+// policy, operator decisions and members; it alone counts the peers trusted by lan.
+type admission struct {
+	settings  *settings
+	decisions *trust.Store
+	members   *members
+	lan       *lanpeers.Admission
+	// onLink reports whether no router is between this device and the address.
+	onLink func(netip.Addr) bool
+	// hardware is the hardware address of a neighbour; it may be nil.
+	hardware func(netip.Addr) string
+	// displace ends the peering with a peer that makes room.
+	displace func(ctx context.Context, id peer.ID) error
+	// leaving: no cluster may become a peer in this run.
+	leaving atomic.Bool
+	log     *slog.Logger
+}
+
+// admit evaluates a stranger with all local facts.
+func (a *admission) admit(s pairing.Stranger) (string, error) {
+	if a.leaving.Load() {
+		return "", leavingError(a.settings.name.get())
+	}
+	id := s.From.ID
+	facts := a.facts(id)
+	facts.Proved, facts.OnLink = s.Proved, !s.From.Inside && a.onLink(s.From.Addr)
+	if len(s.Message.Invite) > 0 && !s.Starter {
+		facts.HasInvite, facts.InviteError = true, a.decisions.Redeem(s.Message.Invite, id, time.Now())
+	}
+	a.members.mu.Lock()
+	facts.NameOf = a.members.namesake(s.Message.Name, id)
+	a.members.mu.Unlock()
+	how, err := pairing.Evaluate(facts, s.Message.Name, s.From.Addr)
+	if err == nil && how == peer.TrustLAN {
+		err = a.makeRoom(s.From.Addr, s.Message.Name)
+	}
+	return how, err
+}
+
+func (a *admission) facts(id peer.ID) pairing.Facts {
+	p := a.settings.policy.get()
+	facts := pairing.Facts{Mode: p.Mode, Why: cmp.Or(p.Why, "nothing says whom to trust"), Here: a.settings.name.get()}
+	if y, ok := a.decisions.Approved(id); ok {
+		facts.Approved = y.How
+	}
+	if left, ok := a.decisions.Revocation(id); ok {
+		facts.Denied, facts.Was = left.Denied, left.WasPeer
+	}
+	return facts
+}
+
+func leavingError(name string) *rpc.Error {
+	return &rpc.Error{Code: "leaving", Message: name + " is being reset", Cure: "wait until it is back"}
+}
+
+// mayCall returns why this cluster does not start the exchange with a stranger: an exchange would make the stranger
+// trust this cluster, and reveal its identity.
+func (a *admission) mayCall(id peer.ID, name string, onLink bool, at netip.Addr) error {
+	facts := a.facts(id)
+	facts.OnLink = onLink
+	switch {
+	case a.leaving.Load():
+		return leavingError(a.settings.name.get())
+	case facts.Approved != "" || facts.Mode == pairing.ModeGroup && !facts.Denied:
+		return nil // the answer is evaluated
+	}
+	a.members.mu.Lock()
+	facts.NameOf = a.members.namesake(name, id) // as far as an announcement can be believed
+	a.members.mu.Unlock()
+	how, err := pairing.Evaluate(facts, cmp.Or(name, "it"), at)
+	if err == nil && how == peer.TrustLAN {
+		_, err = a.roomFor(at, cmp.Or(name, "it"))
+	}
+	if e := new(rpc.Error); errors.As(err, &e) && (e.Code == "denied" || e.Code == "unpeered") {
+		e.Cure = "rivulet peer " + cmp.Or(name, id.Short()) + " takes that back"
+	}
+	return err
+}
+
+// The number of peers that are trusted by lan alone is bounded by package lanpeers.
+
+// source is what counts as one machine: the hardware address of a neighbour, or its address where that is unknown.
+func (a *admission) source(at netip.Addr) string {
+	if a.hardware != nil {
+		if mac := a.hardware(at); mac != "" {
+			return mac
+		}
+	}
+	return at.WithZone("").String()
+}
+
+// source is the source of a peer at the time of trust.
+func (m *member) source() string {
+	return cmp.Or(m.Record().Trust.Source, m.Record().Control.Addr().WithZone("").String())
+}
+
+// lanPeers are the peers trusted by lan alone.
+func (s *members) lanPeers() (out []lanpeers.Peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.peers() {
+		if m.Record().Trust.How == peer.TrustLAN {
+			out = append(out, lanpeers.Peer{ID: m.ID(), Source: m.source(), Leaving: m.Displaced(),
+				Answers: m.State() == peer.Connected, State: m.Since(), Trusted: m.Record().Trust.At})
+		}
+	}
+	return out
+}
+
+// roomFor returns the peer that a stranger at the address would displace; none if there is room.
+func (a *admission) roomFor(at netip.Addr, name string) (victim peer.ID, err error) {
+	victim, ok := a.lan.Room(a.source(at), a.members.lanPeers())
+	if !ok {
+		return "", pairing.FullError(a.settings.name.get(), name)
+	}
+	return victim, nil
+}
+
+// makeRoom admits one more peer by lan, or returns the reason why not. A displaced peer is notified, and may return
+// when there is room.
+func (a *admission) makeRoom(at netip.Addr, name string) error {
+	victim, err := a.roomFor(at, name)
+	if err != nil {
+		return err
+	}
+	source := a.source(at)
+	a.lan.Admit(source)
+	if victim == "" {
+		return nil
+	}
+	a.members.mu.Lock()
+	defer a.members.mu.Unlock()
+	if m := a.members.byID(victim); m != nil && a.members.run != nil {
+		m.Displace()
+		if m.source() != source {
+			a.lan.Displaced()
+		}
+		ctx := a.members.run
+		a.log.Info("a peer makes room for a newcomer", "peer", m.Record().Name, "id", victim.Short())
+		a.members.loops.Go(func() { // not here: the caller holds the exchange's lock
+			if err := a.displace(ctx, victim); err != nil {
+				a.log.Warn("a peer that was to make room stays", "id", victim.Short(), "err", err)
+			}
+		})
+	}
+	return nil
+}
