@@ -36,7 +36,6 @@ import (
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/trust"
 	"rivulet/fabric/tunnel"
-	"rivulet/fabric/wgkey"
 )
 
 // DataPlane is the tunnel as the fabric uses it.
@@ -126,27 +125,30 @@ var DefaultTiming = Timing{
 	Retry: time.Second, Forget: 2 * time.Minute, Decision: 6 * time.Second,
 }
 
-// Fabric is the running fabric. Its methods may be called concurrently.
+// Fabric is the running fabric: the wiring of its parts, and their public face. Its methods may be called concurrently.
+// docs/design/fabric.md has what each part reads and writes.
 type Fabric struct {
 	cfg       Config
 	log       *slog.Logger
 	keys      *keyring.Ring
-	party     *pairing.Party
 	decisions *trust.Store
-	*control.Port
-	*gatewaypeers.Registry
-	*plane
+	settings  *settings
+	party     *pairing.Party
 	*members
-	*prefixes
-	*clients
-	pinger   *pinger
-	paths    *pathView
-	settings *settings
 	*problems
-	*operator
+	*prefixes
+	*plane
+	*clients
+	*gatewaypeers.Registry
 	*endings
-	admission *admission
-	relay     *relay.Relay
+	*operator
+	*control.Port
+	admission  *admission
+	exchanger  *exchanger
+	introducer *introducer
+	pinger     *pinger
+	paths      *pathView
+	relay      *relay.Relay
 }
 
 // New checks the configuration and loads the records. Nothing runs yet.
@@ -157,84 +159,47 @@ func New(cfg Config) (*Fabric, error) {
 	if !cfg.PodCIDR.Contains(cfg.TunnelAddress) {
 		return nil, fmt.Errorf("fabric: the tunnel address %s is not in the pod CIDR %s", cfg.TunnelAddress, cfg.PodCIDR)
 	}
-	f := &Fabric{
-		cfg: cfg, log: cfg.Log, settings: newSettings(cfg),
+	if cfg.OnLink == nil {
+		cfg.OnLink = func(a netip.Addr) bool { return cfg.LANs.LANs().OnLink(a) }
 	}
-	onLink, addresses := cfg.OnLink, cfg.Addresses
-	if onLink == nil {
-		onLink = func(a netip.Addr) bool { return cfg.LANs.LANs().OnLink(a) }
-	}
-	if addresses == nil {
-		addresses = func() []netip.Addr { return invitable(cfg.LANs.LANs()) }
-	}
-	f.admission = &admission{
-		settings: f.settings, lan: lanpeers.New(cfg.LANPeers, cfg.InUse), onLink: onLink, hardware: cfg.Hardware, log: f.log,
-		displace: func(ctx context.Context, id peer.ID) error {
-			_, err := f.unpeer(ctx, id, Unpeer{Force: true, Forget: true})
-			return err
-		},
-	}
-	f.clients = &clients{identity: cfg.Identity, address: cfg.TunnelAddress, dial: cfg.Dial}
-	f.pinger = &pinger{identity: cfg.Identity, clients: f.clients, clock: cfg.Clock, timing: cfg.Timing, log: f.log}
-	f.members = &members{
-		self: cfg.Identity.ID, podBits: cfg.PodCIDR.Bits(), timing: cfg.Timing, settings: f.settings, store: cfg.Store, source: f.admission.source,
-		pair: f.pairLoop, ping: f.pinger.loop, log: f.log, all: map[string]*member{}, known: map[string]string{},
-	}
-	f.prefixes = &prefixes{
-		pods: cfg.PodCIDR, services: cfg.ServiceCIDR, block: f.settings.block.get, lans: cfg.LANs, host: cfg.TakenPrefixes,
-		gateways: func(but peer.ID) []netip.Prefix { return f.Registry.PrefixesBut(but) },
-		records:  f.members.records, store: cfg.Store, renegotiate: f.members.due, log: f.log,
-	}
-	f.problems = &problems{log: f.log, notify: f.changed.Notify, open: map[string]rpc.Error{}}
-	f.plane = &plane{
-		data: cfg.DataPlane, timing: cfg.Timing, log: f.log, desired: f.desired, problem: f.problems.report, inForce: f.pingAll, unserved: f.CheckPrefixes,
-		wanted: make(chan struct{}, 1), doubts: make(chan struct{}, 1),
-	}
-	f.paths = &pathView{data: cfg.DataPlane, members: f.members, problem: f.problems.report, retry: cfg.Timing.Retry, viewed: make(chan struct{}, 1), log: f.log}
-	f.members.plane, f.pinger.plane = f.plane, f.plane
-	f.clients.members, f.pinger.members = f.members, f.members
-	var err error
-	if f.keys, err = keyring.Open(cfg.WireGuardKey, cfg.Rotation); err != nil {
-		return nil, err
+	if cfg.Addresses == nil {
+		cfg.Addresses = func() []netip.Addr { return invitable(cfg.LANs.LANs()) }
 	}
 	if cfg.Notes == nil {
 		cfg.Notes = &memory{blobs: map[string][]byte{}}
 	}
-	if f.decisions, err = trust.Open(cfg.Notes); err != nil {
+	keys, err := keyring.Open(cfg.WireGuardKey, cfg.Rotation)
+	if err != nil {
 		return nil, err
 	}
-	f.members.decisions, f.admission.decisions, f.admission.members = f.decisions, f.decisions, f.members
-	f.Registry = gatewaypeers.New(gatewaypeers.Config{
-		PodCIDR: cfg.PodCIDR, Choose: f.choose, Key: func() wgkey.Public { return f.keys.Now().Public },
-		Addresses: func() (udp, streams []netip.AddrPort) {
-			lans := cfg.LANs.LANs()
-			return candidates(lans, cfg.TunnelPort), candidates(lans, cfg.Port)
-		},
-		Status: cfg.DataPlane.Status, HandOver: func(conn net.Conn) error { return f.takeOver(conn, nil) },
-		Changed: func() { f.plane.kick(); f.changed.Notify() },
-	})
-	claims := &keyring.Claims{Name: f.settings.name.get, Owner: f.keyOwner, Save: f.save, Refused: f.refusedKey, Log: f.log}
-	f.party = &pairing.Party{
-		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admission.admit, Claim: claims.Claim, Keys: f.keys.Private, Group: f.settings.group.get,
-		Invite: func(id peer.ID) []byte { return f.invitedBy(id) }, Parted: f.parted, Epoch: f.decisions.Epoch(), Now: time.Now,
-	}
-	f.endings = &endings{
-		identity: cfg.Identity, decisions: f.decisions, members: f.members, party: f.party, plane: f.plane, clients: f.clients, admission: f.admission, log: f.log,
-	}
-	f.operator = &operator{
-		identity: cfg.Identity, port: cfg.Port, patience: cfg.Timing.Decision, addresses: addresses, settings: f.settings, decisions: f.decisions,
-		members: f.members, party: f.party, endings: f.endings, log: f.log, invites: map[peer.ID][]byte{},
-	}
-	f.openPort()
-	records, err := cfg.Store.Peers()
+	decisions, err := trust.Open(cfg.Notes)
 	if err != nil {
-		return nil, fmt.Errorf("fabric: load peers: %w", err)
+		return nil, err
+	}
+	f := &Fabric{cfg: cfg, log: cfg.Log, keys: keys, decisions: decisions, settings: newSettings(cfg)}
+	f.wire()
+	if err := f.restore(); err != nil {
+		return nil, err
+	}
+	for _, s := range cfg.Sources {
+		if k, ok := s.(discovery.Retainer); ok {
+			k.Keep(f.real)
+		}
+	}
+	return f, nil
+}
+
+// restore loads the records. Those of clusters with a revocation are removed: the power failed during the revocation.
+func (f *Fabric) restore() error {
+	records, err := f.cfg.Store.Peers()
+	if err != nil {
+		return fmt.Errorf("fabric: load peers: %w", err)
 	}
 	var kept []peer.Record
 	for _, r := range records {
-		if _, parted := f.decisions.Revocation(r.ID); parted { // power failed during the revocation
-			if err := cfg.Store.DeletePeer(r.ID); err != nil {
-				return nil, fmt.Errorf("fabric: remove %s, which is a peer no more: %w", r.Name, err)
+		if _, revoked := f.decisions.Revocation(r.ID); revoked {
+			if err := f.cfg.Store.DeletePeer(r.ID); err != nil {
+				return fmt.Errorf("fabric: remove %s, which is a peer no more: %w", r.Name, err)
 			}
 			continue
 		}
@@ -248,12 +213,7 @@ func New(cfg Config) (*Fabric, error) {
 	for _, id := range rechosen {
 		f.due(id)
 	}
-	for _, s := range cfg.Sources {
-		if k, ok := s.(discovery.Retainer); ok {
-			k.Keep(f.real)
-		}
-	}
-	return f, nil
+	return nil
 }
 
 // Run works until ctx ends, then sends goodbyes and returns. The data plane keeps its state. It is called once.
@@ -269,14 +229,14 @@ func (f *Fabric) Run(ctx context.Context) error {
 	tasks.Go(func() { f.paths.run(ctx) })
 	tasks.Go(func() { f.keys.Run(ctx, keyring.Peers{Changed: f.keysChanged, Await: f.awaitKey}, f.log) })
 	tasks.Go(func() { f.relay.Serve(ctx) })
-	tasks.Go(func() { f.followNeighbours(ctx) })
+	tasks.Go(func() { f.introducer.run(ctx) })
 	for _, s := range f.cfg.Sources {
 		tasks.Go(func() {
 			f.keep(ctx, "announce", s, func() error { return f.announce(ctx, s) })
 		})
 		tasks.Go(func() {
 			f.keep(ctx, "watch", s, func() error {
-				return s.Watch(ctx, func(e discovery.Event) { f.discovered(s.Name(), e) })
+				return s.Watch(ctx, func(e discovery.Event) { f.exchanger.discovered(s.Name(), e) })
 			})
 		})
 	}
@@ -311,16 +271,6 @@ func (f *Fabric) followLANs(ctx context.Context) {
 	}
 }
 
-// self is this cluster's part of a message.
-func (f *Fabric) self() pairing.Self {
-	c := f.cfg
-	keys := f.keys.Now()
-	return pairing.Self{
-		ID: c.Identity.ID, Name: f.settings.name.get(), Version: c.Version, KubeVersion: c.KubeVersion(), WireGuardKey: keys.Public, NextWireGuardKey: keys.NextPublic,
-		TunnelPort: c.TunnelPort, ControlPort: c.Port, TunnelAddress: c.TunnelAddress, PodCIDR: c.PodCIDR, ServiceCIDR: c.ServiceCIDR,
-	}
-}
-
 // Peers returns the views of all known clusters, by name and ID.
 func (f *Fabric) Peers() []peer.View {
 	partings := f.decisions.Revocations()
@@ -337,9 +287,4 @@ func (f *Fabric) Peers() []peer.View {
 		return strings.Compare(a.Name+"\x00"+string(a.ID), b.Name+"\x00"+string(b.ID))
 	})
 	return out
-}
-
-func (f *Fabric) parted(id peer.ID) (heard, skip uint64) {
-	p, _ := f.decisions.Revocation(id)
-	return p.Heard, p.Skip
 }

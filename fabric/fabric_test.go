@@ -219,7 +219,7 @@ func TestClonedIdentity(t *testing.T) {
 	a := w.cluster(1, "a")
 	clone := w.cluster(1, "a")
 	// The clone's announcement has a's own ID; the hub, like mDNS, tells it by source.
-	a.discovered("hub", discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: "clone", ID: a.cfg.Identity.ID, Addrs: []netip.AddrPort{netip.AddrPortFrom(onLAN, clone.cfg.Port)}}})
+	a.exchanger.discovered("hub", discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: "clone", ID: a.cfg.Identity.ID, Addrs: []netip.AddrPort{netip.AddrPortFrom(onLAN, clone.cfg.Port)}}})
 	v := a.awaitState(clone, peer.Refused)
 	if !strings.Contains(v.Reason, "state.db.copied") {
 		t.Errorf("reason: %s", v.Reason)

@@ -16,15 +16,15 @@ import (
 const maxRelays = 4
 
 // exchangeRelayed does the exchange through a common peer.
-func (f *Fabric) exchangeRelayed(ctx context.Context, id peer.ID) (peer.Record, error) {
+func (x *exchanger) exchangeRelayed(ctx context.Context, id peer.ID) (peer.Record, error) {
 	err := noLink(id)
-	for _, via := range f.relaysTo(id) {
+	for _, via := range x.members.relaysTo(id) {
 		dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return f.relay.Dial(ctx, via, id)
+			return x.relay.Dial(ctx, via, id)
 		}
-		r, e := f.party.Exchange(ctx, pairing.PostTo(f.cfg.Identity, id, f.inTunnel(), dial))
+		r, e := x.party.Exchange(ctx, pairing.PostTo(x.identity, id, netip.AddrPortFrom(x.clients.address, x.port), dial))
 		if e == nil {
-			f.log.Info("peering was carried", "peer", r.Name, "id", id.Short(), "via", via.Short())
+			x.log.Info("peering was carried", "peer", r.Name, "id", id.Short(), "via", via.Short())
 			return r, nil
 		}
 		if err = worse(err, e); pairing.Refused(e) || ctx.Err() != nil {
@@ -32,23 +32,6 @@ func (f *Fabric) exchangeRelayed(ctx context.Context, id peer.ID) (peer.Record, 
 		}
 	}
 	return peer.Record{}, err
-}
-
-// relaysTo are peers that may reach the cluster, the nearest first.
-func (f *Fabric) relaysTo(id peer.ID) (out []peer.ID) {
-	f.members.mu.Lock()
-	defer f.members.mu.Unlock()
-	var near []*member
-	for _, m := range f.members.all {
-		if m.Pinned() && m.ID() != id && m.State() == peer.Connected {
-			near = append(near, m)
-		}
-	}
-	slices.SortFunc(near, func(a, b *member) int { return cmp.Or(cmp.Compare(a.RTT(), b.RTT()), cmp.Compare(a.ID(), b.ID())) })
-	for _, m := range near[:min(len(near), maxRelays)] {
-		out = append(out, m.ID())
-	}
-	return out
 }
 
 // reachable reports whether one of the addresses accepts a connection. It tries all at once, so that a cluster behind a
@@ -72,4 +55,21 @@ func reachable(ctx context.Context, addrs []netip.AddrPort) bool {
 		}
 	}
 	return false
+}
+
+// relaysTo are peers that may reach the cluster, the nearest first.
+func (s *members) relaysTo(id peer.ID) (out []peer.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var near []*member
+	for _, m := range s.peers() {
+		if m.ID() != id && m.State() == peer.Connected {
+			near = append(near, m)
+		}
+	}
+	slices.SortFunc(near, func(a, b *member) int { return cmp.Or(cmp.Compare(a.RTT(), b.RTT()), cmp.Compare(a.ID(), b.ID())) })
+	for _, m := range near[:min(len(near), maxRelays)] {
+		out = append(out, m.ID())
+	}
+	return out
 }

@@ -119,7 +119,7 @@ func TestNothingIsCarriedWhereThatIsOff(t *testing.T) {
 	if _, err := a.Accept(t.Context(), code.String()); err == nil {
 		t.Fatal("carried all the same")
 	}
-	if len(a.neighbours("")) != 1 {
+	if len(a.introducer.neighbours("")) != 1 {
 		t.Error("a has other neighbours than c")
 	}
 }

@@ -1,18 +1,15 @@
 package fabric
 
 import (
-	"errors"
 	"log/slog"
 	"net/netip"
 	"time"
-
-	"rivulet/fabric/rpc"
 )
 
 // maxStrangers bounds the clusters that are no peers.
 const maxStrangers = 256
 
-// The functions below but anotherAt are called with mu held.
+// The functions below are called with mu held.
 
 // makeRoomForStranger makes room for one more stranger, and reports whether there is some. Anybody on the LAN can
 // invent clusters; these must not keep a real one from being tried. It removes the stranger with least hope, never one
@@ -50,25 +47,4 @@ func (s *members) newsLevel() slog.Level {
 		return slog.LevelInfo
 	}
 	return slog.LevelDebug
-}
-
-// anotherAt separates a configured address (without ID) from its previous cluster, if e shows that another cluster is
-// there now, and makes an exchange with it due.
-func (f *Fabric) anotherAt(m *member, a netip.AddrPort, e error) {
-	var wrong *rpc.WrongPeerError
-	if !errors.As(e, &wrong) {
-		return
-	}
-	f.members.mu.Lock()
-	defer f.members.mu.Unlock()
-	for entry, ok := m.Unnamed(a); ok; entry, ok = m.Unnamed(a) {
-		delete(f.known, entry)
-		if !f.makeRoomForStranger() {
-			m.Gone(entry)
-			continue
-		}
-		n := f.member(entry, "")
-		m.Split(entry, n.Machine)
-		f.do(n, n.Due(time.Now(), true))
-	}
 }

@@ -22,7 +22,7 @@ func TestFloodOfStrangers(t *testing.T) {
 			id := peer.ID(fmt.Sprintf("%032d", n))
 			// Nobody is at these addresses; loopback refuses at once.
 			addr := netip.AddrFrom4([4]byte{127, 77, byte(n >> 8), byte(n)})
-			a.discovered("flood", discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(id), ID: id, Addrs: []netip.AddrPort{netip.AddrPortFrom(addr, 7442)}}})
+			a.exchanger.discovered("flood", discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(id), ID: id, Addrs: []netip.AddrPort{netip.AddrPortFrom(addr, 7442)}}})
 		}
 	}
 	flood(0, 2000)
@@ -57,7 +57,7 @@ func TestProvedStrangersStay(t *testing.T) {
 	a.await("word from b", func() bool { return a.real(b.cfg.Identity.ID) })
 	for n := range 1000 {
 		id := peer.ID(fmt.Sprintf("%032d", n))
-		a.discovered("flood", discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(id), ID: id, Addrs: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:7442")}}})
+		a.exchanger.discovered("flood", discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(id), ID: id, Addrs: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:7442")}}})
 	}
 	if a.view(b).ID == "" || !a.real(b.cfg.Identity.ID) {
 		t.Error("b was pushed out by clusters that are not there")

@@ -19,6 +19,17 @@ import (
 // common peer, and prove the secret to each other through it. Reports are hints, as all discovery is. Clusters outside
 // of the group are neither reported nor receive reports.
 
+// introducer reports the members of the group to each other, and follows their reports.
+type introducer struct {
+	self     peer.ID
+	settings *settings
+	members  *members
+	clients  *clients
+	// discovered processes a report.
+	discovered func(source string, ev discovery.Event)
+	retry      time.Duration // the pause before the reports of a member are followed again
+}
+
 // neighbour is a member that a peer reports.
 type neighbour struct {
 	ID   peer.ID `json:"id"`
@@ -33,20 +44,20 @@ const (
 )
 
 // inGroup reports whether this cluster is in a group and the peer is a member of it.
-func (f *Fabric) inGroup(id peer.ID) bool {
-	if f.settings.policy.get().Mode != pairing.ModeGroup {
+func (i *introducer) inGroup(id peer.ID) bool {
+	if i.settings.policy.get().Mode != pairing.ModeGroup {
 		return false
 	}
-	r, ok := f.record(id)
+	r, ok := i.members.record(id)
 	return ok && r.Trust.How == peer.TrustGroup
 }
 
 // neighbours are the connected members of the group, without the requesting one.
-func (f *Fabric) neighbours(asker peer.ID) []neighbour {
-	f.members.mu.Lock()
-	defer f.members.mu.Unlock()
+func (i *introducer) neighbours(asker peer.ID) []neighbour {
+	i.members.mu.Lock()
+	defer i.members.mu.Unlock()
 	out := []neighbour{}
-	for _, m := range f.sorted() {
+	for _, m := range i.members.sorted() {
 		if m.Pinned() && m.ID() != asker && m.State() == peer.Connected && m.Record().Trust.How == peer.TrustGroup && len(out) < maxNeighbours {
 			out = append(out, neighbour{ID: m.ID(), Name: m.Record().Name})
 		}
@@ -54,21 +65,21 @@ func (f *Fabric) neighbours(asker peer.ID) []neighbour {
 	return out
 }
 
-// reportNeighbours answers with a line of JSON after each change of the neighbours.
-func (f *Fabric) reportNeighbours(w http.ResponseWriter, r *http.Request) {
+// report answers with a line of JSON after each change of the neighbours.
+func (i *introducer) report(w http.ResponseWriter, r *http.Request) {
 	id, _ := rpc.PeerID(r)
-	if !f.settings.relays.get() || !f.inGroup(id) {
-		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-group", Message: f.settings.name.get() + " tells nobody of its peers", Cure: "this is for members of a group"})
+	if !i.settings.relays.get() || !i.inGroup(id) {
+		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-group", Message: i.settings.name.get() + " tells nobody of its peers", Cure: "this is for members of a group"})
 		return
 	}
-	changed, stop := f.Changed()
+	changed, stop := i.members.Changed()
 	defer stop()
 	beat := time.NewTicker(neighbourBeat)
 	defer beat.Stop()
 	w.WriteHeader(http.StatusOK)
 	var reported []neighbour
 	for {
-		if now := f.neighbours(id); reported == nil || !slices.Equal(now, reported) {
+		if now := i.neighbours(id); reported == nil || !slices.Equal(now, reported) {
 			line, err := json.Marshal(now)
 			if err != nil {
 				return
@@ -78,7 +89,7 @@ func (f *Fabric) reportNeighbours(w http.ResponseWriter, r *http.Request) {
 			}
 			reported = now
 		}
-		if http.NewResponseController(w).Flush() != nil || !f.inGroup(id) || !f.settings.relays.get() {
+		if http.NewResponseController(w).Flush() != nil || !i.inGroup(id) || !i.settings.relays.get() {
 			return
 		}
 		select {
@@ -93,19 +104,19 @@ func (f *Fabric) reportNeighbours(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// followNeighbours follows the reports of each connected member of the group.
-func (f *Fabric) followNeighbours(ctx context.Context) {
-	changed, stop := f.Changed()
+// run follows the reports of each connected member of the group.
+func (i *introducer) run(ctx context.Context) {
+	changed, stop := i.members.Changed()
 	defer stop()
 	listening := map[peer.ID]bool{}
 	ended := make(chan peer.ID)
 	for {
-		for _, l := range f.Links() {
-			if l.State == peer.Connected && !listening[l.ID] && f.inGroup(l.ID) {
+		for _, l := range i.members.Links() {
+			if l.State == peer.Connected && !listening[l.ID] && i.inGroup(l.ID) {
 				listening[l.ID] = true
-				f.loops.Go(func() {
-					f.listenTo(ctx, l.ID)
-					changes.Wait(ctx, f.cfg.Timing.Retry)
+				i.members.loops.Go(func() {
+					i.listenTo(ctx, l.ID)
+					changes.Wait(ctx, i.retry)
 					select {
 					case ended <- l.ID:
 					case <-ctx.Done():
@@ -124,12 +135,12 @@ func (f *Fabric) followNeighbours(ctx context.Context) {
 }
 
 // listenTo receives one member's reports, until that member leaves the group or is lost.
-func (f *Fabric) listenTo(ctx context.Context, id peer.ID) {
+func (i *introducer) listenTo(ctx context.Context, id peer.ID) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silent := time.AfterFunc(3*neighbourBeat, cancel)
 	defer silent.Stop()
-	client, base, err := f.Client(id)
+	client, base, err := i.clients.Client(id)
 	if err != nil {
 		return
 	}
@@ -147,7 +158,7 @@ func (f *Fabric) listenTo(ctx context.Context, id peer.ID) {
 	}
 	source := introductions + "/" + string(id)
 	var known []neighbour
-	defer func() { f.introduced(source, known, nil) }()
+	defer func() { i.introduced(source, known, nil) }()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, rpc.MaxBody)
 	for lines.Scan() {
@@ -159,26 +170,26 @@ func (f *Fabric) listenTo(ctx context.Context, id peer.ID) {
 		if json.Unmarshal(lines.Bytes(), &now) != nil || len(now) > maxNeighbours {
 			return
 		}
-		now = slices.DeleteFunc(now, func(n neighbour) bool { return !n.ID.Valid() || n.ID == f.cfg.Identity.ID })
-		f.introduced(source, known, now)
+		now = slices.DeleteFunc(now, func(n neighbour) bool { return !n.ID.Valid() || n.ID == i.self })
+		i.introduced(source, known, now)
 		known = now
 	}
 }
 
 // introduced reports the difference between two lists as discovery events.
-func (f *Fabric) introduced(source string, was, now []neighbour) {
+func (i *introducer) introduced(source string, was, now []neighbour) {
 	for _, n := range was {
 		if !slices.Contains(now, n) {
-			f.discovered(source, discovery.Event{Kind: discovery.Removed, Entry: discovery.Entry{Key: string(n.ID), ID: n.ID}})
+			i.discovered(source, discovery.Event{Kind: discovery.Removed, Entry: discovery.Entry{Key: string(n.ID), ID: n.ID}})
 		}
 	}
 	for _, n := range now {
 		if slices.Contains(was, n) {
 			continue
 		}
-		if f.connected(n.ID) {
+		if i.members.connected(n.ID) {
 			continue // nothing to do
 		}
-		f.discovered(source, discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(n.ID), ID: n.ID, Name: n.Name}})
+		i.discovered(source, discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(n.ID), ID: n.ID, Name: n.Name}})
 	}
 }
