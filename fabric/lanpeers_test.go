@@ -91,6 +91,7 @@ func TestNoRoomOnTheLAN(t *testing.T) {
 	c := w.cluster(3, "c")
 	c.awaitState(a, peer.Refused)
 	a.awaitState(c, peer.Refused)
+	c.awaitState(b, peer.Connected)
 	if err := newStranger(t, 60).pair(a); pairing.Code(err) != "full" {
 		t.Errorf("a stranger: %v", err)
 	}

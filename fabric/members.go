@@ -54,9 +54,9 @@ func (m *member) unpin() {
 	}
 }
 
-// members are the known clusters. It alone writes the peers' records. The types of this package that change several
-// facts of a member at once hold mu meanwhile; the leaf locks (settings, keys, gateways, problems, plane) may be taken
-// with it held.
+// members are the known clusters. It alone writes the peers' records while the fabric runs. The types of this package
+// that change several facts of a member at once hold mu meanwhile; the leaf locks (settings, keys, gateways, problems,
+// plane) may be taken with it held.
 type members struct {
 	self      peer.ID
 	podBits   int // the length of this cluster's pod CIDR

@@ -21,7 +21,7 @@ import (
 )
 
 // operator carries out operator decisions about a cluster. A target is as in `rivulet peers`: a name, the beginning of
-// an ID, or an address. It alone writes approvals, denials and invites.
+// an ID, or an address. It alone makes approvals, denials and invites.
 type operator struct {
 	identity  rpc.Identity
 	port      uint16
