@@ -65,7 +65,7 @@ func (a *admission) admit(s pairing.Stranger) (string, error) {
 }
 
 func (a *admission) facts(id peer.ID) pairing.Facts {
-	p := a.settings.policy.get()
+	p := a.settings.policy()
 	facts := pairing.Facts{Mode: p.Mode, Why: cmp.Or(p.Why, "nothing says whom to trust"), Here: a.settings.name.get()}
 	if y, ok := a.decisions.Approved(id); ok {
 		facts.Approved = y.How

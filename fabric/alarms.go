@@ -22,12 +22,13 @@ type Alarm struct {
 func (s *members) Alarms() (out []Alarm) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	peers := s.peers()
 	for _, m := range s.all {
 		who := fmt.Sprintf("%s (%s)", m.Title(), m.ID().Short())
 		refusal, mine := m.Refusal()
 		switch {
 		case m.Pinned():
-			for _, o := range s.peers() {
+			for _, o := range peers {
 				// The older of two with one name: it does not answer, and another one came.
 				if o != m && strings.EqualFold(o.Record().Name, m.Record().Name) && o.Record().Trust.At.Before(m.Record().Trust.At) && o.State() != peer.Connected {
 					out = append(out, Alarm{Code: "key-changed", Peer: who,

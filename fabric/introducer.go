@@ -45,7 +45,7 @@ const (
 
 // inGroup reports whether this cluster is in a group and the peer is a member of it.
 func (i *introducer) inGroup(id peer.ID) bool {
-	if i.settings.policy.get().Mode != pairing.ModeGroup {
+	if i.settings.policy().Mode != pairing.ModeGroup {
 		return false
 	}
 	r, ok := i.members.record(id)

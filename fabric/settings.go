@@ -37,18 +37,24 @@ func (s *setting[T]) set(value T) bool {
 type settings struct {
 	name    setting[string]
 	renamed changes.Signal
-	policy  setting[Policy]
-	group   setting[*pairing.GroupKey] // nil except with ModeGroup
-	relays  setting[bool]              // peers may reach each other through this device
-	stream  setting[uint16]            // one more port for streams; 0 is none
-	block   setting[netip.Prefix]      // of the prefixes of peers
+	trust   setting[trustSetting]
+	relays  setting[bool]         // peers may reach each other through this device
+	stream  setting[uint16]       // one more port for streams; 0 is none
+	block   setting[netip.Prefix] // of the prefixes of peers
 }
+
+type trustSetting struct {
+	Policy
+	group *pairing.GroupKey // nil except with ModeGroup
+}
+
+func (s *settings) policy() Policy           { return s.trust.get().Policy }
+func (s *settings) group() *pairing.GroupKey { return s.trust.get().group }
 
 func newSettings(cfg Config) *settings {
 	s := &settings{}
 	s.name.set(cfg.Name)
-	s.policy.set(cfg.Trust)
-	s.group.set(groupKey(cfg.Trust))
+	s.trust.set(newTrust(cfg.Trust))
 	s.relays.set(!cfg.NoRelay)
 	s.block.set(orDefault(cfg.PeerCIDR))
 	return s
@@ -62,12 +68,13 @@ func orDefault(block netip.Prefix) netip.Prefix {
 	return block
 }
 
-func groupKey(p Policy) *pairing.GroupKey {
+// newTrust derives the group's key, which takes a while.
+func newTrust(p Policy) trustSetting {
 	if p.Mode != pairing.ModeGroup || p.Secret == "" {
-		return nil
+		return trustSetting{Policy: p}
 	}
 	key := pairing.NewGroupKey(p.Secret)
-	return &key
+	return trustSetting{p, &key}
 }
 
 // SetName changes this cluster's name. Peers and the LAN are notified at once.
@@ -119,12 +126,10 @@ func (f *Fabric) SetPeerCIDR(block netip.Prefix) {
 
 // SetTrust replaces the policy. Trusted peers stay.
 func (f *Fabric) SetTrust(p Policy) {
-	if f.settings.policy.get() == p {
+	if f.settings.policy() == p {
 		return
 	}
-	key := groupKey(p) // takes a while
-	f.settings.group.set(key)
-	f.settings.policy.set(p)
+	f.settings.trust.set(newTrust(p))
 	f.members.mu.Lock()
 	defer f.members.mu.Unlock()
 	for _, m := range f.members.all {

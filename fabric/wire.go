@@ -18,7 +18,7 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// wire creates the parts, those first that see no members. Nothing runs yet.
+// wire creates the parts. Nothing runs yet.
 func (f *Fabric) wire() {
 	cfg, log := f.cfg, f.log
 	s := &members{
@@ -64,7 +64,7 @@ func (f *Fabric) wireExchange() {
 	cfg, log := f.cfg, f.log
 	claims := &keyring.Claims{Name: f.settings.name.get, Owner: f.keyOwner, Save: f.save, Refused: f.refusedKey, Log: log}
 	f.party = &pairing.Party{
-		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admission.admit, Claim: claims.Claim, Keys: f.keys.Private, Group: f.settings.group.get,
+		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admission.admit, Claim: claims.Claim, Keys: f.keys.Private, Group: f.settings.group,
 		Invite: func(id peer.ID) []byte { return f.invitedBy(id) },
 		Parted: func(id peer.ID) (heard, skip uint64) { p, _ := f.decisions.Revocation(id); return p.Heard, p.Skip },
 		Epoch:  f.decisions.Epoch(), Now: time.Now,
@@ -105,8 +105,7 @@ func (f *Fabric) openPort() {
 		Streams: f.handOver(), Problem: f.report, Retry: f.cfg.Timing.Retry, LongestRetry: maxRetry * f.cfg.Timing.Retry, Log: f.log,
 	})
 	f.relay = relay.New(relay.Config{
-		Identity: f.cfg.Identity, Name: f.settings.name.get, Address: f.inTunnel(), Allowed: f.settings.relays.get,
-		Reaches: f.connected,
+		Identity: f.cfg.Identity, Name: f.settings.name.get, Address: netip.AddrPortFrom(f.cfg.TunnelAddress, f.cfg.Port), Allowed: f.settings.relays.get, Reaches: f.connected,
 		Dial: func(ctx context.Context, id peer.ID) (net.Conn, error) {
 			return f.dialPeer(id, dialLimit)(ctx, "tcp", "")
 		},
@@ -116,10 +115,6 @@ func (f *Fabric) openPort() {
 	f.Handle("GET "+neighboursPath, http.HandlerFunc(f.introducer.report))
 	f.Handle("POST "+pairing.Path, exchanges)
 	f.Handle("POST "+pairing.EndPath, exchanges)
-}
-
-func (f *Fabric) inTunnel() netip.AddrPort {
-	return netip.AddrPortFrom(f.cfg.TunnelAddress, f.cfg.Port)
 }
 
 // exchanges serves the exchange and its end. It refuses all requests while this cluster leaves.
