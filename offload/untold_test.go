@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/fakenodes"
 )
@@ -24,7 +24,7 @@ func untold(t *testing.T, a, b *device) {
 		p, err := a.Client.CoreV1().Pods("lab").Get(ctx, name, metav1.GetOptions{})
 		must(t, err)
 		for i := range p.Status.Conditions {
-			if p.Status.Conditions[i].Type == pod.OffloadedCondition {
+			if p.Status.Conditions[i].Type == translate.OffloadedCondition {
 				return p, &p.Status.Conditions[i]
 			}
 		}

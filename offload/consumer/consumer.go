@@ -26,7 +26,7 @@ import (
 
 	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/consumer/move"
-	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/stream"
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/homeapi"
@@ -55,7 +55,7 @@ type Config struct {
 	// cluster's own. Pods get no tolerations then, because their scheduler ignores Rivulet's taints.
 	Everywhere bool
 	// Words are for the texts of pods, claims and Services.
-	Words pod.Words
+	Words translate.Words
 	// Router routes pods away to home's API server; nil routes none.
 	Router *homeapi.Router
 	// HandBack is how long pods may stay on a target that lends less than they request; 0 is DefaultHandBack.
@@ -195,7 +195,7 @@ func (c *Consumer) gate() *homeapi.Gate {
 // worded records events in home's terms.
 type worded struct {
 	record.EventRecorder
-	words pod.Words
+	words translate.Words
 }
 
 func (w worded) Event(o runtime.Object, kind, reason, message string) {

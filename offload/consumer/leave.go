@@ -16,6 +16,7 @@ import (
 
 	"rivulet/offload/consumer/node"
 	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 )
@@ -94,7 +95,7 @@ func (c *Consumer) leaves(ctx context.Context, p *corev1.Pod, why string, unaske
 	case owner != nil && owner.Kind == "Job":
 		// Its controller would make another beside one that is being deleted.
 		unready := p.DeepCopy()
-		if unready.Status = pod.Unready(p, why); pod.Ready(p) {
+		if unready.Status = translate.Unready(p, why); translate.Ready(p) {
 			_, err := c.home.CoreV1().Pods(p.Namespace).UpdateStatus(ctx, unready, metav1.UpdateOptions{})
 			return unlessGone(err)
 		}

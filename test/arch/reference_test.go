@@ -169,7 +169,7 @@ func TestReferenceOfLimits(t *testing.T) {
 	})
 	section("Pods away", []fact{
 		{"fabric/peer", "maxProse", false, "", "bytes of a termination message"},
-		{"offload/consumer/pod", "maxEventMessage", false, "", "bytes of an event's message that is carried home"},
+		{"offload/consumer/pod/translate", "maxEventMessage", false, "", "bytes of an event's message that is carried home"},
 		{"offload/nodeagent/filetree", "maxNames", true, "", "of names in a volume that is moved"},
 	})
 	section("A burst target", []fact{

@@ -12,7 +12,7 @@ import (
 	ktesting "k8s.io/client-go/testing"
 
 	"rivulet/appliance/api"
-	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
 
@@ -36,7 +36,7 @@ func TestCount(t *testing.T) {
 		aPod("tenant", "home", "250m", func(p *corev1.Pod) { p.Labels = map[string]string{policy.OriginLabel: "x"} }),
 		aPod("ended", "b", "16", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
 		aPod("evicted", "b", "16", func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }),
-		aPod("refused", "b", "16", func(p *corev1.Pod) { p.Status.Reason = pod.ReasonRefused }),
+		aPod("refused", "b", "16", func(p *corev1.Pod) { p.Status.Reason = translate.ReasonRefused }),
 	)
 	n, room := Count(t.Context(), client, "home")
 	if want := (api.Pods{Home: 2, Away: 1, Tenants: 1}); n != want {

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/offload/consumer/explain"
-	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
 
@@ -92,7 +92,7 @@ func rowsOf(pods []corev1.Pod, nodes []corev1.Node) []podRow {
 		switch {
 		case p.Labels[policy.OriginLabel] != "":
 			r.Place = "tenant"
-		case p.Spec.NodeName == "", p.Status.Reason == pod.ReasonRefused: // it is nowhere
+		case p.Spec.NodeName == "", p.Status.Reason == translate.ReasonRefused: // it is nowhere
 			r.Place = "waiting"
 		case away:
 			r.Place = "away"

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
 
@@ -31,7 +31,7 @@ func TestPodsByPlace(t *testing.T) {
 		p("lab", "away", "lab-2-arm64", nil), p("twin", "theirs", "me", map[string]string{policy.OriginLabel: "id"}),
 		p("lab", "here", "me", nil), p("lab", "none", "", nil), p("kube-system", "dns", "me", nil), p("lab", "lost", "lab-3", nil),
 		ended(p("lab", "squeezed", "lab-3", nil), corev1.PodFailed, "Evicted"), ended(p("lab", "once", "me", nil), corev1.PodSucceeded, ""),
-		ended(p("lab", "refused", "lab-2-arm64", nil), corev1.PodPending, pod.ReasonRefused),
+		ended(p("lab", "refused", "lab-2-arm64", nil), corev1.PodPending, translate.ReasonRefused),
 	}, nodes)
 	var out bytes.Buffer
 	if err := printPods(&out, rows, false, now); err != nil {

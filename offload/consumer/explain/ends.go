@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/pod/translate"
 )
 
 // cures of pods that a kubelet or a scheduler has ended, by words of the reason or the message. Such a pod has no logs.
@@ -19,7 +19,7 @@ var cures = []struct{ word, cure string }{
 	{"low on resource", "free some on its device, or request what it uses: pods above their request go first"},
 	{"DeadlineExceeded", "raise spec.activeDeadlineSeconds, or have the program do less"},
 	{"Preempt", "give it a PriorityClass of a higher value, or add a device"},
-	{"Evict", again}, {"DeletionBy", again}, {"TerminationByKubelet", again}, {pod.ReasonGone, again}, {"ContainerStatusUnknown", again},
+	{"Evict", again}, {"DeletionBy", again}, {"TerminationByKubelet", again}, {translate.ReasonGone, again}, {"ContainerStatusUnknown", again},
 }
 
 const again = "its controller makes another; a bare pod has to be made again"

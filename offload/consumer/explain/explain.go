@@ -35,7 +35,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/reflect"
 	"rivulet/offload/policy"
 )
@@ -151,7 +151,7 @@ func Explain(f Facts) Answer {
 	a.Away = node != nil && node.Labels[policy.VirtualNodeLabel] != ""
 	var found []Reason
 	switch {
-	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed && p.Status.Reason != pod.ReasonRefused:
+	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed && p.Status.Reason != translate.ReasonRefused:
 		found = f.ended()
 	case p.DeletionTimestamp != nil:
 		if found = f.link(node); len(found) == 0 {
@@ -191,7 +191,7 @@ func State(p *corev1.Pod) string {
 	if p.DeletionTimestamp != nil {
 		return "Terminating"
 	}
-	if c := condition(p, corev1.PodReady); c != nil && c.Reason == pod.ReasonLost {
+	if c := condition(p, corev1.PodReady); c != nil && c.Reason == translate.ReasonLost {
 		return string(corev1.PodUnknown)
 	}
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
@@ -224,7 +224,7 @@ func (f Facts) event(reasons ...string) string {
 
 // own is event without a provider's events, whose texts may contain no cure for home.
 func (f Facts) own(reasons ...string) string {
-	f.Events = slices.DeleteFunc(slices.Clone(f.Events), func(e corev1.Event) bool { return e.ReportingController == pod.EventReporter })
+	f.Events = slices.DeleteFunc(slices.Clone(f.Events), func(e corev1.Event) bool { return e.ReportingController == translate.EventReporter })
 	return f.event(reasons...)
 }
 
@@ -276,7 +276,7 @@ func (f Facts) deleting() []Reason {
 	if len(p.Finalizers) > 0 {
 		return []Reason{{Code: Deleting, What: "it was deleted and waits for " + strings.Join(p.Finalizers, ", "), Cure: "look at what set that finalizer"}}
 	}
-	if why := f.event(pod.ReasonNotEnded); why != "" {
+	if why := f.event(translate.ReasonNotEnded); why != "" {
 		return []Reason{{Code: Deleting, What: "it was deleted; " + why}}
 	}
 	if over := f.Now.Sub(p.DeletionTimestamp.Time); over > 0 {
@@ -325,11 +325,11 @@ func target(node *corev1.Node) string { return cmp.Or(node.Labels[policy.TargetL
 // placed explains a pod that has a node.
 func (f Facts) placed(node *corev1.Node) (out []Reason) {
 	p := f.Pod
-	if c := condition(p, pod.OffloadedCondition); c != nil && c.Reason == pod.ReasonRefused { // not the provider's
+	if c := condition(p, translate.OffloadedCondition); c != nil && c.Reason == translate.ReasonRefused { // not the provider's
 		what, cure, _ := strings.Cut(strings.TrimPrefix(short(c.Message), "offload: "), "; ")
 		return []Reason{{Code: Refused, What: what, Cure: cmp.Or(cure, "keep the namespace at home: rivulet unoffload "+p.Namespace)}}
 	}
-	if say := f.own(pod.ReasonMisfit); say != "" && !isReady(p) {
+	if say := f.own(translate.ReasonMisfit); say != "" && !isReady(p) {
 		what, cure, _ := strings.Cut(say, "; ")
 		out = append(out, Reason{Platform, what, cmp.Or(cure, "it goes to another machine by itself; or choose one: nodeSelector kubernetes.io/arch")})
 	}
@@ -341,11 +341,11 @@ func (f Facts) placed(node *corev1.Node) (out []Reason) {
 		return []Reason{{Quota, say, "what " + p.Spec.NodeName + " lends is used up; free room there, or send it elsewhere: rivulet cordon " + p.Spec.NodeName}}
 	}
 	switch p.Status.Reason {
-	case pod.ReasonUnschedulable:
+	case translate.ReasonUnschedulable:
 		return []Reason{{NoRoom, p.Spec.NodeName + " took it and has no device for it: " + short(p.Status.Message), "it goes elsewhere after a while; or: rivulet cordon " + p.Spec.NodeName + ", and delete the pod"}}
-	case pod.ReasonPending:
+	case translate.ReasonPending:
 		return []Reason{{Starting, p.Spec.NodeName + " has not made it yet" + colon(short(p.Status.Message)), "rivulet doctor peer " + p.Spec.NodeName}}
-	case pod.ReasonGone:
+	case translate.ReasonGone:
 		return []Reason{{Ended, "it ran on " + p.Spec.NodeName + " and is no more" + colon(short(p.Status.Message)), "delete the pod; its controller makes another"}}
 	}
 	if say := f.event("FailedMount", "FailedAttachVolume"); say != "" && p.Status.Phase == corev1.PodPending {

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/reflect"
 	"rivulet/offload/policy"
 )
@@ -186,16 +186,16 @@ func TestWhy(t *testing.T) {
 		"made too early": {Facts{Pod: asks("2", nil), Nodes: two, Events: event("OffloadTooLate", "made before; delete it")}, TooLate, "made before", "delete it"},
 		"a provider has no cure to give": {Facts{Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
 			running(p)
-			p.Status.Reason, p.Status.Message = pod.ReasonRefused, "offload: it cannot; rivulet kubectl delete namespace lab"
+			p.Status.Reason, p.Status.Message = translate.ReasonRefused, "offload: it cannot; rivulet kubectl delete namespace lab"
 			p.Status.Conditions[len(p.Status.Conditions)-1].Status = corev1.ConditionFalse
-		})), Nodes: two, Now: now, Events: []corev1.Event{{InvolvedObject: corev1.ObjectReference{UID: "u"}, Reason: pod.ReasonMisfit, ReportingController: pod.EventReporter, Message: "x; rivulet kubectl delete namespace lab", LastTimestamp: metav1.NewTime(now)}}},
+		})), Nodes: two, Now: now, Events: []corev1.Event{{InvolvedObject: corev1.ObjectReference{UID: "u"}, Reason: translate.ReasonMisfit, ReportingController: translate.EventReporter, Message: "x; rivulet kubectl delete namespace lab", LastTimestamp: metav1.NewTime(now)}}},
 			Starting, "it runs and is not ready yet", "rivulet kubectl logs"},
 		"refused": {Facts{Pod: asks("2", on("lab-2", func(p *corev1.Pod) {
-			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: pod.OffloadedCondition, Status: corev1.ConditionFalse, Reason: pod.ReasonRefused, Message: "offload: this pod cannot run on another cluster because of spec.hostNetwork (the host's network is home's); remove the field"})
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: translate.OffloadedCondition, Status: corev1.ConditionFalse, Reason: translate.ReasonRefused, Message: "offload: this pod cannot run on another cluster because of spec.hostNetwork (the host's network is home's); remove the field"})
 		})), Nodes: two}, Refused, "spec.hostNetwork", "remove the field"},
 		"no image away":            {Facts{Pod: asks("1", on("lab-2", waits("ImagePullBackOff", "not found"))), Nodes: two}, Image, "image web:1 is not on lab-2", "rivulet image push --to lab-2 FILE.tar; or: "},
 		"no image at home":         {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "not found"))), Nodes: two}, Image, "image web:1 is not on home", "rivulet image push FILE.tar"},
-		"an image for others":      {Facts{Pod: asks("1", on("lab-2", nil)), Nodes: two, Events: event(pod.ReasonMisfit, "image web:1 does not run on lab-2 (linux/amd64): exec format error")}, Platform, "does not run on lab-2", "kubernetes.io/arch"},
+		"an image for others":      {Facts{Pod: asks("1", on("lab-2", nil)), Nodes: two, Events: event(translate.ReasonMisfit, "image web:1 does not run on lab-2 (linux/amd64): exec format error")}, Platform, "does not run on lab-2", "kubernetes.io/arch"},
 		"the peer's quota is full": {Facts{Pod: asks("1", on("lab-2", nil)), Nodes: two, Events: event("FailedCreate", "exceeded quota: rivulet")}, Quota, "exceeded quota", "rivulet cordon lab-2"},
 		"a secret that is missing": {Facts{Pod: asks("1", on("home", waits("CreateContainerConfigError", `secret "x" not found`))), Nodes: two}, Configured, `secret "x" not found`, "make what it names"},
 		"it crashes":               {Facts{Pod: asks("1", on("home", waits("CrashLoopBackOff", "back-off"))), Nodes: two}, Crash, "container c ended", "logs -n lab web -c c --previous"},
@@ -237,7 +237,7 @@ func TestWhy(t *testing.T) {
 			running(p)
 			p.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)}
 		}))}, Deleting, "1m0s ago", "--force"},
-		"not ended": {Facts{Now: now, Nodes: two, Events: event(pod.ReasonNotEnded, "lab-2 refuses to end this pod"), Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
+		"not ended": {Facts{Now: now, Nodes: two, Events: event(translate.ReasonNotEnded, "lab-2 refuses to end this pod"), Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
 			running(p)
 			p.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)}
 		}))}, Deleting, "lab-2 refuses", ""},

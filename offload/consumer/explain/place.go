@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/fabric/peer"
-	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
 
@@ -62,7 +62,7 @@ func (f Facts) wherePods(n *corev1.Namespace, all []corev1.Pod) string {
 	}
 	old := 0
 	for i := range all {
-		if p := &all[i]; !tolerated(p, &corev1.Taint{Key: policy.VirtualTaint, Effect: corev1.TaintEffectNoSchedule}) && pod.Refuse(p) == nil && !strings.HasPrefix(Controller(p), "DaemonSet/") {
+		if p := &all[i]; !tolerated(p, &corev1.Taint{Key: policy.VirtualTaint, Effect: corev1.TaintEffectNoSchedule}) && translate.Refuse(p) == nil && !strings.HasPrefix(Controller(p), "DaemonSet/") {
 			old++
 		}
 	}

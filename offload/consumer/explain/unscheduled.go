@@ -12,7 +12,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
-	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
 
@@ -129,7 +129,7 @@ func (f Facts) staysHome(what string) Reason {
 	if f.Namespace != nil {
 		ns, _ = policy.Parse(f.Namespace)
 	}
-	switch refused := pod.Refuse(p); {
+	switch refused := translate.Refuse(p); {
 	case policy.System(p.Namespace):
 		return Reason{NoRoom, what + "namespace " + p.Namespace + " stays at home", "request less, free some, or add a device"}
 	case refused != nil:

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/homeapi"
 )
 
@@ -41,7 +42,7 @@ func (t *twin) homeAPI(ctx context.Context) (string, error) {
 // addresses indexes living pods by their addresses.
 func addresses(obj any) ([]string, error) {
 	p, ok := obj.(*corev1.Pod)
-	if !ok || terminal(p.Status.Phase) || p.Spec.HostNetwork {
+	if !ok || translate.Terminal(p.Status.Phase) || p.Spec.HostNetwork {
 		return nil, nil
 	}
 	var out []string
@@ -57,7 +58,7 @@ func (c *Controller) Addresses() (addrs []netip.Addr, pods int, known bool) {
 	known = c.pods.synced()
 	namespaces := map[string]bool{}
 	for _, p := range c.pods.list() {
-		if !terminal(p.Status.Phase) {
+		if !translate.Terminal(p.Status.Phase) {
 			pods++
 			namespaces[p.Namespace] = true
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -13,19 +12,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
 
 // alter copies changes of the home pod to the away pod and to the template of its replacements: labels and annotations,
 // which Services at home and away select by, and the fields that Kubernetes allows to change in a pod's spec
-// (specChange). A change of the spec is sent once, by the generation of the home pod; if the provider refuses it, an
+// (SpecChange). A change of the spec is sent once, by the generation of the home pod; if the provider refuses it, an
 // event has the reason and it is not repeated.
-func (c *Controller) alter(ctx context.Context, t *twin, home *corev1.Pod, have, want Wrapper) error {
+func (c *Controller) alter(ctx context.Context, t *twin, home *corev1.Pod, have, want translate.Wrapper) error {
 	if have.Object().GetDeletionTimestamp() != nil {
 		return nil
 	}
-	was, is := have.template(), like(have, want, home).template()
-	if p := Current(t.podsOf(home.UID)); p != nil && p.DeletionTimestamp == nil {
+	was, is := have.Template(), translate.SameKind(have, want, home).Template()
+	if p := translate.Current(t.podsOf(home.UID)); p != nil && p.DeletionTimestamp == nil {
 		if err := c.alterPod(ctx, t, home, p, was, is); err != nil {
 			return err
 		}
@@ -40,8 +40,8 @@ func (c *Controller) alter(ctx context.Context, t *twin, home *corev1.Pod, have,
 	set := have.ReplicaSet.DeepCopy()
 	next := &set.Spec.Template
 	if next.Annotations[policy.HomeGenerationAnnotation] != is.Annotations[policy.HomeGenerationAnnotation] {
-		takeImages(next.Spec.Containers, is.Spec.Containers)
-		takeImages(next.Spec.InitContainers, is.Spec.InitContainers)
+		translate.TakeImages(next.Spec.Containers, is.Spec.Containers)
+		translate.TakeImages(next.Spec.InitContainers, is.Spec.InitContainers)
 		next.Spec.Tolerations = is.Spec.Tolerations
 	}
 	next.Labels, next.Annotations = is.Labels, is.Annotations
@@ -53,14 +53,14 @@ func (c *Controller) alter(ctx context.Context, t *twin, home *corev1.Pod, have,
 
 func (c *Controller) alterPod(ctx context.Context, t *twin, home, p *corev1.Pod, was, is *corev1.PodTemplateSpec) error {
 	metadata, spec := map[string]any{}, map[string]any{}
-	if labels := difference(p.Labels, was.Labels, is.Labels); len(labels) > 0 {
+	if labels := translate.Difference(p.Labels, was.Labels, is.Labels); len(labels) > 0 {
 		metadata["labels"] = labels
 	}
-	if notes := difference(p.Annotations, was.Annotations, is.Annotations); len(notes) > 0 {
+	if notes := translate.Difference(p.Annotations, was.Annotations, is.Annotations); len(notes) > 0 {
 		metadata["annotations"] = notes
 	}
 	if p.Annotations[policy.HomeGenerationAnnotation] != is.Annotations[policy.HomeGenerationAnnotation] {
-		spec = specChange(&p.Spec, &was.Spec, &is.Spec)
+		spec = translate.SpecChange(&p.Spec, &was.Spec, &is.Spec)
 	}
 	if len(metadata)+len(spec) == 0 {
 		return nil
@@ -78,7 +78,7 @@ func (c *Controller) alterPod(ctx context.Context, t *twin, home, p *corev1.Pod,
 		if c.checkTwin(ctx, t.home) {
 			return errNotYet
 		}
-		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, ReasonRefused,
+		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonRefused,
 			fmt.Sprintf("%s does not take the change of this pod, which runs on as it was: %v; make it anew with the change", c.cfg.Target.Name(), err))
 		err = write(map[string]any{"metadata": metadata})
 	}
@@ -90,7 +90,7 @@ func (c *Controller) alterPod(ctx context.Context, t *twin, home, p *corev1.Pod,
 
 // alterJob copies the deadline of a pod with restartPolicy OnFailure. A Job's template is immutable; the Job makes no
 // second pod beside a living one.
-func (c *Controller) alterJob(ctx context.Context, t *twin, have, want Wrapper) error {
+func (c *Controller) alterJob(ctx context.Context, t *twin, have, want translate.Wrapper) error {
 	now, next := have.Job.Spec.ActiveDeadlineSeconds, want.Job.Spec.ActiveDeadlineSeconds
 	if next == nil || now != nil && *now == *next {
 		return nil
@@ -101,74 +101,4 @@ func (c *Controller) alterJob(ctx context.Context, t *twin, have, want Wrapper) 
 	}
 	_, err = t.client.BatchV1().Jobs(t.name).Patch(ctx, have.Job.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
 	return ignoreGone(err)
-}
-
-// specChange is the strategic merge patch for the mutable fields of a pod's spec: images, added tolerations, the
-// deadline. has is the away pod's spec; was and is are home's, before and now. The provider's own changes stay.
-func specChange(has, was, is *corev1.PodSpec) map[string]any {
-	patch := map[string]any{}
-	if images := changedImages(has.Containers, was.Containers, is.Containers); len(images) > 0 {
-		patch["containers"] = images
-	}
-	if images := changedImages(has.InitContainers, was.InitContainers, is.InitContainers); len(images) > 0 {
-		patch["initContainers"] = images
-	}
-	all := slices.Clone(has.Tolerations)
-	for _, t := range is.Tolerations {
-		if !slices.ContainsFunc(all, func(o corev1.Toleration) bool { return equality.Semantic.DeepEqual(o, t) }) {
-			all = append(all, t)
-		}
-	}
-	if len(all) > len(has.Tolerations) {
-		patch["tolerations"] = all
-	}
-	if d := is.ActiveDeadlineSeconds; d != nil && (has.ActiveDeadlineSeconds == nil || *has.ActiveDeadlineSeconds != *d) {
-		patch["activeDeadlineSeconds"] = *d
-	}
-	return patch
-}
-
-func changedImages(has, was, is []corev1.Container) (out []map[string]string) {
-	for i := range is {
-		name, image := is[i].Name, is[i].Image
-		if h := imageOf(has, name); h != "" && h != image && imageOf(was, name) != image {
-			out = append(out, map[string]string{"name": name, "image": image})
-		}
-	}
-	return out
-}
-
-func takeImages(to, from []corev1.Container) {
-	for i := range to {
-		if image := imageOf(from, to[i].Name); image != "" {
-			to[i].Image = image
-		}
-	}
-}
-
-func imageOf(list []corev1.Container, name string) string {
-	for i := range list {
-		if list[i].Name == name {
-			return list[i].Image
-		}
-	}
-	return ""
-}
-
-// difference is the merge patch from has to is. was are the keys that this cluster has set there; others are not
-// touched.
-func difference(has, was, is map[string]string) map[string]any {
-	patch := map[string]any{}
-	for k, v := range is {
-		if got, ok := has[k]; !ok || got != v {
-			patch[k] = v
-		}
-	}
-	for k := range was {
-		_, wanted := is[k]
-		if _, there := has[k]; there && !wanted {
-			patch[k] = nil
-		}
-	}
-	return patch
 }

@@ -1,7 +1,6 @@
 package pod
 
 import (
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -15,46 +14,20 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/utils/ptr"
 
+	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/translate/translatetest"
 	"rivulet/offload/policy"
 )
-
-func TestWhatChangesInASpecIsCarried(t *testing.T) {
-	gpu, tpu := corev1.Toleration{Key: "gpu", Operator: corev1.TolerationOpExists}, corev1.Toleration{Key: "tpu", Operator: corev1.TolerationOpExists}
-	theirs := corev1.Toleration{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, TolerationSeconds: ptr.To[int64](300)}
-	spec := func(image string, deadline *int64, tolerations ...corev1.Toleration) *corev1.PodSpec {
-		return &corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: image}, {Name: "side", Image: "side:1"}}, ActiveDeadlineSeconds: deadline, Tolerations: tolerations}
-	}
-	for _, c := range []struct {
-		what         string
-		has, was, is *corev1.PodSpec
-		want         string
-	}{
-		{"nothing", spec("web:1", nil, gpu, theirs), spec("web:1", nil, gpu), spec("web:1", nil, gpu), `{}`},
-		{"an image", spec("web:1", nil), spec("web:1", nil), spec("web:2", nil), `{"containers":[{"image":"web:2","name":"web"}]}`},
-		{"an image that the provider has changed stays", spec("mirror/web:1", nil), spec("web:1", nil), spec("web:1", nil), `{}`},
-		{"a toleration comes to those of the provider", spec("web:1", nil, theirs, gpu), spec("web:1", nil, gpu), spec("web:1", nil, gpu, tpu),
-			`{"tolerations":[{"key":"node.kubernetes.io/not-ready","operator":"Exists","tolerationSeconds":300},{"key":"gpu","operator":"Exists"},{"key":"tpu","operator":"Exists"}]}`},
-		{"a deadline", spec("web:1", nil), spec("web:1", nil), spec("web:1", ptr.To[int64](5)), `{"activeDeadlineSeconds":5}`},
-		{"a shorter deadline", spec("web:1", ptr.To[int64](9)), spec("web:1", ptr.To[int64](9)), spec("web:1", ptr.To[int64](5)), `{"activeDeadlineSeconds":5}`},
-		{"the same deadline", spec("web:1", ptr.To[int64](9)), spec("web:1", ptr.To[int64](9)), spec("web:1", ptr.To[int64](9)), `{}`},
-	} {
-		got, err := json.Marshal(specChange(c.has, c.was, c.is))
-		if err != nil || string(got) != c.want {
-			t.Errorf("%s: %s, want %s (%v)", c.what, got, c.want, err)
-		}
-	}
-}
 
 // A change of the spec is carried once for each generation of the pod of home, to the away
 // pod and to what would replace it; one that the provider refuses is told once, and labels
 // change all the same.
 func TestAChangeIsCarriedOnce(t *testing.T) {
 	ctx := t.Context()
-	pod := web()
+	pod := translatetest.Web()
 	pod.Spec.Volumes = nil
-	first, err := Wrap(pod, "home-id", "")
+	first, err := translate.Wrap(pod, "home-id", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,12 +52,12 @@ func TestAChangeIsCarriedOnce(t *testing.T) {
 		s, _ := target.AppsV1().ReplicaSets("lab-a").Get(ctx, set.Name, metav1.GetOptions{})
 		w.pods.(*seen).show(p)
 		w.sets.(*seen).show(s)
-		want, err := Wrap(pod, "home-id", "")
+		want, err := translate.Wrap(pod, "home-id", "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		target.ClearActions()
-		if err := c.alter(ctx, w, pod, Wrapper{ReplicaSet: s}, want); err != nil {
+		if err := c.alter(ctx, w, pod, translate.Wrapper{ReplicaSet: s}, want); err != nil {
 			t.Fatal(err)
 		}
 		for _, a := range target.Actions() {
@@ -120,7 +93,7 @@ func TestAChangeIsCarriedOnce(t *testing.T) {
 	is("web:2", "3", "other")
 	select {
 	case e := <-recorder.Events:
-		if !strings.Contains(e, "not this image") || !strings.Contains(e, ReasonRefused) {
+		if !strings.Contains(e, "not this image") || !strings.Contains(e, translate.ReasonRefused) {
 			t.Error(e)
 		}
 	default:

@@ -13,15 +13,6 @@ import (
 // them with the pod. So an away pod has claims only, and their names are replaced by those of the claims in the twin
 // before it is sent.
 
-// ownClaims replaces ephemeral volumes by the claims that home has made for them.
-func ownClaims(volumes []corev1.Volume, pod string) {
-	for i := range volumes {
-		if volumes[i].Ephemeral != nil {
-			volumes[i].VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: pod + "-" + volumes[i].Name}}
-		}
-	}
-}
-
 // awayClaims replaces home's names of claims in a template by their names in the twin.
 func (c *Controller) awayClaims(ctx context.Context, namespace string, template *corev1.PodTemplateSpec) error {
 	for i := range template.Spec.Volumes {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/offload/consumer/pod/translate/translatetest"
+
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
@@ -54,7 +56,7 @@ func (twinRefused) Namespace(context.Context, string) (string, error) {
 
 // A pod that is never in step is tried for ever, and logged once.
 func TestAPodThatIsNotInStepIsLoggedOnce(t *testing.T) {
-	home := web()
+	home := translatetest.Web()
 	var log bytes.Buffer
 	c := New(Config{Home: fake.NewClientset(home), Target: twinRefused{place{fake.NewClientset()}}, Nodes: []string{"b"}, Cluster: "home-id",
 		Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Log: slog.New(slog.NewTextHandler(&log, nil))})

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/fabric/changes"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	"rivulet/offload/watch"
@@ -34,7 +35,7 @@ type Config struct {
 	Target  target.Target
 	Cluster string     // this cluster's ID
 	HostIP  netip.Addr // the virtual node's address
-	Words   Words
+	Words   translate.Words
 	// Offloaded reports whether pods of the namespace may run away. Call Resync after a change.
 	Offloaded func(namespace string) bool
 	// Parse reads a namespace's offload policy; nil is policy.Parse.
@@ -263,7 +264,7 @@ func (c *Controller) Busy(namespace string) bool {
 		return true
 	}
 	for _, p := range c.pods.list() {
-		if p.Namespace != namespace || terminal(p.Status.Phase) && p.DeletionTimestamp == nil {
+		if p.Namespace != namespace || translate.Terminal(p.Status.Phase) && p.DeletionTimestamp == nil {
 			continue
 		}
 		if c.wasSent(p) {
@@ -319,7 +320,7 @@ func (c *Controller) Away(namespace, name string) (twin, pod string, err error) 
 	if t == nil {
 		return "", "", ErrNotKnown
 	}
-	if p := Current(t.podsOf(home.UID)); p != nil {
+	if p := translate.Current(t.podsOf(home.UID)); p != nil {
 		return t.name, p.Name, nil
 	}
 	if !t.synced() {
@@ -335,7 +336,7 @@ func (c *Controller) On(node string) []*corev1.Pod {
 
 // Counts reports whether a pod is included in numbers of pods: it runs or will run. Finished and refused pods are not.
 func Counts(p *corev1.Pod) bool {
-	return !terminal(p.Status.Phase) && p.Status.Reason != ReasonRefused
+	return !translate.Terminal(p.Status.Phase) && p.Status.Reason != translate.ReasonRefused
 }
 
 // Counts returns the number of pods of the virtual node that count, and why others were refused, by namespace/name.

@@ -12,49 +12,24 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
-)
 
-func TestWhoseDeadlineHomeKeeps(t *testing.T) {
-	now := time.Now()
-	at := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: now.Add(d)} }
-	for _, c := range []struct {
-		what          string
-		restarts      corev1.RestartPolicy
-		deadline      *int64
-		made, started *metav1.Time
-		left          time.Duration
-		ok            bool
-	}{
-		{"none", corev1.RestartPolicyAlways, nil, at(-time.Minute), at(-time.Minute), 0, false},
-		{"not started", corev1.RestartPolicyAlways, ptr.To[int64](60), at(-time.Hour), nil, 0, false},
-		{"its kubelet's", corev1.RestartPolicyNever, ptr.To[int64](60), at(-time.Hour), at(-time.Hour), 0, false},
-		{"its Job's", corev1.RestartPolicyOnFailure, ptr.To[int64](60), at(-time.Hour), at(-time.Hour), 0, false},
-		{"to come", corev1.RestartPolicyAlways, ptr.To[int64](60), at(-time.Minute), at(-20 * time.Second), 40 * time.Second, true},
-		{"passed", "", ptr.To[int64](60), at(-time.Hour), at(-90 * time.Second), -30 * time.Second, true},
-		{"a clock that is behind", corev1.RestartPolicyAlways, ptr.To[int64](60), at(-20 * time.Second), at(-time.Hour), 40 * time.Second, true},
-		{"a clock that is ahead", corev1.RestartPolicyAlways, ptr.To[int64](60), at(-20 * time.Second), at(time.Hour), time.Minute, true},
-	} {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: *c.made},
-			Spec: corev1.PodSpec{RestartPolicy: c.restarts, ActiveDeadlineSeconds: c.deadline}, Status: corev1.PodStatus{StartTime: c.started}}
-		if left, ok := timeLeft(p, now); ok != c.ok || left != c.left {
-			t.Errorf("%s: %s %v, want %s %v", c.what, left, ok, c.left, c.ok)
-		}
-	}
-}
+	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/translate/translatetest"
+)
 
 // A pod whose deadline has passed fails at home as it would there: with the reason of a
 // kubelet, and with how its containers ended.
 func TestAPodFailsAfterItsDeadline(t *testing.T) {
 	ctx := t.Context()
-	pod := web()
+	pod := translatetest.Web()
 	pod.Spec.ActiveDeadlineSeconds, pod.Spec.Volumes, pod.CreationTimestamp = ptr.To[int64](60), nil, metav1.NewTime(time.Now().Add(-time.Hour))
 	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &pod.CreationTimestamp, ContainerStatuses: []corev1.ContainerStatus{
 		{Name: "web", ContainerID: "c1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}}
-	want, err := Wrap(pod, "home-id", "")
+	want, err := translate.Wrap(pod, "home-id", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want.template().Spec.ActiveDeadlineSeconds != nil {
+	if want.Template().Spec.ActiveDeadlineSeconds != nil {
 		t.Error("away, another would be made in its place whenever the deadline passes")
 	}
 	set := want.ReplicaSet
@@ -96,7 +71,7 @@ func TestAPodFailsAfterItsDeadline(t *testing.T) {
 	if list, _ := target.AppsV1().ReplicaSets("lab-a").List(ctx, metav1.ListOptions{}); len(list.Items) != 0 {
 		t.Fatal("what keeps it running is still there")
 	}
-	if e := <-recorder.Events; e != "Normal DeadlineExceeded "+messageDeadline {
+	if e := <-recorder.Events; e != "Normal DeadlineExceeded "+translate.MessageDeadline {
 		t.Error(e)
 	}
 	if now := look(nil, []any{running}); now.Status.Phase != corev1.PodRunning {
@@ -113,7 +88,7 @@ func TestAPodFailsAfterItsDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	st := look(nil, nil).Status
-	if st.Phase != corev1.PodFailed || st.Reason != "DeadlineExceeded" || st.Message != messageDeadline {
+	if st.Phase != corev1.PodFailed || st.Reason != "DeadlineExceeded" || st.Message != translate.MessageDeadline {
 		t.Errorf("%s %s %s", st.Phase, st.Reason, st.Message)
 	}
 	if end := st.ContainerStatuses[0].State.Terminated; end == nil || end.ExitCode != 143 {

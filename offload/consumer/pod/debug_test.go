@@ -17,58 +17,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
+
+	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/translate/translatetest"
 )
-
-func TestDebuggersAreStartedOnce(t *testing.T) {
-	home := web()
-	common := func(name string) corev1.EphemeralContainerCommon {
-		return corev1.EphemeralContainerCommon{Name: name, Image: "busybox", Env: []corev1.EnvVar{
-			{Name: "POD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}}}
-	}
-	for _, name := range []string{"there", "new", "ran", "root"} {
-		home.Spec.EphemeralContainers = append(home.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: common(name), TargetContainerName: "web"})
-	}
-	home.Spec.EphemeralContainers[3].SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
-	home.Status.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "ran", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
-	away := running()
-	away.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: common("there")}}
-	toHomeAPI(&away.Spec, "lab", "10.43.7.7")
-
-	missing, refused := awayDebuggers(home, away)
-	if len(missing) != 1 || missing[0].Name != "new" || missing[0].TargetContainerName != "web" {
-		t.Fatalf("to start: %+v", missing)
-	}
-	if env, from := missing[0].Env, missing[0].EnvFrom; len(env) != 1 || env[0].Value != "b" || len(from) != 1 || from[0].ConfigMapRef.Name != "rivulet-home-variables" {
-		t.Errorf("environment %+v, from %+v", env, from)
-	}
-	if len(refused) != 1 || !strings.Contains(refused["root"], "spec.ephemeralContainers[3].securityContext.privileged") {
-		t.Errorf("refused: %+v", refused)
-	}
-	if home.Spec.EphemeralContainers[1].Env[0].ValueFrom == nil {
-		t.Error("the pod of home, which lives in a cache, was changed")
-	}
-}
-
-func TestStatusOfDebuggers(t *testing.T) {
-	home := ungated()
-	for _, name := range []string{"ended", "runs", "lost", "new"} {
-		home.Spec.EphemeralContainers = append(home.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: name}})
-	}
-	up := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: then}}
-	home.Status.EphemeralContainerStatuses = []corev1.ContainerStatus{
-		{Name: "ended", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3}}},
-		{Name: "lost", State: up}}
-	away := running()
-	away.Status.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "runs", State: up}, {Name: "theirs", State: up}}
-	got := Status(home, Away{Pod: away}, view).EphemeralContainerStatuses
-	if len(got) != 3 || got[0].State.Terminated.ExitCode != 3 || got[1].State.Running == nil || got[2].State.Terminated == nil || got[2].State.Terminated.Reason != "ContainerStatusUnknown" {
-		t.Fatalf("%+v", got)
-	}
-}
 
 // A container that the provider refuses holds up no other, and ends with the reason.
 func TestARefusedDebuggerHoldsUpNoOther(t *testing.T) {
-	home, away := web(), running()
+	home, away := translatetest.Web(), translatetest.Running()
 	home.Name, away.Name = "web", "web"
 	for _, name := range []string{"forbidden", "plain"} {
 		home.Spec.EphemeralContainers = append(home.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: name, Image: "busybox"}})
@@ -94,22 +50,22 @@ func TestARefusedDebuggerHoldsUpNoOther(t *testing.T) {
 	if err != nil || len(patches) != 1 || !strings.Contains(patches[0], "plain") {
 		t.Fatalf("started: %v (%v)", patches, err)
 	}
-	home.Status = Status(home, Away{Pod: away}, view)
-	home.Status.EphemeralContainerStatuses = withRefused(home.Status.EphemeralContainerStatuses, refused)
-	home.Status = Status(home, Away{Pod: away}, view) // which keeps it
-	st := statusOf(home.Status.EphemeralContainerStatuses, "forbidden")
-	if st == nil || st.State.Waiting == nil || st.State.Waiting.Reason != ReasonRefused || !strings.Contains(st.State.Waiting.Message, "SYS_PTRACE is not lent") {
+	home.Status = translate.Status(home, translate.Away{Pod: away}, view)
+	home.Status.EphemeralContainerStatuses = translate.WithRefused(home.Status.EphemeralContainerStatuses, refused)
+	home.Status = translate.Status(home, translate.Away{Pod: away}, view) // which keeps it
+	st := translate.StatusOf(home.Status.EphemeralContainerStatuses, "forbidden")
+	if st == nil || st.State.Waiting == nil || st.State.Waiting.Reason != translate.ReasonRefused || !strings.Contains(st.State.Waiting.Message, "SYS_PTRACE is not lent") {
 		t.Fatalf("kubectl debug shows nothing: %+v", home.Status.EphemeralContainerStatuses)
 	}
 	// It is not asked for again, and has ended a moment later.
-	st.LastTerminationState.Terminated.FinishedAt = metav1.NewTime(time.Now().Add(-warned))
+	st.LastTerminationState.Terminated.FinishedAt = metav1.NewTime(time.Now().Add(-translate.RefusalShown))
 	patches = nil
 	refused, err = c.debug(t.Context(), in, home)
 	if err != nil || len(events.Events) != 1 {
 		t.Errorf("asked again: %d events (%v)", len(events.Events), err)
 	}
-	all := withRefused(home.Status.EphemeralContainerStatuses, refused)
-	if end := statusOf(all, "forbidden").State.Terminated; end == nil || end.Reason != ReasonRefused || !strings.Contains(end.Message, "SYS_PTRACE") || len(all) != 1 {
+	all := translate.WithRefused(home.Status.EphemeralContainerStatuses, refused)
+	if end := translate.StatusOf(all, "forbidden").State.Terminated; end == nil || end.Reason != translate.ReasonRefused || !strings.Contains(end.Message, "SYS_PTRACE") || len(all) != 1 {
 		t.Errorf("ended: %+v", all)
 	}
 }
@@ -117,7 +73,7 @@ func TestARefusedDebuggerHoldsUpNoOther(t *testing.T) {
 // What kubectl debug node/NAME makes of a virtual node ends, with the reason; pods that somebody
 // makes again, or that the scheduler has placed, wait.
 func TestAPodMadeForANodeByNameIsTurnedDown(t *testing.T) {
-	c, p := New(Config{}), web()
+	c, p := New(Config{}), translatetest.Web()
 	p.Spec.RestartPolicy, p.OwnerReferences = corev1.RestartPolicyNever, nil
 	if !nobodys(p) {
 		t.Fatal("nobody makes it again")
@@ -134,18 +90,18 @@ func TestAPodMadeForANodeByNameIsTurnedDown(t *testing.T) {
 			t.Errorf("%s: it would fail", what)
 		}
 	}
-	st := Refused(p, "spec.hostPID")
+	st := translate.Refused(p, "spec.hostPID")
 	c.turnDown(p, &st)
 	if st.Phase != corev1.PodPending || len(st.ContainerStatuses) != len(p.Spec.Containers) || st.ContainerStatuses[0].State.Waiting.Message != "spec.hostPID" {
 		t.Fatalf("kubectl debug shows nothing: %+v", st)
 	}
 	for i := range st.ContainerStatuses {
-		st.ContainerStatuses[i].LastTerminationState.Terminated.FinishedAt = metav1.NewTime(time.Now().Add(-warned))
+		st.ContainerStatuses[i].LastTerminationState.Terminated.FinishedAt = metav1.NewTime(time.Now().Add(-translate.RefusalShown))
 	}
 	p.Status = st
-	st = Refused(p, "spec.hostPID")
+	st = translate.Refused(p, "spec.hostPID")
 	c.turnDown(p, &st)
-	if st.Phase != corev1.PodFailed || st.Reason != ReasonRefused || st.ContainerStatuses[0].State.Terminated.Message != "spec.hostPID" {
+	if st.Phase != corev1.PodFailed || st.Reason != translate.ReasonRefused || st.ContainerStatuses[0].State.Terminated.Message != "spec.hostPID" {
 		t.Errorf("%+v", st)
 	}
 }

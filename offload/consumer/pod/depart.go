@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
 )
@@ -19,7 +20,7 @@ import (
 // confirmed that it is gone there. While the target is unreachable the pod stays Terminating: a pod of a StatefulSet or
 // a Job must not start a second time elsewhere.
 func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
-	if cond := condition(&home.Status, OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse && !c.isUnsure(home) {
+	if cond := translate.Condition(&home.Status, translate.OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse && !c.isUnsure(home) {
 		return c.release(ctx, home) // it was never sent
 	}
 	t, err := c.watched(ctx, home.Namespace)
@@ -33,7 +34,7 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 		return nil // the twin queues it again
 	}
 	if have := t.wrappers(byUID, string(home.UID)); len(have) > 0 {
-		if standing := slices.DeleteFunc(slices.Clone(have), Wrapper.ending); len(standing) > 0 {
+		if standing := slices.DeleteFunc(slices.Clone(have), translate.Wrapper.Ending); len(standing) > 0 {
 			if told, err := c.reportEnd(ctx, t, home, standing[0]); err != nil || !told {
 				return err
 			}
@@ -48,8 +49,8 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 		}
 		return c.follow(ctx, home, awayOf(t, home.UID, have[0]))
 	}
-	if p := Current(t.podsOf(home.UID)); p != nil {
-		return c.follow(ctx, home, Away{Pod: p})
+	if p := translate.Current(t.podsOf(home.UID)); p != nil {
+		return c.follow(ctx, home, translate.Away{Pod: p})
 	}
 	// The caches may lag behind this process's own create, so the API is read.
 	if stands, err := c.live(ctx, t, home); err != nil || stands {
@@ -66,8 +67,8 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 // reportEnd reports whether home has the end of the pod's Job, if there is one. The end is lost when the Job is
 // deleted, and the owner of a pod that vanished without an end makes it again. After a cut the caches may still show a
 // running Job, so the API is read.
-func (c *Controller) reportEnd(ctx context.Context, t *twin, home *corev1.Pod, w Wrapper) (bool, error) {
-	if w.Job == nil || terminal(home.Status.Phase) {
+func (c *Controller) reportEnd(ctx context.Context, t *twin, home *corev1.Pod, w translate.Wrapper) (bool, error) {
+	if w.Job == nil || translate.Terminal(home.Status.Phase) {
 		return true, nil
 	}
 	live, err := t.get(ctx, w)
@@ -76,22 +77,12 @@ func (c *Controller) reportEnd(ctx context.Context, t *twin, home *corev1.Pod, w
 		return false, errNotYet // the cache lags
 	case err != nil:
 		return false, c.twinError(ctx, t, err)
-	case !ours(live, home.UID), !terminal(awayOf(t, home.UID, live).Finished):
+	case !ours(live, home.UID), !translate.Terminal(awayOf(t, home.UID, live).Finished):
 		return true, nil
-	case !terminal(awayOf(t, home.UID, w).Finished):
+	case !translate.Terminal(awayOf(t, home.UID, w).Finished):
 		return false, errNotYet // the watches will bring it, with the pod's last status
 	}
 	return false, c.follow(ctx, home, awayOf(t, home.UID, live)) // its write queues the pod again
-}
-
-// sooner is the grace period to send for an away pod: home's, if it is shorter than the away pod's. The provider may
-// have lowered that one (docs/design/tenancy.md), and refuses a deletion that asks for more. It is never 0, which would
-// remove the pod before its containers.
-func sooner(grace *int64, away int64) *int64 {
-	if grace == nil || max(*grace, 1) >= away {
-		return nil
-	}
-	return ptr.To(max(*grace, 1))
 }
 
 // hasten sends a grace period that was shortened after the deletion.
@@ -100,7 +91,7 @@ func (t *twin) hasten(ctx context.Context, home *corev1.Pod) error {
 		if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil {
 			continue
 		}
-		if err := t.deletePod(ctx, p, sooner(home.DeletionGracePeriodSeconds, *p.DeletionGracePeriodSeconds)); err != nil {
+		if err := t.deletePod(ctx, p, translate.Sooner(home.DeletionGracePeriodSeconds, *p.DeletionGracePeriodSeconds)); err != nil {
 			return err
 		}
 	}
@@ -123,7 +114,7 @@ func (t *twin) deletePod(ctx context.Context, p *corev1.Pod, grace *int64) error
 // heldUp reports, in an event, that the provider refuses to end the pod.
 func (c *Controller) heldUp(home *corev1.Pod, err error) error {
 	if replacement.Refused(err) {
-		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, ReasonNotEnded, "%s refuses to end this pod, which runs on there, and is asked again: %v", c.cfg.Target.Name(), err)
+		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, translate.ReasonNotEnded, "%s refuses to end this pod, which runs on there, and is asked again: %v", c.cfg.Target.Name(), err)
 	}
 	return err
 }
@@ -132,7 +123,7 @@ func (c *Controller) heldUp(home *corev1.Pod, err error) error {
 func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
 	c.accepted(home.UID)
 	c.forget(home)
-	if err := c.write(ctx, home, Ended(withEnd(home, c.ends.get(home.UID)), "")); err != nil {
+	if err := c.write(ctx, home, translate.Ended(translate.WithEnd(home, c.ends.get(home.UID)), "")); err != nil {
 		return err
 	}
 	err := c.cfg.Home.CoreV1().Pods(home.Namespace).Delete(ctx, home.Name, metav1.DeleteOptions{
@@ -158,9 +149,9 @@ func (c *Controller) sweep(ctx context.Context, t *twin, k types.NamespacedName,
 
 // removeOrphan deletes a wrapper after home's API has confirmed that its pod is gone; an outdated cache must never end
 // a running pod.
-func (c *Controller) removeOrphan(ctx context.Context, t *twin, w Wrapper) error {
+func (c *Controller) removeOrphan(ctx context.Context, t *twin, w translate.Wrapper) error {
 	obj := w.Object()
-	if w.ending() {
+	if w.Ending() {
 		return nil
 	}
 	uid, name := obj.GetLabels()[policy.HomeUIDLabel], obj.GetAnnotations()[policy.HomePodAnnotation]

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/translate/translatetest"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
 )
@@ -29,7 +31,7 @@ func TestGracePeriodsAreWithinTheProvidersBound(t *testing.T) {
 		away int64
 		want int64 // 0: none
 	}{{nil, 30, 0}, {ptr.To[int64](60), 45, 0}, {ptr.To[int64](45), 45, 0}, {ptr.To[int64](10), 45, 10}, {ptr.To[int64](0), 45, 1}, {ptr.To[int64](0), 1, 0}} {
-		if got := ptr.Deref(sooner(c.home, c.away), 0); got != c.want {
+		if got := ptr.Deref(translate.Sooner(c.home, c.away), 0); got != c.want {
 			t.Errorf("home's %v, and %d there: %d is handed on, want %d", c.home, c.away, got, c.want)
 		}
 	}
@@ -64,10 +66,10 @@ func TestGracePeriodsAreWithinTheProvidersBound(t *testing.T) {
 		}
 		asked = nil
 	}
-	expect("more than the bound is not asked for", tw.remove(t.Context(), Wrapper{Pod: away}, ptr.To[int64](60)), -1)
-	expect("less is", tw.remove(t.Context(), Wrapper{Pod: away}, ptr.To[int64](20)), 20)
+	expect("more than the bound is not asked for", tw.remove(t.Context(), translate.Wrapper{Pod: away}, ptr.To[int64](60)), -1)
+	expect("less is", tw.remove(t.Context(), translate.Wrapper{Pod: away}, ptr.To[int64](20)), 20)
 	bound = 5
-	expect("what is refused is asked for without a period", tw.remove(t.Context(), Wrapper{Pod: away}, ptr.To[int64](20)), 20, -1)
+	expect("what is refused is asked for without a period", tw.remove(t.Context(), translate.Wrapper{Pod: away}, ptr.To[int64](20)), 20, -1)
 
 	// A period that is shortened when the pod ends already.
 	bound = 100
@@ -84,21 +86,21 @@ func TestGracePeriodsAreWithinTheProvidersBound(t *testing.T) {
 
 func TestAShorterGracePeriodIsTold(t *testing.T) {
 	events := record.NewFakeRecorder(10)
-	c, home, away := New(Config{Recorder: events}), ungated(), running()
+	c, home, away := New(Config{Recorder: events}), translatetest.Ungated(), translatetest.Running()
 	home.Spec.TerminationGracePeriodSeconds, away.Spec.TerminationGracePeriodSeconds = ptr.To[int64](300), ptr.To[int64](45)
 	for range 2 {
 		c.copyGrace(home, away)
-		home.Status = Status(home, Away{Pod: away}, view)
+		home.Status = translate.Status(home, translate.Away{Pod: away}, view)
 	}
 	const want = "ends it 45 s after its deletion, not 300 s"
-	if said := condition(&home.Status, OffloadedCondition).Message; !strings.Contains(said, want) {
+	if said := translate.Condition(&home.Status, translate.OffloadedCondition).Message; !strings.Contains(said, want) {
 		t.Errorf("status: %s", said)
 	}
 	if len(events.Events) != 1 || !strings.Contains(<-events.Events, want) {
 		t.Errorf("%d more events", len(events.Events))
 	}
 	away.Spec.TerminationGracePeriodSeconds = ptr.To[int64](300)
-	if said := condition(ptr.To(Status(home, Away{Pod: away}, view)), OffloadedCondition).Message; said != "runs on b" {
+	if said := translate.Condition(ptr.To(translate.Status(home, translate.Away{Pod: away}, view)), translate.OffloadedCondition).Message; said != "runs on b" {
 		t.Errorf("status: %s", said)
 	}
 }

@@ -2,9 +2,6 @@ package pod
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 
-	"rivulet/fabric/peer"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 	"rivulet/offload/watch"
 )
@@ -25,14 +22,10 @@ import (
 // count. Its name is made of the original's UID, so that it is found after a restart. Home's events are read once, to
 // find what is copied already.
 
-// EventReporter marks events at home that are copies; their source has the original's reporter.
-const EventReporter = "rivulet.dev/away"
-
 const (
 	eventTries = 6 // until the pod itself has arrived, about 3 s
 	// The provider can produce any number of events; home's datastore cannot store them.
 	eventsPerSecond, eventsAtOnce = 5, 200
-	maxEventMessage               = 1024
 	// eventBacklog is the queue length above which only warnings are copied.
 	eventBacklog = 500
 	// selfMending is how long a wrapper may be without a pod before home gets a warning. Home did not make the
@@ -85,7 +78,7 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 		return
 	}
 	told := &copiedEvents{counts: map[string]int32{}, held: map[string]time.Time{}}
-	if list, err := c.cfg.Home.CoreV1().Events(t.home).List(ctx, metav1.ListOptions{FieldSelector: "reportingComponent=" + EventReporter}); err == nil {
+	if list, err := c.cfg.Home.CoreV1().Events(t.home).List(ctx, metav1.ListOptions{FieldSelector: "reportingComponent=" + translate.EventReporter}); err == nil {
 		for i := range list.Items {
 			told.set(list.Items[i].Name, list.Items[i].Count)
 		}
@@ -100,7 +93,7 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) },
 		DeleteFunc: func(obj any) { // home's copies expire by themselves
 			if e, ok := obj.(*corev1.Event); ok {
-				told.drop(eventName(e))
+				told.drop(translate.EventName(e))
 			}
 		}}) // fails only on a stopped informer
 	var running sync.WaitGroup
@@ -146,7 +139,7 @@ func (c *Controller) copyEvent(ctx context.Context, t *twin, e *corev1.Event, to
 	if pod == nil {
 		return false
 	}
-	want := homeEvent(e, t.name, t.home, pod, c.cfg.Target.Name())
+	want := translate.Event(e, t.name, t.home, pod, c.cfg.Target.Name())
 	want.Message = c.cfg.Words.Of(want.Message)
 	if told.is(want.Name, want.Count) {
 		return true
@@ -180,7 +173,7 @@ func (t *twin) mends(e *corev1.Event, told *copiedEvents) (mended bool, wait tim
 	if wrapper != nil && len(t.podsOf(types.UID(wrapper.GetLabels()[policy.HomeUIDLabel]))) > 0 {
 		return true, 0
 	}
-	return false, max(told.hold(eventName(e), time.Now()), 0)
+	return false, max(told.hold(translate.EventName(e), time.Now()), 0)
 }
 
 // subject returns the object in the twin that an event is about, nil if it is not in the cache (yet); about is false
@@ -203,51 +196,4 @@ func (t *twin) subject(ref *corev1.ObjectReference) (found metav1.Object, about 
 		return nil, false
 	}
 	return m, true
-}
-
-func eventName(e *corev1.Event) string {
-	sum := sha256.Sum256([]byte(e.UID))
-	return hex.EncodeToString(sum[:8])
-}
-
-// homeEvent is home's copy of event e on the away object.
-func homeEvent(e *corev1.Event, twin, home string, away metav1.Object, target string) *corev1.Event {
-	pod := away.GetAnnotations()[policy.HomePodAnnotation]
-	out := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: eventName(e)},
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: home, Name: pod,
-			UID: types.UID(away.GetLabels()[policy.HomeUIDLabel]), FieldPath: e.InvolvedObject.FieldPath},
-		Type: e.Type, Reason: e.Reason, Count: max(e.Count, 1), FirstTimestamp: e.FirstTimestamp, LastTimestamp: e.LastTimestamp,
-		Source:              corev1.EventSource{Component: e.Source.Component, Host: target},
-		ReportingController: EventReporter, ReportingInstance: target,
-		Message: e.Message,
-	}
-	names := []string{away.GetName(), pod, twin, home} // the twin's name contains home's ID
-	if uid := string(away.GetUID()); uid != "" {
-		names = append(names, uid, string(out.InvolvedObject.UID))
-	}
-	out.Message = strings.NewReplacer(names...).Replace(e.Message)
-	if e.InvolvedObject.Kind != "Pod" {
-		out.InvolvedObject.FieldPath = ""
-	}
-	if out.Source.Component == "" {
-		out.Source.Component = e.ReportingController
-	}
-	if s := e.Series; s != nil {
-		out.Count, out.LastTimestamp = max(s.Count, 1), metav1.NewTime(s.LastObservedTime.Time)
-	}
-	if out.FirstTimestamp.IsZero() {
-		out.FirstTimestamp = e.CreationTimestamp
-		if !e.EventTime.IsZero() {
-			out.FirstTimestamp = metav1.NewTime(e.EventTime.Time)
-		}
-	}
-	if out.LastTimestamp.IsZero() {
-		out.LastTimestamp = out.FirstTimestamp
-	}
-	peer.Clean(out, peer.Prose)
-	if len(out.Message) > maxEventMessage {
-		out.Message = strings.ToValidUTF8(out.Message[:maxEventMessage-3], "") + "..."
-	}
-	return out
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
 )
@@ -50,7 +51,7 @@ func (c *Controller) isTurnedDown(home *corev1.Pod) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	since := time.Since(c.requested[home.UID])
-	return home.Status.Reason == ReasonRefused && since >= 0 && since < anew
+	return home.Status.Reason == translate.ReasonRefused && since >= 0 && since < anew
 }
 
 // comeHome evicts a pod that was refused for good, if its namespace may run at home and its successor is kept off this
@@ -100,8 +101,8 @@ func (c *Controller) setRefused(home *corev1.Pod, why string) (before string) {
 }
 
 // rehearse creates the wrapper's pod on the target by a dry run. The error is a refusal for good.
-func (c *Controller) rehearse(ctx context.Context, t *twin, w Wrapper) error {
-	template := w.template()
+func (c *Controller) rehearse(ctx context.Context, t *twin, w translate.Wrapper) error {
+	template := w.Template()
 	_, err := t.client.CoreV1().Pods(t.name).Create(ctx, &corev1.Pod{Spec: template.Spec,
 		ObjectMeta: metav1.ObjectMeta{Name: w.Object().GetName(), Labels: template.Labels, Annotations: template.Annotations}},
 		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -115,13 +116,13 @@ func (c *Controller) rehearse(ctx context.Context, t *twin, w Wrapper) error {
 func (c *Controller) isRefused(home *corev1.Pod) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.refused[home.UID] != "" || home.Status.Reason == ReasonRefused
+	return c.refused[home.UID] != "" || home.Status.Reason == translate.ReasonRefused
 }
 
 // takeBack removes a wrapper whose pod the target refuses for good, and reports whether it does. The pod is refused
 // when the wrapper is gone.
-func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, have Wrapper) (bool, error) {
-	if home.Status.StartTime != nil || have.ending() || hasRun(have) || len(t.podsOf(home.UID)) > 0 ||
+func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, have translate.Wrapper) (bool, error) {
+	if home.Status.StartTime != nil || have.Ending() || translate.HasRun(have) || len(t.podsOf(home.UID)) > 0 ||
 		strings.Contains(awayOf(t, home.UID, have).Trouble, "quota") {
 		return false, nil
 	}
@@ -146,17 +147,4 @@ func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, ha
 	}
 	c.setRefused(home, fmt.Sprintf("taken back from %s: %s", c.cfg.Target.Name(), refusal))
 	return true, c.twinError(ctx, t, t.remove(ctx, have, nil))
-}
-
-// hasRun reports whether a pod of the wrapper may have started; a wrapper that is a pod counts as its own.
-func hasRun(w Wrapper) bool {
-	switch {
-	case w.Job != nil:
-		st := &w.Job.Status
-		return st.Active+st.Succeeded+st.Failed > 0 || len(st.Conditions) > 0 ||
-			st.UncountedTerminatedPods != nil && len(st.UncountedTerminatedPods.Succeeded)+len(st.UncountedTerminatedPods.Failed) > 0
-	case w.ReplicaSet != nil:
-		return w.ReplicaSet.Status.Replicas > 0
-	}
-	return true
 }

@@ -12,17 +12,16 @@ import (
 	"testing"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
 	"rivulet/test/harness/await"
@@ -69,7 +68,7 @@ func TestRefusedForGood(t *testing.T) {
 			away := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: homeapi.Authority, Namespace: "lab-a"}})
 			away.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, c.refusal })
 			if c.from {
-				w, err := Wrap(pod, "aid", "")
+				w, err := translate.Wrap(pod, "aid", "")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -104,7 +103,7 @@ func TestRefusedForGood(t *testing.T) {
 				switch said := p.Status.Message; {
 				case err != nil:
 					return err.Error()
-				case c.refused && (p.Status.Reason != ReasonRefused || !strings.Contains(said, "b does not take this pod") || !strings.Contains(said, hostUsers)):
+				case c.refused && (p.Status.Reason != translate.ReasonRefused || !strings.Contains(said, "b does not take this pod") || !strings.Contains(said, hostUsers)):
 					return p.Status.Reason + ": " + said
 				case c.refused && len(sets.Items)+len(jobs.Items) > 0:
 					return "what would make it is there"
@@ -119,18 +118,5 @@ func TestRefusedForGood(t *testing.T) {
 				t.Error("a successor is kept off the target")
 			}
 		})
-	}
-}
-
-// A Job that has begun is not taken back, whatever the target says now.
-func TestWhatHasBegunIsNotTakenBack(t *testing.T) {
-	for name, st := range map[string]batchv1.JobStatus{"a pod": {Active: 1}, "one that has ended": {Failed: 1}, "its end": {Conditions: []batchv1.JobCondition{{Type: batchv1.JobComplete}}},
-		"one that is being counted": {UncountedTerminatedPods: &batchv1.UncountedTerminatedPods{Succeeded: []types.UID{"x"}}}} {
-		if !hasRun(Wrapper{Job: &batchv1.Job{Status: st}}) {
-			t.Errorf("%s: it has not", name)
-		}
-	}
-	if hasRun(Wrapper{Job: &batchv1.Job{}}) {
-		t.Error("a new one: it has")
 	}
 }

@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,13 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
 )
-
-// servicesMap is the ConfigMap in a twin with the environment variables of home's Services. If it is outdated, it is
-// written before a pod that uses it is sent.
-const servicesMap = "rivulet-home-services"
 
 // maxLinks bounds the variables of Services, in bytes: a provider refuses ConfigMaps above a size.
 const maxLinks = 512 << 10
@@ -40,7 +34,7 @@ func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in
 	}
 	t.Annotations[policy.HomeAddressesAnnotation] = made
 	if made == policy.HomeAddressesOfPods {
-		leaveToProvider(&t.Spec)
+		translate.LeaveToProvider(&t.Spec)
 	}
 	if last := len(t.Spec.HostAliases) - 1; last >= 0 && slices.Contains(t.Spec.HostAliases[last].Hostnames, homeapi.Host) { // see toHomeAPI
 		t.Spec.HostAliases[last].IP = api.Spec.ClusterIP
@@ -60,7 +54,7 @@ func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in
 	}
 	for _, list := range [][]corev1.Container{t.Spec.InitContainers, t.Spec.Containers} {
 		for i := range list {
-			derivedFrom(servicesMap, &list[i])
+			translate.DerivedFrom(translate.ServicesMap, &list[i])
 		}
 	}
 	return nil
@@ -83,7 +77,7 @@ func (c *Controller) addServices(ctx context.Context, t *twin, afresh bool) (too
 	if err != nil {
 		return 0, fmt.Errorf("offload: the Services of the pod: %w", err)
 	}
-	data, size := serviceLinks(services.Items), 0
+	data, size := translate.ServiceLinks(services.Items), 0
 	for name, value := range data {
 		size += len(name) + len(value)
 	}
@@ -94,14 +88,14 @@ func (c *Controller) addServices(ctx context.Context, t *twin, afresh bool) (too
 		return 0, nil
 	}
 	all := t.client.CoreV1().ConfigMaps(t.name)
-	have, err := all.Get(ctx, servicesMap, metav1.GetOptions{})
+	have, err := all.Get(ctx, translate.ServicesMap, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		_, err = all.Create(ctx, &corev1.ConfigMap{Data: data, ObjectMeta: metav1.ObjectMeta{Name: servicesMap,
+		_, err = all.Create(ctx, &corev1.ConfigMap{Data: data, ObjectMeta: metav1.ObjectMeta{Name: translate.ServicesMap,
 			Labels: map[string]string{policy.OriginLabel: c.cfg.Cluster}}}, metav1.CreateOptions{FieldManager: policy.FieldManager})
 	case err != nil:
 	case have.Labels[policy.ReflectedLabel] != "":
-		return 0, fmt.Errorf("offload: ConfigMap %s in %s has a name that is Rivulet's own; rename it", servicesMap, t.home)
+		return 0, fmt.Errorf("offload: ConfigMap %s in %s has a name that is Rivulet's own; rename it", translate.ServicesMap, t.home)
 	case !maps.Equal(have.Data, data):
 		have.Data = data
 		_, err = all.Update(ctx, have, metav1.UpdateOptions{FieldManager: policy.FieldManager})
@@ -115,7 +109,7 @@ func (c *Controller) addServices(ctx context.Context, t *twin, afresh bool) (too
 
 // keepServices writes the variables again if a container of the pod cannot be created without them.
 func (c *Controller) keepServices(ctx context.Context, t *twin, away *corev1.Pod) error {
-	if away == nil || !derives(&away.Spec, servicesMap) {
+	if away == nil || !translate.Derives(&away.Spec, translate.ServicesMap) {
 		return nil
 	}
 	for _, st := range slices.Concat(away.Status.InitContainerStatuses, away.Status.ContainerStatuses) {
@@ -126,78 +120,3 @@ func (c *Controller) keepServices(ctx context.Context, t *twin, away *corev1.Pod
 	}
 	return nil
 }
-
-// leaveToProvider makes the provider supply the pod's address at home, which is not known before the pod has a network:
-// variables with it, and /etc/hosts, are read from a volume that the provider fills then. The address in the provider's
-// API server is not home's.
-func leaveToProvider(s *corev1.PodSpec) {
-	s.Volumes = append(s.Volumes, corev1.Volume{Name: policy.HomeVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
-	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
-		for i := range list {
-			addressAtHome(list[i].Env)
-			own := func(m corev1.VolumeMount) bool { return path.Clean(m.MountPath) == hostsFile }
-			if !slices.ContainsFunc(list[i].VolumeMounts, own) {
-				list[i].VolumeMounts = append(list[i].VolumeMounts, corev1.VolumeMount{Name: policy.HomeVolume, MountPath: hostsFile, SubPath: policy.HomeHostsFile})
-			}
-		}
-	}
-}
-
-const hostsFile = "/etc/hosts"
-
-// addressAtHome makes variables with the pod's address have the one at home.
-func addressAtHome(env []corev1.EnvVar) {
-	for i := range env {
-		if from := env[i].ValueFrom; from != nil && from.FieldRef != nil && (from.FieldRef.FieldPath == "status.podIP" || from.FieldRef.FieldPath == "status.podIPs") {
-			env[i].ValueFrom = &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: policy.HomeVolume, Path: policy.HomeAddressFile, Key: policy.HomeAddressKey}}
-		}
-	}
-}
-
-// withSameAddresses keeps the addresses with which an away pod was sent.
-func withSameAddresses(want, have *corev1.PodTemplateSpec) {
-	if v, told := have.Annotations[policy.HomeAddressesAnnotation]; told {
-		want.Annotations[policy.HomeAddressesAnnotation] = v
-		want.Spec.HostAliases = have.Spec.HostAliases
-	}
-}
-
-// serviceLinks are the variables that a kubelet at home would set for a namespace's Services
-// (k8s.io/kubernetes/pkg/kubelet/envvars).
-func serviceLinks(services []corev1.Service) map[string]string {
-	out := map[string]string{}
-	add := func(name, value string) { out[name] = value }
-	for _, s := range services {
-		ip := s.Spec.ClusterIP
-		if ip == "" || ip == corev1.ClusterIPNone || len(s.Spec.Ports) == 0 ||
-			s.Namespace == metav1.NamespaceDefault && s.Name == "kubernetes" { // see toHomeAPI
-			continue
-		}
-		name := variable(s.Name)
-		add(name+"_SERVICE_HOST", ip)
-		add(name+"_SERVICE_PORT", strconv.Itoa(int(s.Spec.Ports[0].Port)))
-		for _, p := range s.Spec.Ports {
-			if p.Name != "" {
-				add(name+"_SERVICE_PORT_"+variable(p.Name), strconv.Itoa(int(p.Port)))
-			}
-		}
-		for i, p := range s.Spec.Ports {
-			protocol, port := corev1.ProtocolTCP, strconv.Itoa(int(p.Port))
-			if p.Protocol != "" {
-				protocol = p.Protocol
-			}
-			url := strings.ToLower(string(protocol)) + "://" + ip + ":" + port
-			if i == 0 {
-				add(name+"_PORT", url)
-			}
-			prefix := name + "_PORT_" + port + "_" + string(protocol)
-			add(prefix, url)
-			add(prefix+"_PROTO", strings.ToLower(string(protocol)))
-			add(prefix+"_PORT", port)
-			add(prefix+"_ADDR", ip)
-		}
-	}
-	return out
-}
-
-func variable(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }

@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/translate/translatetest"
 	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
 )
@@ -35,17 +37,17 @@ func TestAddressesOfHome(t *testing.T) {
 	}
 	wrap := func(change func(*corev1.Pod)) (*corev1.Pod, *corev1.PodTemplateSpec) {
 		t.Helper()
-		p := web()
+		p := translatetest.Web()
 		p.Namespace = "lab"
 		p.Annotations = map[string]string{policy.HomeAddressesAnnotation: "a user's", "note": "kept"}
 		p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{theirs("settings")}
 		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "URL", Value: "http://$(MY_DB_SERVICE_HOST)"}}
 		change(p)
-		w, err := Wrap(p, "home-id", "10.43.7.7")
+		w, err := translate.Wrap(p, "home-id", "10.43.7.7")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p, w.template()
+		return p, w.Template()
 	}
 	send := func(change func(*corev1.Pod)) *corev1.PodTemplateSpec {
 		t.Helper()
@@ -60,7 +62,7 @@ func TestAddressesOfHome(t *testing.T) {
 	}
 	told := func() map[string]string {
 		t.Helper()
-		m, err := in.client.CoreV1().ConfigMaps("lab-a").Get(t.Context(), servicesMap, metav1.GetOptions{})
+		m, err := in.client.CoreV1().ConfigMaps("lab-a").Get(t.Context(), translate.ServicesMap, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +80,7 @@ func TestAddressesOfHome(t *testing.T) {
 	}
 	// The lowest precedence: any other source comes later, and no variable is the container's own.
 	own := got.Spec.Containers[0]
-	if !reflect.DeepEqual(own.EnvFrom, []corev1.EnvFromSource{theirs(servicesMap), theirs(homeapi.Variables), theirs("settings")}) || len(own.Env) != 1 {
+	if !reflect.DeepEqual(own.EnvFrom, []corev1.EnvFromSource{theirs(translate.ServicesMap), theirs(homeapi.Variables), theirs("settings")}) || len(own.Env) != 1 {
 		t.Errorf("sources %+v, variables %+v", own.EnvFrom, own.Env)
 	}
 	aliases := got.Spec.HostAliases
@@ -87,7 +89,7 @@ func TestAddressesOfHome(t *testing.T) {
 	}
 	// What it was told stays, whatever home would tell another one now.
 	_, is := wrap(func(*corev1.Pod) {})
-	withSameAddresses(is, got)
+	translate.WithSameAddresses(is, got)
 	if is.Annotations[policy.HomeAddressesAnnotation] == "" || is.Spec.HostAliases[0].IP != "10.43.0.1" {
 		t.Errorf("a running pod would be changed: %v %v", is.Annotations, is.Spec.HostAliases)
 	}
@@ -101,7 +103,7 @@ func TestAddressesOfHome(t *testing.T) {
 		t.Errorf("a Service of before the pod is not told: %v", told())
 	}
 	// What somebody deleted comes back when a container waits for it.
-	if err := in.client.CoreV1().ConfigMaps("lab-a").Delete(t.Context(), servicesMap, metav1.DeleteOptions{}); err != nil {
+	if err := in.client.CoreV1().ConfigMaps("lab-a").Delete(t.Context(), translate.ServicesMap, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	waits := &corev1.Pod{Spec: got.Spec, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{
@@ -140,23 +142,23 @@ func TestAddressesOfHome(t *testing.T) {
 // What a pod is told of its own address when its provider gives it the one at home.
 func TestAddressOfItsOwn(t *testing.T) {
 	c := New(Config{Home: fake.NewClientset(service("default", "kubernetes", "10.43.0.1")), Recorder: record.NewFakeRecorder(10)})
-	p := web()
+	p := translatetest.Web()
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
 	}
 	env := []corev1.EnvVar{field("IP", "status.podIP"), field("IPS", "status.podIPs"), field("HOST", "status.hostIP")}
 	p.Spec.Containers[0].Env = env
 	p.Spec.InitContainers = []corev1.Container{{Name: "own-hosts", Env: []corev1.EnvVar{env[0]}, VolumeMounts: []corev1.VolumeMount{{Name: "mine", MountPath: "/etc//hosts"}}}}
-	w, err := Wrap(p, "home-id", "10.43.7.7")
+	w, err := translate.Wrap(p, "home-id", "10.43.7.7")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.withHomeAddresses(t.Context(), p, &twin{client: fake.NewClientset()}, w.template(), policy.HomeAddressesOfPods); err != nil {
+	if err := c.withHomeAddresses(t.Context(), p, &twin{client: fake.NewClientset()}, w.Template(), policy.HomeAddressesOfPods); err != nil {
 		t.Fatal(err)
 	}
-	s := w.template().Spec
-	if v := s.Volumes[len(s.Volumes)-1]; v.Name != policy.HomeVolume || v.EmptyDir == nil || w.template().Annotations[policy.HomeAddressesAnnotation] != policy.HomeAddressesOfPods {
-		t.Errorf("volume %v, annotations %v", v, w.template().Annotations)
+	s := w.Template().Spec
+	if v := s.Volumes[len(s.Volumes)-1]; v.Name != policy.HomeVolume || v.EmptyDir == nil || w.Template().Annotations[policy.HomeAddressesAnnotation] != policy.HomeAddressesOfPods {
+		t.Errorf("volume %v, annotations %v", v, w.Template().Annotations)
 	}
 	told := func(c corev1.Container) (n int) {
 		for _, v := range c.Env {

@@ -1,114 +1,14 @@
 package pod
 
 import (
-	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
-	"pgregory.net/rapid"
 
-	"rivulet/offload/homeapi"
+	"rivulet/offload/consumer/pod/translate"
 )
-
-func TestTheAPIServerOfAnAwayPodIsHomes(t *testing.T) {
-	p := web()
-	p.Spec.HostAliases = []corev1.HostAlias{{IP: "10.0.0.1", Hostnames: []string{"db"}}}
-	p.Spec.InitContainers = []corev1.Container{{Name: "init", Env: []corev1.EnvVar{{Name: "KUBERNETES_SERVICE_HOST", Value: "mine"}, {Name: "X", Value: "$(KUBERNETES_SERVICE_HOST)"}}}}
-	w, err := Wrap(p, "home-id", "10.43.7.7")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := w.template().Spec
-	if len(s.HostAliases) != 2 || s.HostAliases[0].IP != "10.0.0.1" || s.HostAliases[1].IP != "10.43.7.7" || s.HostAliases[1].Hostnames[0] != "kubernetes.default.svc" {
-		t.Errorf("host aliases %v", s.HostAliases)
-	}
-	if slices.Contains(s.HostAliases[1].Hostnames, "kubernetes") {
-		t.Error("kubernetes alone has a meaning in namespace default only")
-	}
-	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
-		if len(c.EnvFrom) == 0 || c.EnvFrom[0].ConfigMapRef == nil || c.EnvFrom[0].ConfigMapRef.Name != homeapi.Variables || c.EnvFrom[0].ConfigMapRef.Optional != nil {
-			t.Errorf("%s takes its variables from %+v: the provider's would count", c.Name, c.EnvFrom)
-		}
-	}
-	if got := s.InitContainers[0].Env; len(got) != 2 || got[0].Value != "mine" {
-		t.Errorf("what the pod says itself: %v", got)
-	}
-	if got := homeapi.Env(); got["KUBERNETES_SERVICE_HOST"] != "kubernetes.default.svc" || got["KUBERNETES_SERVICE_PORT"] != "443" || got["KUBERNETES_PORT"] != "tcp://kubernetes.default.svc:443" {
-		t.Errorf("variables %v", got)
-	}
-	p.Namespace = metav1.NamespaceDefault
-	if w, err = Wrap(p, "home-id", "10.43.7.7"); err != nil || !slices.Contains(w.template().Spec.HostAliases[1].Hostnames, "kubernetes") {
-		t.Errorf("in namespace default: %v, %v", w.template().Spec.HostAliases, err)
-	}
-}
-
-func TestReferencesToTheRootCA(t *testing.T) {
-	ref := corev1.LocalObjectReference{Name: "kube-root-ca.crt"}
-	p := web()
-	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "ca", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: ref}}})
-	p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: ref}}}
-	p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "CA", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref, Key: "ca.crt"}}}}
-	w, err := Wrap(p, "home-id", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := w.template().Spec
-	for where, got := range map[string]string{"volume": s.Volumes[2].ConfigMap.Name, "envFrom": s.Containers[0].EnvFrom[0].ConfigMapRef.Name,
-		"env": s.Containers[0].Env[0].ValueFrom.ConfigMapKeyRef.Name} {
-		if got != "rivulet-home-ca.crt" {
-			t.Errorf("%s refers to %s, the provider's", where, got)
-		}
-	}
-}
-
-// Whatever tokens the volumes ask for: each source finds a key, the same key means
-// the same token, and none is asked for twice.
-func TestTokensOfVolumes(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var volumes []corev1.Volume
-		type asked struct {
-			audience string
-			seconds  int64
-		}
-		var all []asked
-		for range rapid.IntRange(0, 4).Draw(t, "volumes") {
-			v := corev1.Volume{VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}}
-			for range rapid.IntRange(0, 3).Draw(t, "sources") {
-				a := asked{rapid.SampledFrom([]string{"", "vault", "s3"}).Draw(t, "audience"), rapid.SampledFrom([]int64{600, 3600}).Draw(t, "seconds")}
-				all = append(all, a)
-				v.Projected.Sources = append(v.Projected.Sources, corev1.VolumeProjection{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{
-					Audience: a.audience, ExpirationSeconds: ptr.To(a.seconds), Path: "t"}})
-			}
-			volumes = append(volumes, v)
-		}
-		tokens := redirectTokens(volumes, "s")
-		byKey := map[string]asked{}
-		for _, k := range tokens {
-			a := asked{k.audience, *k.seconds}
-			for other, b := range byKey {
-				if a == b || other == k.key {
-					t.Fatalf("%v is asked for twice: %v", a, tokens)
-				}
-			}
-			byKey[k.key] = a
-		}
-		n := 0
-		for _, v := range volumes {
-			for _, s := range v.Projected.Sources {
-				if s.ServiceAccountToken != nil || s.Secret == nil || s.Secret.Name != "s" || len(s.Secret.Items) != 1 || s.Secret.Items[0].Path != "t" {
-					t.Fatalf("source %+v", s)
-				}
-				if got := byKey[s.Secret.Items[0].Key]; got != all[n] {
-					t.Fatalf("source %d asked for %v and gets %v", n, all[n], got)
-				}
-				n++
-			}
-		}
-	})
-}
 
 func TestWhenTokensAreRenewed(t *testing.T) {
 	now := time.Now()
@@ -118,10 +18,10 @@ func TestWhenTokensAreRenewed(t *testing.T) {
 		}
 	}
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{renewAnnotation: now.Add(time.Hour).Format(time.RFC3339)}}, Data: map[string][]byte{"token-0": nil}}
-	if got := due(s, []token{{key: "token-0"}}); got.Sub(now).Round(time.Minute) != time.Hour {
+	if got := due(s, []translate.Token{{Key: "token-0"}}); got.Sub(now).Round(time.Minute) != time.Hour {
 		t.Errorf("due %s", got)
 	}
-	if got := due(s, []token{{key: "token-0"}, {key: "token-1"}}); !got.IsZero() {
+	if got := due(s, []translate.Token{{Key: "token-0"}, {Key: "token-1"}}); !got.IsZero() {
 		t.Errorf("a token that is missing can wait until %s", got)
 	}
 	s.Annotations = nil

@@ -22,6 +22,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/homeapi"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
@@ -72,7 +73,7 @@ func TestTokensComeFirstAndGoLast(t *testing.T) {
 		p.Status = written.Status
 		return true, p, home.Tracker().Update(a.GetResource(), p, a.GetNamespace())
 	})
-	stale := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: tokenSecret("u0"), Namespace: "lab-a", UID: "s0",
+	stale := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: translate.TokenSecret("u0"), Namespace: "lab-a", UID: "s0",
 		Labels: map[string]string{policy.OriginLabel: "aid", policy.HomeUIDLabel: "u0"}, Annotations: map[string]string{policy.HomePodAnnotation: "old"}}}
 	away := fake.NewClientset(stale, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: homeapi.Service, Namespace: "lab-a"}, Spec: corev1.ServiceSpec{ClusterIP: "10.43.0.9"}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: homeapi.Variables, Namespace: "lab-a"}})
@@ -94,7 +95,7 @@ func TestTokensComeFirstAndGoLast(t *testing.T) {
 	away.PrependReactor("create", "replicasets", func(clienttesting.Action) (bool, runtime.Object, error) { note("pod"); return false, nil, nil })
 	away.PrependReactor("delete", "replicasets", func(clienttesting.Action) (bool, runtime.Object, error) { note("pod gone"); return false, nil, nil })
 	away.PrependReactor("delete", "secrets", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		if a.(clienttesting.DeleteAction).GetName() == tokenSecret("u1") {
+		if a.(clienttesting.DeleteAction).GetName() == translate.TokenSecret("u1") {
 			note("token gone")
 		}
 		return false, nil, nil
@@ -120,9 +121,9 @@ func TestTokensComeFirstAndGoLast(t *testing.T) {
 	}
 	until("the pod is sent away", func() bool {
 		p, err := home.CoreV1().Pods("lab").Get(ctx, "web", metav1.GetOptions{})
-		return err == nil && condition(&p.Status, OffloadedCondition) != nil
+		return err == nil && translate.Condition(&p.Status, translate.OffloadedCondition) != nil
 	})
-	s, err := away.CoreV1().Secrets("lab-a").Get(ctx, tokenSecret("u1"), metav1.GetOptions{})
+	s, err := away.CoreV1().Secrets("lab-a").Get(ctx, translate.TokenSecret("u1"), metav1.GetOptions{})
 	if err != nil || string(s.Data["token-0"]) != "secret" {
 		t.Errorf("%v %v", s, err)
 	}

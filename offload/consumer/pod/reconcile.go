@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
 	"rivulet/offload/target"
@@ -39,15 +40,15 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return nil
 	case home.DeletionTimestamp != nil:
 		return c.depart(ctx, home)
-	case terminal(home.Status.Phase):
+	case translate.Terminal(home.Status.Phase):
 		return nil // what is left away stays for its logs until the pod is deleted here
 	case !c.cfg.Offloaded(k.Namespace):
 		return c.unwanted(ctx, home)
 	case c.lost() && c.wasSent(home):
-		return c.write(ctx, home, Unready(home, c.cfg.Target.Name()+" does not answer"))
+		return c.write(ctx, home, translate.Unready(home, c.cfg.Target.Name()+" does not answer"))
 	}
 
-	if r := Refuse(home); r != nil {
+	if r := translate.Refuse(home); r != nil {
 		return c.refuseForGood(ctx, home, r.Error())
 	}
 	name, err := c.cfg.Target.Namespace(ctx, k.Namespace)
@@ -72,12 +73,12 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	if err != nil && len(have) == 0 {
 		return c.trouble(ctx, home, c.twinError(ctx, t, err))
 	}
-	want, err := Wrap(home, c.cfg.Cluster, api)
+	want, err := translate.Wrap(home, c.cfg.Cluster, api)
 	if err != nil {
 		return c.refuseForGood(ctx, home, err.Error())
 	}
 	now := time.Now()
-	if left, ok := timeLeft(home, now); ok && left <= 0 {
+	if left, ok := translate.TimeLeft(home, now); ok && left <= 0 {
 		return c.expire(ctx, home, t)
 	} else if ok {
 		c.queue.AddAfter(k, left)
@@ -85,20 +86,20 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	if len(have) == 0 {
 		if c.cfg.Platform != nil {
 			os, arch := c.cfg.Platform(home.Spec.NodeName)
-			pin(want.template(), os, arch)
+			translate.Pin(want.Template(), os, arch)
 		}
 		if c.cfg.HomeAddresses != nil {
 			if made := c.cfg.HomeAddresses(); made != "" {
-				if err := c.withHomeAddresses(ctx, home, t, want.template(), made); err != nil {
+				if err := c.withHomeAddresses(ctx, home, t, want.Template(), made); err != nil {
 					return c.trouble(ctx, home, err)
 				}
 			}
 		}
 		return c.send(ctx, home, t, want)
 	}
-	withSameAddresses(want.template(), have[0].template())
+	translate.WithSameAddresses(want.Template(), have[0].Template())
 	if api == "" { // not known yet
-		want.template().Spec.HostAliases = have[0].template().Spec.HostAliases
+		want.Template().Spec.HostAliases = have[0].Template().Spec.HostAliases
 	}
 	if back, err := c.takeBack(ctx, home, t, have[0]); err != nil || back {
 		return err
@@ -109,11 +110,11 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	var refused []corev1.ContainerStatus
 	if have[0].Object().GetDeletionTimestamp() == nil {
 		refused, err = c.debug(ctx, t, home)
-		err = errors.Join(err, c.keepTokens(ctx, t, home), c.keepServices(ctx, t, Current(t.podsOf(home.UID))), c.mismatch(ctx, home, Current(t.podsOf(home.UID))))
+		err = errors.Join(err, c.keepTokens(ctx, t, home), c.keepServices(ctx, t, translate.Current(t.podsOf(home.UID))), c.mismatch(ctx, home, translate.Current(t.podsOf(home.UID))))
 	}
 	away := awayOf(t, home.UID, have[0])
-	st := Status(home, away, c.view(home))
-	st.EphemeralContainerStatuses = withRefused(st.EphemeralContainerStatuses, refused)
+	st := translate.Status(home, away, c.view(home))
+	st.EphemeralContainerStatuses = translate.WithRefused(st.EphemeralContainerStatuses, refused)
 	if wait := c.holdBack(home, away, st, time.Now(), c.busy()); wait > 0 {
 		c.queue.AddAfter(k, wait)
 		return err
@@ -124,25 +125,25 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 
 // copyGrace reports, once, a grace period that the provider has lowered. The only memory of it is in home's status.
 func (c *Controller) copyGrace(home, away *corev1.Pod) {
-	shorter := shorterGrace(home, away)
-	if cond := condition(&home.Status, OffloadedCondition); shorter == "" || cond != nil && strings.Contains(cond.Message, shorter) {
+	shorter := translate.ShorterGrace(home, away)
+	if cond := translate.Condition(&home.Status, translate.OffloadedCondition); shorter == "" || cond != nil && strings.Contains(cond.Message, shorter) {
 		return
 	}
-	c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, ReasonShorter,
+	c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, translate.ReasonShorter,
 		"%s %s: a peer bounds it to 10 minutes, and to 45 s with a preStop hook; leave the hook out, have it done in that time, or keep the pod at home (rivulet.dev/offload=off)", home.Spec.NodeName, shorter)
 }
 
-func (c *Controller) view(home *corev1.Pod) View {
-	return View{Node: home.Spec.NodeName, HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home, Words: c.cfg.Words}
+func (c *Controller) view(home *corev1.Pod) translate.View {
+	return translate.View{Node: home.Spec.NodeName, HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home, Words: c.cfg.Words}
 }
 
 // awayOf collects the provider's state of one pod.
-func awayOf(t *twin, uid types.UID, w Wrapper) Away {
-	var a Away
+func awayOf(t *twin, uid types.UID, w translate.Wrapper) translate.Away {
+	var a translate.Away
 	if w.Job != nil {
-		a = ofJob(w.Job)
+		a = translate.OfJob(w.Job)
 	}
-	a.Pod, a.last = Current(t.podsOf(uid)), t.ends.get(uid)
+	a.Pod, a.Last = translate.Current(t.podsOf(uid)), t.ends.get(uid)
 	if w.ReplicaSet != nil {
 		for _, cond := range w.ReplicaSet.Status.Conditions {
 			if cond.Type == appsv1.ReplicaSetReplicaFailure && cond.Status == corev1.ConditionTrue {
@@ -155,7 +156,7 @@ func awayOf(t *twin, uid types.UID, w Wrapper) Away {
 
 // send makes the wrapper. A Job whose pod had started and that is gone is not made again: whether its work was done is
 // unknown.
-func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want Wrapper) error {
+func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want translate.Wrapper) error {
 	if len(t.podsOf(home.UID)) > 0 {
 		return errNotYet // the previous ones are still being deleted
 	}
@@ -165,10 +166,10 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	if c.isTurnedDown(home) {
 		return c.comeHome(ctx, home)
 	}
-	if cond := condition(&home.Status, OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse {
+	if cond := translate.Condition(&home.Status, translate.OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse {
 		// This condition says that nothing runs away, and a deletion relies on it, so it is removed first.
 		st := *home.Status.DeepCopy()
-		st.Conditions = slices.DeleteFunc(st.Conditions, func(c corev1.PodCondition) bool { return c.Type == OffloadedCondition })
+		st.Conditions = slices.DeleteFunc(st.Conditions, func(c corev1.PodCondition) bool { return c.Type == translate.OffloadedCondition })
 		return c.write(ctx, home, st) // its watch queues it again
 	}
 	if c.isUnsure(home) { // a second one would find the name or the quota of the first taken, and wait as a ReplicaSet
@@ -187,9 +188,9 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 		case err != nil && !apierrors.IsNotFound(err):
 			return c.twinError(ctx, t, err)
 		case apierrors.IsNotFound(err) && want.Job != nil:
-			c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, ReasonGone,
+			c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, translate.ReasonGone,
 				"the Job that ran this pod on %s was deleted there; it is not run a second time", c.cfg.Target.Name())
-			return c.writeStatus(ctx, home, Ended(withEnd(home, c.ends.get(home.UID)), corev1.PodFailed))
+			return c.writeStatus(ctx, home, translate.Ended(translate.WithEnd(home, c.ends.get(home.UID)), corev1.PodFailed))
 		}
 	}
 	there := func(err error) error {
@@ -208,12 +209,12 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	} else if err != nil {
 		return c.trouble(ctx, home, err)
 	}
-	if err := c.awayClaims(ctx, home.Namespace, want.template()); err != nil {
+	if err := c.awayClaims(ctx, home.Namespace, want.Template()); err != nil {
 		return c.trouble(ctx, home, err)
 	}
 	waits := want
 	if want.ReplicaSet != nil && c.keeps() {
-		want = asRecord(want, home)
+		want = translate.AsRecord(want, home)
 	}
 	made, err := t.create(ctx, want)
 	if replacement.ForGood(err) {
@@ -239,7 +240,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want W
 	if err != nil {
 		return c.trouble(ctx, home, c.twinError(ctx, t, err))
 	}
-	if name := want.template().Spec.HostnameOverride; name != nil && made.template().Spec.HostnameOverride == nil {
+	if name := want.Template().Spec.HostnameOverride; name != nil && made.Template().Spec.HostnameOverride == nil {
 		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "OffloadOtherHostname",
 			"%s does not know hostnameOverride: the host name of the pod there is not %s; update its Kubernetes to 1.35, or keep the pod at home", c.cfg.Target.Name(), *name)
 	}
@@ -260,9 +261,9 @@ func (c *Controller) noteSent(home *corev1.Pod) {
 
 // find reads the pod's wrapper from the API, of whichever kind; like is the wrapper for a target that does not replace
 // pods. Without a wrapper of this pod the error is that for like's kind.
-func (c *Controller) find(ctx context.Context, t *twin, home *corev1.Pod, like Wrapper) (Wrapper, error) {
+func (c *Controller) find(ctx context.Context, t *twin, home *corev1.Pod, like translate.Wrapper) (translate.Wrapper, error) {
 	if like.ReplicaSet != nil && c.cfg.Keeps != nil {
-		p, err := t.get(ctx, Wrapper{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: like.Object().GetName()}}})
+		p, err := t.get(ctx, translate.Wrapper{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: like.Object().GetName()}}})
 		if err == nil && ours(p, home.UID) || err != nil && !apierrors.IsNotFound(err) {
 			return p, err
 		}
@@ -282,7 +283,7 @@ func (c *Controller) twinError(ctx context.Context, t *twin, err error) error {
 func (c *Controller) trouble(ctx context.Context, home *corev1.Pod, err error) error {
 	if home.Status.StartTime == nil {
 		st := *home.Status.DeepCopy()
-		st.Phase, st.Reason, st.Message = forward(st.Phase, corev1.PodPending), ReasonPending,
+		st.Phase, st.Reason, st.Message = translate.Forward(st.Phase, corev1.PodPending), translate.ReasonPending,
 			fmt.Sprintf("on %s: %s", c.cfg.Target.Name(), c.cfg.Words.Of(err.Error()))
 		err = errors.Join(err, c.write(ctx, home, st))
 	}
@@ -297,11 +298,11 @@ func (c *Controller) refuse(ctx context.Context, home *corev1.Pod, why string) (
 		return false, c.showSent(ctx, home)
 	}
 	why = c.cfg.Words.Of(why)
-	if c.setRefused(home, why) != why && (home.Status.Reason != ReasonRefused || home.Status.Message != why) {
-		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, ReasonRefused, why)
+	if c.setRefused(home, why) != why && (home.Status.Reason != translate.ReasonRefused || home.Status.Message != why) {
+		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonRefused, why)
 	}
-	st := Refused(home, why)
-	if nobodys(home) && !terminal(st.Phase) {
+	st := translate.Refused(home, why)
+	if nobodys(home) && !translate.Terminal(st.Phase) {
 		c.turnDown(home, &st)
 	}
 	return true, c.write(ctx, home, st)
@@ -352,7 +353,7 @@ func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 // is. After a restart only the target has what was sent just before, and twins of namespaces that are not offloaded are
 // not watched.
 func (c *Controller) knowsTwin(ctx context.Context, home *corev1.Pod) (bool, error) {
-	if condition(&home.Status, OffloadedCondition) != nil {
+	if translate.Condition(&home.Status, translate.OffloadedCondition) != nil {
 		return true, nil
 	}
 	t, err := c.watched(ctx, home.Namespace)
@@ -382,7 +383,7 @@ func keyOf(p *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 }
 
-func ours(w Wrapper, uid types.UID) bool {
+func ours(w translate.Wrapper, uid types.UID) bool {
 	return w.Object().GetLabels()[policy.HomeUIDLabel] == string(uid)
 }
 

@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+
+	"rivulet/offload/consumer/pod/translate"
 )
 
 // Each status is a write to home's datastore, and with a thousand pods these writes are the main load of a small
@@ -21,21 +23,21 @@ func (c *Controller) busy() bool { return c.queue.Len() > 2*workers || c.unstart
 
 // holdBack returns how long the status st of a sent pod may wait to be written. That the provider has it is of no
 // interest before it begins to start or something prevents it. busy: many pods wait.
-func (c *Controller) holdBack(home *corev1.Pod, away Away, st corev1.PodStatus, now time.Time, busy bool) time.Duration {
+func (c *Controller) holdBack(home *corev1.Pod, away translate.Away, st corev1.PodStatus, now time.Time, busy bool) time.Duration {
 	if home.Status.StartTime != nil || st.StartTime != nil {
 		c.unstarted.done(home.UID)
 	}
 	if home.Status.StartTime != nil || st.StartTime != nil || away.Trouble != "" || away.Finished != "" ||
 		home.Status.Phase != "" && home.Status.Phase != corev1.PodPending || st.Phase != corev1.PodPending ||
-		st.Reason != "" && st.Reason != ReasonPending || len(st.ContainerStatuses)+len(st.InitContainerStatuses) > 0 {
+		st.Reason != "" && st.Reason != translate.ReasonPending || len(st.ContainerStatuses)+len(st.InitContainerStatuses) > 0 {
 		return 0
 	}
-	if home.Status.Reason == ReasonRefused {
+	if home.Status.Reason == translate.ReasonRefused {
 		return 0 // the change back has to be shown
 	}
 	var from time.Time
 	most := soon
-	if cond := condition(&home.Status, OffloadedCondition); cond != nil {
+	if cond := translate.Condition(&home.Status, translate.OffloadedCondition); cond != nil {
 		from = cond.LastTransitionTime.Time
 	} else {
 		c.mu.Lock()
@@ -74,7 +76,7 @@ func (c *Controller) wasSent(home *corev1.Pod) bool {
 	if c.isUnsure(home) {
 		return true
 	}
-	cond := condition(&home.Status, OffloadedCondition)
+	cond := translate.Condition(&home.Status, translate.OffloadedCondition)
 	if cond != nil && cond.Status == corev1.ConditionTrue {
 		return true
 	}
@@ -89,23 +91,13 @@ func (c *Controller) wasSent(home *corev1.Pod) bool {
 
 // follow writes the status of a pod that is being deleted. It leaves the end of its last away pod to release, which
 // writes how it ended, and does not write changes that only reflect home's own deletion.
-func (c *Controller) follow(ctx context.Context, home *corev1.Pod, away Away) error {
-	if away.Pod == nil && !terminal(away.Finished) {
+func (c *Controller) follow(ctx context.Context, home *corev1.Pod, away translate.Away) error {
+	if away.Pod == nil && !translate.Terminal(away.Finished) {
 		return nil
 	}
-	st := Status(home, away, c.view(home))
-	if equality.Semantic.DeepEqual(ungenerated(st), ungenerated(home.Status)) {
+	st := translate.Status(home, away, c.view(home))
+	if equality.Semantic.DeepEqual(translate.Ungenerated(st), translate.Ungenerated(home.Status)) {
 		return nil
 	}
 	return c.writeStatus(ctx, home, st)
-}
-
-// ungenerated is the status without the generations it was made from.
-func ungenerated(st corev1.PodStatus) corev1.PodStatus {
-	out := *st.DeepCopy()
-	out.ObservedGeneration = 0
-	for i := range out.Conditions {
-		out.Conditions[i].ObservedGeneration = 0
-	}
-	return out
 }

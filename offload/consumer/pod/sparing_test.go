@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"rivulet/offload/consumer/pod/translate"
 )
 
 // While many pods that were sent have not begun, the provider is busy: until they begin,
@@ -23,11 +25,11 @@ func TestManyThatWaitAreBusy(t *testing.T) {
 		}
 		ctl.unstarted.sent(pod(i).UID)
 	}
-	ctl.holdBack(pod(0), Away{}, corev1.PodStatus{Phase: corev1.PodPending}, time.Now(), true)
+	ctl.holdBack(pod(0), translate.Away{}, corev1.PodStatus{Phase: corev1.PodPending}, time.Now(), true)
 	if !ctl.busy() {
 		t.Error("one that has not begun counts as begun")
 	}
-	ctl.holdBack(pod(0), Away{}, corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &metav1.Time{Time: time.Now()}}, time.Now(), true)
+	ctl.holdBack(pod(0), translate.Away{}, corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &metav1.Time{Time: time.Now()}}, time.Now(), true)
 	ctl.forget(pod(1))
 	if ctl.busy() {
 		t.Error("those that began or went still count")
@@ -42,16 +44,16 @@ func TestOnlyWhatIsNoNewsIsHeldBack(t *testing.T) {
 		change(&st)
 		return st
 	}
-	waiting := with(func(s *corev1.PodStatus) { s.Reason = ReasonPending })
+	waiting := with(func(s *corev1.PodStatus) { s.Reason = translate.ReasonPending })
 	told := func(ago time.Duration) corev1.PodStatus {
-		return corev1.PodStatus{Phase: corev1.PodPending, Reason: ReasonPending, Conditions: []corev1.PodCondition{
-			{Type: OffloadedCondition, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-ago))}}}
+		return corev1.PodStatus{Phase: corev1.PodPending, Reason: translate.ReasonPending, Conditions: []corev1.PodCondition{
+			{Type: translate.OffloadedCondition, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-ago))}}}
 	}
 	const never = 24 * time.Hour
 	for name, c := range map[string]struct {
 		home corev1.PodStatus
 		sent time.Duration // ago
-		away Away
+		away translate.Away
 		st   corev1.PodStatus
 		busy bool
 		held bool
@@ -66,12 +68,12 @@ func TestOnlyWhatIsNoNewsIsHeldBack(t *testing.T) {
 		"told, and just made":           {home: told(time.Second), sent: 4 * time.Second, st: pending, held: true},
 		"told, and it takes long":       {home: told(5 * time.Second), sent: 8 * time.Second, st: pending, busy: true},
 		"told, the clock was set back":  {home: told(-time.Hour), sent: never, st: pending},
-		"it was refused":                {home: with(func(s *corev1.PodStatus) { s.Reason = ReasonRefused }), sent: time.Second, st: waiting},
-		"the provider does not take it": {home: pending, sent: time.Second, away: Away{Trouble: "quota"}, st: waiting},
-		"it has ended":                  {home: pending, sent: time.Second, away: Away{Finished: corev1.PodFailed}, st: waiting},
+		"it was refused":                {home: with(func(s *corev1.PodStatus) { s.Reason = translate.ReasonRefused }), sent: time.Second, st: waiting},
+		"the provider does not take it": {home: pending, sent: time.Second, away: translate.Away{Trouble: "quota"}, st: waiting},
+		"it has ended":                  {home: pending, sent: time.Second, away: translate.Away{Finished: corev1.PodFailed}, st: waiting},
 		"it has started":                {home: pending, sent: time.Second, st: with(func(s *corev1.PodStatus) { s.StartTime = &metav1.Time{Time: now} })},
 		"it runs":                       {home: pending, sent: time.Second, st: with(func(s *corev1.PodStatus) { s.Phase = corev1.PodRunning })},
-		"no node for it":                {home: pending, sent: time.Second, st: with(func(s *corev1.PodStatus) { s.Reason = ReasonUnschedulable })},
+		"no node for it":                {home: pending, sent: time.Second, st: with(func(s *corev1.PodStatus) { s.Reason = translate.ReasonUnschedulable })},
 		"an image is missing":           {home: pending, sent: time.Second, st: with(func(s *corev1.PodStatus) { s.ContainerStatuses = []corev1.ContainerStatus{{}} })},
 	} {
 		ctl := New(Config{})

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
 
@@ -58,11 +59,11 @@ func (c *Controller) live(ctx context.Context, t *twin, home *corev1.Pod) (bool,
 	if len(pods.Items) > 0 {
 		return true, nil
 	}
-	like := Wrapper{ReplicaSet: &appsv1.ReplicaSet{}}
-	if restart(home) != corev1.RestartPolicyAlways {
-		like = Wrapper{Job: &batchv1.Job{}}
+	like := translate.Wrapper{ReplicaSet: &appsv1.ReplicaSet{}}
+	if translate.RestartPolicy(home) != corev1.RestartPolicyAlways {
+		like = translate.Wrapper{Job: &batchv1.Job{}}
 	}
-	like.Object().SetName(wrapperName(home.Name))
+	like.Object().SetName(translate.WrapperName(home.Name))
 	w, err := t.get(ctx, like)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -118,7 +119,7 @@ func (c *Controller) stands(ctx context.Context, home *corev1.Pod) (bool, error)
 	if err := c.settle(ctx, home); err != nil {
 		return false, err
 	}
-	cond := condition(&home.Status, OffloadedCondition)
+	cond := translate.Condition(&home.Status, translate.OffloadedCondition)
 	if cond != nil && cond.Status == corev1.ConditionFalse && !c.wasSent(home) {
 		return false, nil
 	}

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
 
@@ -210,7 +211,7 @@ func TestNothingIsLetGoThatRuns(t *testing.T) {
 		})
 		home.PrependReactor("update", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			st := a.(clienttesting.UpdateAction).GetObject().(*corev1.Pod).Status
-			if st.Phase == corev1.PodFailed && st.Reason == reasonDeadline && p.runs == "u1" {
+			if st.Phase == corev1.PodFailed && st.Reason == translate.ReasonDeadline && p.runs == "u1" {
 				t.Fatalf("failed at home while it runs away\n%s", told())
 			}
 			return false, nil, nil

@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
 
@@ -35,53 +34,9 @@ const renewAnnotation = "rivulet.dev/renew-at"
 // mintRetry is the pause after home has refused a token.
 const mintRetry = 30 * time.Second
 
-// token is one token of a pod, with its key in the Secret.
-type token struct {
-	key, audience string
-	seconds       *int64
-}
-
-// redirectTokens makes the volumes take their tokens from the Secret and returns its content. Volumes with the same
-// request share a token.
-func redirectTokens(volumes []corev1.Volume, secret string) []token {
-	var all []token
-	key := func(p *corev1.ServiceAccountTokenProjection) string {
-		for _, t := range all {
-			if t.audience == p.Audience && equality.Semantic.DeepEqual(t.seconds, p.ExpirationSeconds) {
-				return t.key
-			}
-		}
-		all = append(all, token{"token-" + strconv.Itoa(len(all)), p.Audience, p.ExpirationSeconds})
-		return all[len(all)-1].key
-	}
-	for i := range volumes {
-		if volumes[i].Projected == nil {
-			continue
-		}
-		for j := range volumes[i].Projected.Sources {
-			s := &volumes[i].Projected.Sources[j]
-			if s.ServiceAccountToken == nil {
-				continue
-			}
-			*s = corev1.VolumeProjection{Secret: &corev1.SecretProjection{
-				LocalObjectReference: corev1.LocalObjectReference{Name: secret},
-				Items:                []corev1.KeyToPath{{Key: key(s.ServiceAccountToken), Path: s.ServiceAccountToken.Path}},
-			}}
-		}
-	}
-	return all
-}
-
-// tokensOf lists the tokens that a pod of home needs.
-func tokensOf(home *corev1.Pod) []token {
-	return redirectTokens(home.Spec.DeepCopy().Volumes, "")
-}
-
-func tokenSecret(uid types.UID) string { return "rivulet-token-" + string(uid) }
-
 // mint requests the tokens at home. The error has the cure if it is the user's.
 func (c *Controller) mint(ctx context.Context, home *corev1.Pod) (*corev1.Secret, error) {
-	wanted := tokensOf(home)
+	wanted := translate.Tokens(home)
 	if len(wanted) == 0 {
 		return nil, nil
 	}
@@ -91,7 +46,7 @@ func (c *Controller) mint(ctx context.Context, home *corev1.Pod) (*corev1.Secret
 	}
 	s := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        tokenSecret(home.UID),
+			Name:        translate.TokenSecret(home.UID),
 			Labels:      map[string]string{policy.OriginLabel: c.cfg.Cluster, policy.HomeUIDLabel: string(home.UID)},
 			Annotations: map[string]string{policy.HomePodAnnotation: home.Name},
 		},
@@ -100,16 +55,16 @@ func (c *Controller) mint(ctx context.Context, home *corev1.Pod) (*corev1.Secret
 	now := time.Now()
 	var renew time.Time
 	for _, t := range wanted {
-		spec := authv1.TokenRequestSpec{ExpirationSeconds: t.seconds,
+		spec := authv1.TokenRequestSpec{ExpirationSeconds: t.Seconds,
 			BoundObjectRef: &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: home.Name, UID: home.UID}}
-		if t.audience != "" {
-			spec.Audiences = []string{t.audience}
+		if t.Audience != "" {
+			spec.Audiences = []string{t.Audience}
 		}
 		got, err := c.cfg.Home.CoreV1().ServiceAccounts(home.Namespace).CreateToken(ctx, account, &authv1.TokenRequest{Spec: spec}, metav1.CreateOptions{})
 		if err != nil {
 			return nil, fmt.Errorf("token of service account %s: %w", account, err)
 		}
-		s.Data[t.key] = []byte(got.Status.Token)
+		s.Data[t.Key] = []byte(got.Status.Token)
 		if at := renewAt(now, got.Status.ExpirationTimestamp.Time); renew.IsZero() || at.Before(renew) {
 			renew = at
 		}
@@ -124,13 +79,13 @@ func renewAt(now, expires time.Time) time.Time {
 }
 
 // due is when the Secret has to be renewed; the zero time is at once.
-func due(s *corev1.Secret, wanted []token) time.Time {
+func due(s *corev1.Secret, wanted []translate.Token) time.Time {
 	at, err := time.Parse(time.RFC3339, s.Annotations[renewAnnotation])
 	if err != nil {
 		return time.Time{}
 	}
 	for _, t := range wanted {
-		if _, ok := s.Data[t.key]; !ok {
+		if _, ok := s.Data[t.Key]; !ok {
 			return time.Time{}
 		}
 	}
@@ -139,7 +94,7 @@ func due(s *corev1.Secret, wanted []token) time.Time {
 
 // sendTokens ensures that the tokens of a pod exist before it is sent.
 func (c *Controller) sendTokens(ctx context.Context, t *twin, home *corev1.Pod) error {
-	wanted := tokensOf(home)
+	wanted := translate.Tokens(home)
 	if len(wanted) == 0 {
 		return nil
 	}
@@ -155,7 +110,7 @@ func (c *Controller) sendTokens(ctx context.Context, t *twin, home *corev1.Pod) 
 
 // keepTokens ensures that the tokens of a pod that was sent exist and are fresh.
 func (c *Controller) keepTokens(ctx context.Context, t *twin, home *corev1.Pod) error {
-	wanted := tokensOf(home)
+	wanted := translate.Tokens(home)
 	if len(wanted) == 0 {
 		return nil
 	}
@@ -206,7 +161,7 @@ func (c *Controller) sweepTokens(ctx context.Context, t *twin, k types.Namespace
 	for _, o := range left {
 		s := o.(*corev1.Secret)
 		uid := s.Labels[policy.HomeUIDLabel]
-		if s.Name != tokenSecret(types.UID(uid)) || home != nil && uid == string(home.UID) ||
+		if s.Name != translate.TokenSecret(types.UID(uid)) || home != nil && uid == string(home.UID) ||
 			len(t.wrappers(byUID, uid)) > 0 || len(t.podsOf(types.UID(uid))) > 0 {
 			continue
 		}

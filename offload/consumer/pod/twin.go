@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
 	"rivulet/offload/watch"
@@ -136,7 +137,7 @@ func (t *twin) podsOf(uid types.UID) []*corev1.Pod {
 func (t *twin) tokens(uid types.UID) *corev1.Secret {
 	objs, _ := t.secrets.GetIndexer().ByIndex(byUID, string(uid))
 	for _, o := range objs {
-		if s := o.(*corev1.Secret); s.Name == tokenSecret(uid) {
+		if s := o.(*corev1.Secret); s.Name == translate.TokenSecret(uid) {
 			return s
 		}
 	}
@@ -144,15 +145,15 @@ func (t *twin) tokens(uid types.UID) *corev1.Secret {
 }
 
 // wrappers lists those with the given index value.
-func (t *twin) wrappers(index, value string) []Wrapper {
-	var out []Wrapper
+func (t *twin) wrappers(index, value string) []translate.Wrapper {
+	var out []translate.Wrapper
 	sets, _ := t.sets.GetIndexer().ByIndex(index, value)
 	for _, o := range sets {
-		out = append(out, Wrapper{ReplicaSet: o.(*appsv1.ReplicaSet)})
+		out = append(out, translate.Wrapper{ReplicaSet: o.(*appsv1.ReplicaSet)})
 	}
 	jobs, _ := t.jobs.GetIndexer().ByIndex(index, value)
 	for _, o := range jobs {
-		out = append(out, Wrapper{Job: o.(*batchv1.Job)})
+		out = append(out, translate.Wrapper{Job: o.(*batchv1.Job)})
 	}
 	return append(out, t.records(index, value)...)
 }
@@ -167,38 +168,38 @@ func (t *twin) names() []string {
 }
 
 // get reads the wrapper from the API: caches may lag behind this process's writes.
-func (t *twin) get(ctx context.Context, like Wrapper) (Wrapper, error) {
+func (t *twin) get(ctx context.Context, like translate.Wrapper) (translate.Wrapper, error) {
 	name := like.Object().GetName()
 	switch {
 	case like.Job != nil:
 		job, err := t.client.BatchV1().Jobs(t.name).Get(ctx, name, metav1.GetOptions{})
-		return Wrapper{Job: job}, err
+		return translate.Wrapper{Job: job}, err
 	case like.Pod != nil:
 		p, err := t.client.CoreV1().Pods(t.name).Get(ctx, name, metav1.GetOptions{})
-		return Wrapper{Pod: p}, err
+		return translate.Wrapper{Pod: p}, err
 	}
 	set, err := t.client.AppsV1().ReplicaSets(t.name).Get(ctx, name, metav1.GetOptions{})
-	return Wrapper{ReplicaSet: set}, err
+	return translate.Wrapper{ReplicaSet: set}, err
 }
 
-func (t *twin) create(ctx context.Context, w Wrapper) (Wrapper, error) {
+func (t *twin) create(ctx context.Context, w translate.Wrapper) (translate.Wrapper, error) {
 	switch {
 	case w.Job != nil:
 		job, err := t.client.BatchV1().Jobs(t.name).Create(ctx, w.Job, metav1.CreateOptions{})
-		return Wrapper{Job: job}, err
+		return translate.Wrapper{Job: job}, err
 	case w.Pod != nil:
 		p, err := t.client.CoreV1().Pods(t.name).Create(ctx, w.Pod, metav1.CreateOptions{})
-		return Wrapper{Pod: p}, err
+		return translate.Wrapper{Pod: p}, err
 	}
 	set, err := t.client.AppsV1().ReplicaSets(t.name).Create(ctx, w.ReplicaSet, metav1.CreateOptions{})
-	return Wrapper{ReplicaSet: set}, err
+	return translate.Wrapper{ReplicaSet: set}, err
 }
 
 // remove deletes the wrapper in the foreground: its pods may exist as long as it does, and are gone once it is. grace,
 // if given, is sent to pods with a longer one. A pod that is its own record is not replaced from then on.
-func (t *twin) remove(ctx context.Context, w Wrapper, grace *int64) error {
+func (t *twin) remove(ctx context.Context, w translate.Wrapper, grace *int64) error {
 	if w.Pod != nil {
-		err := replacement.End(ctx, t.client, w.Pod, sooner(grace, ptr.Deref(w.Pod.Spec.TerminationGracePeriodSeconds, 30)))
+		err := replacement.End(ctx, t.client, w.Pod, translate.Sooner(grace, ptr.Deref(w.Pod.Spec.TerminationGracePeriodSeconds, 30)))
 		if errors.Is(err, replacement.ErrMarked) {
 			return errNotYet
 		}
@@ -221,7 +222,7 @@ func (t *twin) remove(ctx context.Context, w Wrapper, grace *int64) error {
 	}
 	var errs []error
 	for _, p := range t.podsOf(types.UID(obj.GetLabels()[policy.HomeUIDLabel])) {
-		errs = append(errs, t.deletePod(ctx, p, sooner(grace, ptr.Deref(p.Spec.TerminationGracePeriodSeconds, 30))))
+		errs = append(errs, t.deletePod(ctx, p, translate.Sooner(grace, ptr.Deref(p.Spec.TerminationGracePeriodSeconds, 30))))
 	}
 	return errors.Join(errs...)
 }

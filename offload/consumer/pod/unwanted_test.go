@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
 
@@ -45,7 +46,7 @@ func TestNotRefusedByHearsay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return p.Status.Reason == ReasonRefused && strings.Contains(p.Status.Message, "rivulet offload lab")
+		return p.Status.Reason == translate.ReasonRefused && strings.Contains(p.Status.Message, "rivulet offload lab")
 	}
 	if err := c.unwanted(t.Context(), p); !errors.Is(err, broken) || refused() {
 		t.Errorf("while nobody knows: %v, refused %v", err, refused())

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
 
@@ -85,7 +86,7 @@ func (c *Controller) usageAtHome(t *twin, m *v1beta1.PodMetrics) (Usage, bool) {
 	}
 	away := obj.(*corev1.Pod)
 	home := c.home(types.NamespacedName{Namespace: t.home, Name: away.Annotations[policy.HomePodAnnotation]})
-	if home == nil || string(home.UID) != away.Labels[policy.HomeUIDLabel] || Current(t.podsOf(home.UID)) != away {
+	if home == nil || string(home.UID) != away.Labels[policy.HomeUIDLabel] || translate.Current(t.podsOf(home.UID)) != away {
 		return Usage{}, false
 	}
 	u := Usage{Namespace: home.Namespace, Name: home.Name, UID: home.UID, node: home.Spec.NodeName, At: m.Timestamp.Time}
@@ -95,7 +96,7 @@ func (c *Controller) usageAtHome(t *twin, m *v1beta1.PodMetrics) (Usage, bool) {
 	for _, container := range home.Spec.Containers { // without containers that the provider added
 		for i := range m.Containers {
 			if got := &m.Containers[i]; got.Name == container.Name {
-				u.Containers = append(u.Containers, ContainerUsage{Name: got.Name, Started: startOf(statusOf(home.Status.ContainerStatuses, got.Name)),
+				u.Containers = append(u.Containers, ContainerUsage{Name: got.Name, Started: startOf(translate.StatusOf(home.Status.ContainerStatuses, got.Name)),
 					CPU: uint64(max(0, got.Usage.Cpu().ScaledValue(-9))), Memory: uint64(max(0, got.Usage.Memory().Value()))})
 			}
 		}

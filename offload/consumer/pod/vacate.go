@@ -5,24 +5,9 @@ import (
 	"errors"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/offload/consumer/pod/translate"
 )
-
-// Ready reports whether Services send traffic to the pod.
-func Ready(p *corev1.Pod) bool {
-	c := condition(&p.Status, corev1.PodReady)
-	return c != nil && c.Status == corev1.ConditionTrue
-}
-
-// Unready is the status of a pod that Services leave out, with the rest unchanged.
-func Unready(home *corev1.Pod, why string) corev1.PodStatus {
-	st := *home.Status.DeepCopy()
-	if Ready(home) {
-		setCondition(home, &st, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: ReasonLost, Message: why,
-			LastTransitionTime: metav1.Now()})
-	}
-	return st
-}
 
 // lost reports whether the target has stopped answering; false right after a start.
 func (c *Controller) lost() bool { return c.cfg.Lost != nil && c.cfg.Lost() }
@@ -33,7 +18,7 @@ func (c *Controller) Vacate(ctx context.Context) error {
 	gone := map[string]bool{}
 	var errs []error
 	for _, p := range c.pods.list() {
-		if terminal(p.Status.Phase) && p.DeletionTimestamp == nil {
+		if translate.Terminal(p.Status.Phase) && p.DeletionTimestamp == nil {
 			continue
 		}
 		is, asked := gone[p.Namespace]
@@ -52,7 +37,7 @@ func (c *Controller) Vacate(ctx context.Context) error {
 			c.queue.Forget(keyOf(p))
 			c.queue.Add(keyOf(p))
 		case c.wasSent(p):
-			errs = append(errs, c.write(ctx, p, Ended(p, corev1.PodFailed)))
+			errs = append(errs, c.write(ctx, p, translate.Ended(p, corev1.PodFailed)))
 		}
 	}
 	return errors.Join(errs...)

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	away "rivulet/offload/consumer/pod"
+	away "rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
 	"rivulet/test/harness/await"

@@ -1,17 +1,17 @@
-package pod
+package translate
 
 import corev1 "k8s.io/api/core/v1"
 
-// containers returns one status for each container of the home pod, by name; containers that the provider added are
+// Containers returns one status for each container of the home pod, by name; containers that the provider added are
 // left out. prev is home's last status: restarts are counted on from it when the away pod is replaced. before is how
 // the containers of the previous pod ended, if the target reports it.
-func containers(prev, away []corev1.ContainerStatus, spec []corev1.Container, policy corev1.RestartPolicy, before map[string]corev1.ContainerStateTerminated) []corev1.ContainerStatus {
+func Containers(prev, away []corev1.ContainerStatus, spec []corev1.Container, policy corev1.RestartPolicy, before map[string]corev1.ContainerStateTerminated) []corev1.ContainerStatus {
 	if len(prev) == 0 && len(away) == 0 {
 		return nil // no kubelet has accepted the pod yet
 	}
 	var out []corev1.ContainerStatus
 	for i := range spec {
-		old, now := statusOf(prev, spec[i].Name), statusOf(away, spec[i].Name)
+		old, now := StatusOf(prev, spec[i].Name), StatusOf(away, spec[i].Name)
 		if now == nil {
 			now = &corev1.ContainerStatus{Name: spec[i].Name, Image: spec[i].Image,
 				State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}
@@ -62,7 +62,8 @@ func restarts(old, now *corev1.ContainerStatus) int32 {
 	}
 }
 
-func statusOf(list []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
+// StatusOf returns the status of the named container, nil without one. It points into the list.
+func StatusOf(list []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
 	for i := range list {
 		if list[i].Name == name {
 			return &list[i]

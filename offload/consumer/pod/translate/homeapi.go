@@ -1,4 +1,4 @@
-package pod
+package translate
 
 import (
 	"slices"
@@ -21,20 +21,20 @@ func toHomeAPI(s *corev1.PodSpec, namespace, api string) {
 	s.HostAliases = append(s.HostAliases, corev1.HostAlias{IP: api, Hostnames: names})
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
 		for i := range list {
-			derivedFrom(homeapi.Variables, &list[i])
+			DerivedFrom(homeapi.Variables, &list[i])
 		}
 	}
 }
 
-// derivedFrom makes the container take variables from a ConfigMap of the twin, before its own sources: derived
+// DerivedFrom makes the container take variables from a ConfigMap of the twin, before its own sources: derived
 // variables have the lowest precedence, and others may refer to them.
-func derivedFrom(configMap string, c *corev1.Container) {
+func DerivedFrom(configMap string, c *corev1.Container) {
 	c.EnvFrom = slices.Insert(c.EnvFrom, 0, corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{
 		LocalObjectReference: corev1.LocalObjectReference{Name: configMap}}})
 }
 
-// derives reports whether the containers of the pod take variables from that ConfigMap.
-func derives(s *corev1.PodSpec, configMap string) bool {
+// Derives reports whether the containers of the pod take variables from that ConfigMap.
+func Derives(s *corev1.PodSpec, configMap string) bool {
 	return slices.ContainsFunc(s.Containers, func(c corev1.Container) bool {
 		return slices.ContainsFunc(c.EnvFrom, func(from corev1.EnvFromSource) bool {
 			return from.ConfigMapRef != nil && from.ConfigMapRef.Name == configMap

@@ -1,4 +1,4 @@
-package pod
+package translate
 
 import (
 	"reflect"
@@ -141,11 +141,11 @@ func TestNoFieldIsForgotten(t *testing.T) {
 			case err != nil:
 				t.Errorf("%s.%s: %v", typ.Name(), name, err)
 			case want == same:
-				if got := places[typ](&w.template().Spec).Field(i).Interface(); !equality.Semantic.DeepEqual(got, field.Interface()) {
+				if got := places[typ](&w.Template().Spec).Field(i).Interface(); !equality.Semantic.DeepEqual(got, field.Interface()) {
 					t.Errorf("%s.%s is %v away, %v at home", typ.Name(), name, got, field.Interface())
 				}
 			case want == dropped:
-				if got := places[typ](&w.template().Spec).Field(i); !got.IsZero() {
+				if got := places[typ](&w.Template().Spec).Field(i); !got.IsZero() {
 					t.Errorf("%s.%s was to stay at home: %v", typ.Name(), name, got)
 				}
 			}

@@ -1,4 +1,4 @@
-package pod
+package translate
 
 import (
 	"fmt"
@@ -7,7 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func condition(st *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
+// Condition returns the condition of that type, nil without one. It points into the status.
+func Condition(st *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
 	for i := range st.Conditions {
 		if st.Conditions[i].Type == t {
 			return &st.Conditions[i]
@@ -20,7 +21,7 @@ func condition(st *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondi
 func setCondition(home *corev1.Pod, st *corev1.PodStatus, c corev1.PodCondition) {
 	c.ObservedGeneration = home.Generation
 	c.LastProbeTime = metav1.Time{}
-	if old := condition(st, c.Type); old != nil {
+	if old := Condition(st, c.Type); old != nil {
 		if old.Status == c.Status && !old.LastTransitionTime.IsZero() {
 			c.LastTransitionTime = old.LastTransitionTime
 		}
@@ -39,10 +40,26 @@ func ready(home *corev1.Pod, away *corev1.PodCondition) corev1.PodCondition {
 		return *away
 	}
 	for _, g := range home.Spec.ReadinessGates {
-		if c := condition(&home.Status, g.ConditionType); c == nil || c.Status != corev1.ConditionTrue {
+		if c := Condition(&home.Status, g.ConditionType); c == nil || c.Status != corev1.ConditionTrue {
 			return corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "ReadinessGatesNotReady",
 				Message: fmt.Sprintf("readiness gate %q is not True", g.ConditionType), LastTransitionTime: metav1.Now()}
 		}
 	}
 	return *away
+}
+
+// Ready reports whether Services send traffic to the pod.
+func Ready(p *corev1.Pod) bool {
+	c := Condition(&p.Status, corev1.PodReady)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// Unready is the status of a pod that Services leave out, with the rest unchanged.
+func Unready(home *corev1.Pod, why string) corev1.PodStatus {
+	st := *home.Status.DeepCopy()
+	if Ready(home) {
+		setCondition(home, &st, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: ReasonLost, Message: why,
+			LastTransitionTime: metav1.Now()})
+	}
+	return st
 }

@@ -1,4 +1,4 @@
-package pod
+package translate
 
 import corev1 "k8s.io/api/core/v1"
 
@@ -7,14 +7,15 @@ import corev1 "k8s.io/api/core/v1"
 func Current(pods []*corev1.Pod) *corev1.Pod {
 	var best *corev1.Pod
 	for _, p := range pods {
-		if best == nil || better(p, best) {
+		if best == nil || Better(p, best) {
 			best = p
 		}
 	}
 	return best
 }
 
-func better(a, b *corev1.Pod) bool {
+// Better reports whether a represents the home pod rather than b: see Current.
+func Better(a, b *corev1.Pod) bool {
 	if ra, rb := rank(a), rank(b); ra != rb {
 		return ra > rb
 	}
@@ -26,11 +27,11 @@ func better(a, b *corev1.Pod) bool {
 
 func rank(p *corev1.Pod) int {
 	switch {
-	case !terminal(p.Status.Phase) && p.DeletionTimestamp == nil:
+	case !Terminal(p.Status.Phase) && p.DeletionTimestamp == nil:
 		return 3
-	case terminal(p.Status.Phase) && restart(p) != corev1.RestartPolicyAlways:
+	case Terminal(p.Status.Phase) && RestartPolicy(p) != corev1.RestartPolicyAlways:
 		return 2
-	case p.DeletionTimestamp != nil && !terminal(p.Status.Phase):
+	case p.DeletionTimestamp != nil && !Terminal(p.Status.Phase):
 		return 1
 	}
 	return 0

@@ -1,4 +1,4 @@
-package pod
+package translate
 
 import (
 	"fmt"
@@ -16,50 +16,27 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/consumer/pod/translate/translatetest"
 )
 
 var view = View{Node: "b", HostIP: netip.MustParseAddr("100.127.1.1"), Home: func(a netip.Addr) (netip.Addr, bool) {
 	return peer.Translate(a, netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("10.77.0.0/16"))
 }}
 
-var then = metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-
-// running is an away pod as the provider shows it, with a sidecar of its own.
-func running() *corev1.Pod {
-	cond := func(t corev1.PodConditionType) corev1.PodCondition {
-		return corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: then, ObservedGeneration: 7}
-	}
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "web-7d9-x2x-abcde", UID: "away"},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, ObservedGeneration: 7, StartTime: &then, QOSClass: corev1.PodQOSGuaranteed,
-			HostIP: "100.127.9.9", PodIP: "10.42.0.7", PodIPs: []corev1.PodIP{{IP: "10.42.0.7"}, {IP: "fd00::7"}},
-			Conditions: []corev1.PodCondition{cond(corev1.PodScheduled), cond(corev1.PodInitialized), cond(corev1.ContainersReady), cond(corev1.PodReady)},
-			ContainerStatuses: []corev1.ContainerStatus{
-				{Name: "injected", ContainerID: "c-9", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
-				{Name: "web", ContainerID: "c-1", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: then}}}},
-		}}
-}
-
-func ungated() *corev1.Pod {
-	p := web()
-	p.Spec.ReadinessGates = nil
-	return p
-}
-
 // A pod that is to be restarted ends only by being evicted or lost. Its Job makes
 // another, so at home it goes on; it ends when the Job does.
 func TestEvictedPodThatIsRestarted(t *testing.T) {
-	home := ungated()
+	home := translatetest.Ungated()
 	home.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
-	home.Status = Status(home, Away{Pod: running()}, view)
-	evicted := running()
+	home.Status = Status(home, Away{Pod: translatetest.Running()}, view)
+	evicted := translatetest.Running()
 	evicted.Status.Phase, evicted.Status.Reason = corev1.PodFailed, "Evicted"
 	st := Status(home, Away{Pod: evicted}, view)
 	if st.Phase != corev1.PodRunning || st.Reason != ReasonPending || !strings.Contains(st.Message, "Evicted") {
 		t.Errorf("evicted: %s %s %s", st.Phase, st.Reason, st.Message)
 	}
 	home.Status = st
-	another := running()
+	another := translatetest.Running()
 	another.Status.ContainerStatuses[1].ContainerID = "c-2"
 	if st = Status(home, Away{Pod: another}, view); st.Phase != corev1.PodRunning || st.ContainerStatuses[0].RestartCount != 1 || st.Reason != "" {
 		t.Errorf("replaced: %+v", st)
@@ -77,7 +54,7 @@ func TestEvictedPodThatIsRestarted(t *testing.T) {
 }
 
 func TestStatusOfARunningPod(t *testing.T) {
-	st := Status(ungated(), Away{Pod: running()}, view)
+	st := Status(translatetest.Ungated(), Away{Pod: translatetest.Running()}, view)
 	if st.Phase != corev1.PodRunning || st.PodIP != "10.77.0.7" || len(st.PodIPs) != 1 || st.HostIP != "100.127.1.1" {
 		t.Errorf("phase %s, pod %s %v, host %s", st.Phase, st.PodIP, st.PodIPs, st.HostIP)
 	}
@@ -87,35 +64,35 @@ func TestStatusOfARunningPod(t *testing.T) {
 	if len(st.ContainerStatuses) != 1 || st.ContainerStatuses[0].Name != "web" {
 		t.Errorf("containers %+v", st.ContainerStatuses)
 	}
-	if c := condition(&st, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue || c.ObservedGeneration != 1 {
+	if c := Condition(&st, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue || c.ObservedGeneration != 1 {
 		t.Errorf("ready: %+v", c)
 	}
-	if c := condition(&st, OffloadedCondition); c == nil || c.Status != corev1.ConditionTrue {
+	if c := Condition(&st, OffloadedCondition); c == nil || c.Status != corev1.ConditionTrue {
 		t.Errorf("offloaded: %+v", c)
 	}
 }
 
 func TestReadinessGatesAreJudgedAtHome(t *testing.T) {
-	p := web() // has a gate "lb"
-	closed := Status(p, Away{Pod: running()}, view)
-	if c := condition(&closed, corev1.PodReady); c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, "lb") {
+	p := translatetest.Web() // has a gate "lb"
+	closed := Status(p, Away{Pod: translatetest.Running()}, view)
+	if c := Condition(&closed, corev1.PodReady); c.Status != corev1.ConditionFalse || !strings.Contains(c.Message, "lb") {
 		t.Errorf("gate closed: %+v", c)
 	}
 	p.Status.Conditions = []corev1.PodCondition{{Type: "lb", Status: corev1.ConditionTrue}}
-	open := Status(p, Away{Pod: running()}, view)
-	if c := condition(&open, corev1.PodReady); c.Status != corev1.ConditionTrue {
+	open := Status(p, Away{Pod: translatetest.Running()}, view)
+	if c := Condition(&open, corev1.PodReady); c.Status != corev1.ConditionTrue {
 		t.Errorf("gate open: %+v", c)
 	}
-	if condition(&open, "lb") == nil {
+	if Condition(&open, "lb") == nil {
 		t.Error("another writer's condition was lost")
 	}
 }
 
 func TestWhatKeepsAPodFromStartingIsShown(t *testing.T) {
-	unschedulable := running()
+	unschedulable := translatetest.Running()
 	unschedulable.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes are available"}}}
-	evicted := running()
+	evicted := translatetest.Running()
 	evicted.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "disk"}
 	for name, c := range map[string]struct {
 		away            Away
@@ -126,7 +103,7 @@ func TestWhatKeepsAPodFromStartingIsShown(t *testing.T) {
 		"no node":           {Away{Pod: unschedulable}, ReasonUnschedulable, "on b: 0/1 nodes"},
 		"evicted, replaced": {Away{Pod: evicted}, ReasonPending, "Evicted"},
 	} {
-		st := Status(ungated(), c.away, view)
+		st := Status(translatetest.Ungated(), c.away, view)
 		if st.Phase != corev1.PodPending || st.Reason != c.reason || !strings.Contains(st.Message, c.message) {
 			t.Errorf("%s: %s %s %q", name, st.Phase, st.Reason, st.Message)
 		}
@@ -135,14 +112,14 @@ func TestWhatKeepsAPodFromStartingIsShown(t *testing.T) {
 
 // What a provider says ends in objects of home and on terminals.
 func TestWordsOfAProviderAreFit(t *testing.T) {
-	p := running()
+	p := translatetest.Running()
 	bad := "x\x1b]0;y\x07\u202ez\u009b"
 	p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodPending, bad, bad
 	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: "a", Reason: bad, Message: bad})
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: bad, Message: "one\n\x1b[2Jtwo"}}}}
 	before := p.DeepCopy()
 	for _, away := range []Away{{Pod: p}, {Trouble: bad}} {
-		st := Status(ungated(), away, view)
+		st := Status(translatetest.Ungated(), away, view)
 		text := fmt.Sprintf("%+v", st)
 		for _, r := range text {
 			if r != '\n' && !unicode.IsPrint(r) {
@@ -153,23 +130,23 @@ func TestWordsOfAProviderAreFit(t *testing.T) {
 	if !reflect.DeepEqual(p, before) {
 		t.Error("what the provider says was changed where it is kept")
 	}
-	e := homeEvent(&corev1.Event{Reason: bad, Message: bad, Source: corev1.EventSource{Component: bad}}, "lab-a", "lab", p, "b")
+	e := Event(&corev1.Event{Reason: bad, Message: bad, Source: corev1.EventSource{Component: bad}}, "lab-a", "lab", p, "b")
 	if strings.ContainsAny(e.Reason+e.Message+e.Source.Component, "\x1b\x07\u202e\u009b") {
 		t.Errorf("an event: %q", e.Message)
 	}
 }
 
 func TestAPodMadeAnewAwayIsARestartAtHome(t *testing.T) {
-	p := ungated()
-	p.Status = Status(p, Away{Pod: running()}, view)
+	p := translatetest.Ungated()
+	p.Status = Status(p, Away{Pod: translatetest.Running()}, view)
 	p.Status = Status(p, Away{}, view) // the provider lost it
 	if p.Status.Phase != corev1.PodRunning || p.Status.PodIP != "" {
 		t.Fatalf("between two pods: %s %q", p.Status.Phase, p.Status.PodIP)
 	}
-	if c := condition(&p.Status, corev1.PodReady); c.Status != corev1.ConditionFalse {
+	if c := Condition(&p.Status, corev1.PodReady); c.Status != corev1.ConditionFalse {
 		t.Fatalf("between two pods: %+v", c)
 	}
-	second := running()
+	second := translatetest.Running()
 	second.Status.ContainerStatuses[1].ContainerID = "c-2"
 	p.Status = Status(p, Away{Pod: second}, view)
 	if got := p.Status.ContainerStatuses[0].RestartCount; got != 1 {
@@ -178,13 +155,13 @@ func TestAPodMadeAnewAwayIsARestartAtHome(t *testing.T) {
 }
 
 func TestFinishedStaysFinished(t *testing.T) {
-	p := ungated()
+	p := translatetest.Ungated()
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever
-	done := running()
+	done := translatetest.Running()
 	done.Spec.RestartPolicy, done.Status.Phase = corev1.RestartPolicyNever, corev1.PodSucceeded
 	done.Status.ContainerStatuses[1].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 0}}
 	p.Status = Status(p, Away{Pod: done, Finished: corev1.PodSucceeded}, view)
-	for name, away := range map[string]Away{"pod removed": {Finished: corev1.PodSucceeded}, "wrapper removed": {}, "runs again": {Pod: running()}} {
+	for name, away := range map[string]Away{"pod removed": {Finished: corev1.PodSucceeded}, "wrapper removed": {}, "runs again": {Pod: translatetest.Running()}} {
 		if st := Status(p, away, view); !equality.Semantic.DeepEqual(st, p.Status) {
 			t.Errorf("%s: %s", name, st.Phase)
 		}
@@ -204,7 +181,7 @@ func TestEndedDecidesAsAKubeletDoes(t *testing.T) {
 		"exit 1":        {ptr.To(exit(1)), corev1.PodFailed},
 		"not seen":      {&corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}, corev1.PodFailed},
 	} {
-		p := ungated()
+		p := translatetest.Ungated()
 		if c.state != nil {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web", State: *c.state}}
 		}
@@ -226,13 +203,13 @@ func TestStatusIsSteady(t *testing.T) {
 	phases := []corev1.PodPhase{"", corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed}
 	order := map[corev1.PodPhase]int{"": 0, corev1.PodPending: 0, corev1.PodRunning: 1, corev1.PodSucceeded: 2, corev1.PodFailed: 2}
 	rapid.Check(t, func(t *rapid.T) {
-		home := web()
+		home := translatetest.Web()
 		home.Spec.RestartPolicy = rapid.SampledFrom([]corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}).Draw(t, "policy")
 		home.Status.Conditions = []corev1.PodCondition{{Type: "lb", Status: corev1.ConditionTrue}}
 		for range rapid.IntRange(1, 8).Draw(t, "steps") {
 			away := Away{Finished: rapid.SampledFrom([]corev1.PodPhase{"", "", "", corev1.PodFailed}).Draw(t, "finished")}
 			if rapid.Bool().Draw(t, "pod") {
-				p := running()
+				p := translatetest.Running()
 				p.Status.Phase = rapid.SampledFrom(phases).Draw(t, "phase")
 				p.Spec.RestartPolicy = home.Spec.RestartPolicy
 				p.Status.ContainerStatuses[1].ContainerID = fmt.Sprint("c-", rapid.IntRange(0, 3).Draw(t, "id"))
@@ -247,10 +224,10 @@ func TestStatusIsSteady(t *testing.T) {
 			if order[home.Status.Phase] < order[before.Phase] {
 				t.Fatalf("phase went from %s to %s", before.Phase, home.Status.Phase)
 			}
-			if old, now := statusOf(before.ContainerStatuses, "web"), statusOf(home.Status.ContainerStatuses, "web"); old != nil && (now == nil || now.RestartCount < old.RestartCount) {
+			if old, now := StatusOf(before.ContainerStatuses, "web"), StatusOf(home.Status.ContainerStatuses, "web"); old != nil && (now == nil || now.RestartCount < old.RestartCount) {
 				t.Fatalf("restarts went from %+v to %+v", old, now)
 			}
-			if condition(&home.Status, "lb") == nil {
+			if Condition(&home.Status, "lb") == nil {
 				t.Fatal("another writer's condition was lost")
 			}
 		}
@@ -259,10 +236,10 @@ func TestStatusIsSteady(t *testing.T) {
 
 func TestCurrentIsThePodThatLives(t *testing.T) {
 	at := func(name string, age time.Duration, phase corev1.PodPhase, going bool, policy corev1.RestartPolicy) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(then.Add(-age))},
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(translatetest.Then.Add(-age))},
 			Spec: corev1.PodSpec{RestartPolicy: policy}, Status: corev1.PodStatus{Phase: phase}}
 		if going {
-			p.DeletionTimestamp = &then
+			p.DeletionTimestamp = &translatetest.Then
 		}
 		return p
 	}
@@ -282,30 +259,16 @@ func TestCurrentIsThePodThatLives(t *testing.T) {
 	}
 }
 
-// What has ended counts nowhere, nor what was refused; what waits does.
-func TestCounts(t *testing.T) {
-	for want, list := range map[bool][]corev1.PodStatus{
-		true:  {{Phase: corev1.PodPending}, {Phase: corev1.PodRunning}, {Phase: corev1.PodUnknown}},
-		false: {{Phase: corev1.PodSucceeded}, {Phase: corev1.PodFailed, Reason: "Evicted"}, {Phase: corev1.PodPending, Reason: ReasonRefused}},
-	} {
-		for _, st := range list {
-			if got := Counts(&corev1.Pod{Status: st}); got != want {
-				t.Errorf("%s %s: %v", st.Phase, st.Reason, got)
-			}
-		}
-	}
-}
-
 // A provider does not say by home's own condition whether the pod may be there.
 func TestOffloadedIsHomesOwnCondition(t *testing.T) {
 	away := &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
 		{Type: OffloadedCondition, Status: corev1.ConditionFalse, Reason: ReasonRefused, Message: "refused; do this"}, {Type: "example.com/Warm", Status: corev1.ConditionTrue},
 	}}}
 	st := status(&corev1.Pod{}, Away{Pod: away}, View{Node: "b"})
-	if c := condition(&st, OffloadedCondition); c == nil || c.Status != corev1.ConditionTrue || c.Reason != "Sent" {
+	if c := Condition(&st, OffloadedCondition); c == nil || c.Status != corev1.ConditionTrue || c.Reason != "Sent" {
 		t.Errorf("%+v", c)
 	}
-	if condition(&st, "example.com/Warm") == nil {
+	if Condition(&st, "example.com/Warm") == nil {
 		t.Error("a condition of the pod's own is lost")
 	}
 }

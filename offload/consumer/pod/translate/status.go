@@ -1,4 +1,4 @@
-package pod
+package translate
 
 import (
 	"fmt"
@@ -11,6 +11,16 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/replacement"
 )
+
+// Ungenerated is the status without the generations it was made from.
+func Ungenerated(st corev1.PodStatus) corev1.PodStatus {
+	out := *st.DeepCopy()
+	out.ObservedGeneration = 0
+	for i := range out.Conditions {
+		out.Conditions[i].ObservedGeneration = 0
+	}
+	return out
+}
 
 // Reasons on a home pod while nothing runs for it.
 const (
@@ -42,7 +52,7 @@ type Away struct {
 	// before is how the predecessor of Pod ended, or the pod that is to be replaced.
 	before replacement.Ending
 	// last is the last state of the last pod, nil if unknown.
-	last *corev1.Pod
+	Last *corev1.Pod
 }
 
 // View is how home sees the target.
@@ -68,7 +78,7 @@ func (w Words) Of(text string) string {
 // Status translates the provider's state into the status of the home pod. It is pure and idempotent: applied to its own
 // result it changes nothing. A pod that ended stays ended, and no phase goes back.
 func Status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
-	if terminal(home.Status.Phase) {
+	if Terminal(home.Status.Phase) {
 		return *home.Status.DeepCopy()
 	}
 	st := status(home, away, view)
@@ -86,17 +96,17 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	p := away.Pod
 	sent := corev1.PodCondition{Type: OffloadedCondition, Status: corev1.ConditionTrue, Reason: "Sent",
 		Message: "runs on " + view.Node, LastTransitionTime: metav1.Now()}
-	if shorter := shorterGrace(home, p); shorter != "" {
+	if shorter := ShorterGrace(home, p); shorter != "" {
 		sent.Message += ", which " + shorter
 	}
 	setCondition(home, &st, sent)
 
 	going := home.DeletionTimestamp != nil && away.Finished == ""
-	if p != nil && !going && replaced(p, restart(home), away.Finished) {
+	if p != nil && !going && replaced(p, RestartPolicy(home), away.Finished) {
 		away.Trouble, away.before, p = fmt.Sprintf("the last pod ended: %s %s", p.Status.Reason, p.Status.Message), replacement.EndOf(p), nil
 	} else if p != nil {
 		away.before = replacement.Before(p)
-		if last := away.last; len(away.before.Containers) == 0 && last != nil && last.UID != p.UID {
+		if last := away.Last; len(away.before.Containers) == 0 && last != nil && last.UID != p.UID {
 			away.before = replacement.EndOf(last) // of pods that are replaced before they have ended
 		}
 	}
@@ -109,13 +119,13 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	if st.StartTime == nil {
 		st.StartTime = from.StartTime
 	}
-	if !going || !terminal(from.Phase) || restart(home) == corev1.RestartPolicyNever {
-		st.Phase = forward(st.Phase, from.Phase) // for the excluded ones release decides
+	if !going || !Terminal(from.Phase) || RestartPolicy(home) == corev1.RestartPolicyNever {
+		st.Phase = Forward(st.Phase, from.Phase) // for the excluded ones release decides
 	}
 	st.Reason, st.Message = from.Reason, from.Message
 	st.PodIP, st.PodIPs = homeIPs(from, view)
-	st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, from.InitContainerStatuses, home.Spec.InitContainers, restart(home), away.before.Containers)
-	st.ContainerStatuses = containers(home.Status.ContainerStatuses, from.ContainerStatuses, home.Spec.Containers, restart(home), away.before.Containers)
+	st.InitContainerStatuses = Containers(home.Status.InitContainerStatuses, from.InitContainerStatuses, home.Spec.InitContainers, RestartPolicy(home), away.before.Containers)
+	st.ContainerStatuses = Containers(home.Status.ContainerStatuses, from.ContainerStatuses, home.Spec.Containers, RestartPolicy(home), away.before.Containers)
 	st.EphemeralContainerStatuses = debuggers(home, from.EphemeralContainerStatuses)
 	st.AllocatedResources, st.Resources = from.AllocatedResources, from.Resources
 
@@ -131,12 +141,12 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 			setCondition(home, &st, c)
 		}
 	}
-	setCondition(home, &st, ready(home, condition(from, corev1.PodReady)))
+	setCondition(home, &st, ready(home, Condition(from, corev1.PodReady)))
 	return st
 }
 
-// shorterGrace is the text if the provider ends the pod sooner than home would.
-func shorterGrace(home, away *corev1.Pod) string {
+// ShorterGrace is the text if the provider ends the pod sooner than home would.
+func ShorterGrace(home, away *corev1.Pod) string {
 	if away == nil {
 		return ""
 	}
@@ -152,7 +162,7 @@ func shorterGrace(home, away *corev1.Pod) string {
 func replaced(p *corev1.Pod, policy corev1.RestartPolicy, finished corev1.PodPhase) bool {
 	switch policy {
 	case corev1.RestartPolicyAlways:
-		return terminal(p.Status.Phase)
+		return Terminal(p.Status.Phase)
 	case corev1.RestartPolicyOnFailure:
 		return p.Status.Phase == corev1.PodFailed && finished == ""
 	}
@@ -161,13 +171,13 @@ func replaced(p *corev1.Pod, policy corev1.RestartPolicy, finished corev1.PodPha
 
 // withoutPod is the status while the wrapper has no pod.
 func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
-	if terminal(away.Finished) {
-		known := withEnd(home, away.last)
+	if Terminal(away.Finished) {
+		known := WithEnd(home, away.Last)
 		if away.Expired {
-			known.Status.Reason, known.Status.Message = reasonDeadline, messageDeadline
+			known.Status.Reason, known.Status.Message = ReasonDeadline, MessageDeadline
 		}
 		for _, list := range [][]corev1.ContainerStatus{known.Status.InitContainerStatuses, known.Status.ContainerStatuses} {
-			if c := statusOf(list, away.Failure); c != nil && c.State.Terminated == nil {
+			if c := StatusOf(list, away.Failure); c != nil && c.State.Terminated == nil {
 				c.State = ended(c, away.Code, "Error", "")
 			}
 		}
@@ -177,7 +187,7 @@ func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 		}
 		return
 	}
-	st.Phase = forward(st.Phase, corev1.PodPending)
+	st.Phase = Forward(st.Phase, corev1.PodPending)
 	st.PodIP, st.PodIPs = "", nil
 	st.Reason, st.Message = ReasonPending, fmt.Sprintf("waiting for %s to make the pod", view.Node)
 	if away.Trouble != "" {
@@ -187,8 +197,8 @@ func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 		return
 	}
 	// It ran and is being replaced: its containers wait, their counts stay.
-	st.InitContainerStatuses = containers(home.Status.InitContainerStatuses, nil, home.Spec.InitContainers, restart(home), away.before.Containers)
-	st.ContainerStatuses = containers(home.Status.ContainerStatuses, nil, home.Spec.Containers, restart(home), away.before.Containers)
+	st.InitContainerStatuses = Containers(home.Status.InitContainerStatuses, nil, home.Spec.InitContainers, RestartPolicy(home), away.before.Containers)
+	st.ContainerStatuses = Containers(home.Status.ContainerStatuses, nil, home.Spec.Containers, RestartPolicy(home), away.before.Containers)
 	for i := range st.ContainerStatuses {
 		if w := st.ContainerStatuses[i].State.Waiting; w != nil && away.before.Failures > 1 { // replaced later
 			w.Reason, w.Message = "CrashLoopBackOff", st.Message
@@ -205,7 +215,7 @@ func withoutPod(home *corev1.Pod, st *corev1.PodStatus, away Away, view View) {
 // Succeeded if every container exited with 0. No exit is invented: where none is known the pod was disrupted.
 func Ended(home *corev1.Pod, phase corev1.PodPhase) corev1.PodStatus {
 	st := *home.Status.DeepCopy()
-	if terminal(st.Phase) {
+	if Terminal(st.Phase) {
 		return st
 	}
 	st.ObservedGeneration = home.Generation
@@ -238,7 +248,7 @@ func Ended(home *corev1.Pod, phase corev1.PodPhase) corev1.PodStatus {
 	if phase == corev1.PodFailed && st.Reason == "" && !failed {
 		st.Reason, st.Message = ReasonGone, "the pod is gone from the provider"
 	}
-	if cond := condition(&st, corev1.DisruptionTarget); phase == corev1.PodFailed && lost && !failed && st.Reason != reasonDeadline &&
+	if cond := Condition(&st, corev1.DisruptionTarget); phase == corev1.PodFailed && lost && !failed && st.Reason != ReasonDeadline &&
 		(cond == nil || cond.Status != corev1.ConditionTrue) {
 		setCondition(home, &st, disrupted("the pod is gone from the provider, and how it ended there is not known"))
 	}
@@ -252,11 +262,11 @@ func Ended(home *corev1.Pod, phase corev1.PodPhase) corev1.PodStatus {
 // Refused is the status of a pod that is not sent away.
 func Refused(home *corev1.Pod, why string) corev1.PodStatus {
 	st := *home.Status.DeepCopy()
-	if terminal(st.Phase) {
+	if Terminal(st.Phase) {
 		return st
 	}
 	st.ObservedGeneration = home.Generation
-	st.Phase, st.Reason, st.Message = forward(st.Phase, corev1.PodPending), ReasonRefused, why
+	st.Phase, st.Reason, st.Message = Forward(st.Phase, corev1.PodPending), ReasonRefused, why
 	setCondition(home, &st, corev1.PodCondition{Type: OffloadedCondition, Status: corev1.ConditionFalse,
 		Reason: ReasonRefused, Message: why, LastTransitionTime: metav1.Now()})
 	return st
@@ -277,10 +287,11 @@ func homeIPs(from *corev1.PodStatus, view View) (string, []corev1.PodIP) {
 	return out[0].IP, out
 }
 
-func terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
+// Terminal reports whether the phase is final.
+func Terminal(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
 
-// forward never takes a pod back from Running to Pending: a replaced away pod is, at home, a pod that restarts.
-func forward(now, next corev1.PodPhase) corev1.PodPhase {
+// Forward never takes a pod back from Running to Pending: a replaced away pod is, at home, a pod that restarts.
+func Forward(now, next corev1.PodPhase) corev1.PodPhase {
 	if next == "" || now == corev1.PodRunning && next == corev1.PodPending {
 		next = now
 	}

@@ -1,4 +1,4 @@
-package pod
+package translate
 
 import (
 	"errors"
@@ -8,47 +8,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
+	"rivulet/offload/consumer/pod/translate/translatetest"
 	"rivulet/offload/policy"
 )
 
-// web is a pod as home's API server hands it out: bound, with the token volume
-// and the tolerations that admission added.
-func web() *corev1.Pod {
-	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "web-7d9-x2x", Namespace: "lab", UID: "u-1", Generation: 1,
-			Labels: map[string]string{"app": "web", "pod-template-hash": "7d9"}, Annotations: map[string]string{"note": "n"}},
-		Spec: corev1.PodSpec{
-			NodeName: "b", NodeSelector: map[string]string{"kubernetes.io/hostname": "b"}, ServiceAccountName: "builder",
-			SchedulerName: "default-scheduler", Priority: ptr.To[int32](5), PriorityClassName: "high",
-			Tolerations: []corev1.Toleration{
-				{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists},
-				{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](300)},
-				{Operator: corev1.TolerationOpExists},
-				{Key: "gpu", Operator: corev1.TolerationOpExists}},
-			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "lb"}},
-			Containers: []corev1.Container{{Name: "web", Image: "web:1",
-				VolumeMounts: []corev1.VolumeMount{{Name: "kube-api-access-abc", MountPath: "/var/run/secrets"}, {Name: "conf", MountPath: "/conf"}},
-				Env: []corev1.EnvVar{
-					{Name: "POD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}},
-					{Name: "NODE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}},
-					{Name: "IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}}},
-			Volumes: []corev1.Volume{
-				{Name: "kube-api-access-abc", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
-					Sources: []corev1.VolumeProjection{
-						{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{ExpirationSeconds: ptr.To[int64](3607), Path: "token"}},
-						{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"}}}}}}},
-				{Name: "conf", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}}},
-		},
-		Status: corev1.PodStatus{Phase: corev1.PodPending, QOSClass: corev1.PodQOSBurstable},
-	}
-}
-
 func TestWrapKeepsWhatWorksAwayAndDropsWhatIsHomes(t *testing.T) {
-	w, err := Wrap(web(), "home-id", "")
+	w, err := Wrap(translatetest.Web(), "home-id", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +40,7 @@ func TestWrapKeepsWhatWorksAwayAndDropsWhatIsHomes(t *testing.T) {
 	want := corev1.PodSpec{
 		RestartPolicy: corev1.RestartPolicyAlways, ServiceAccountName: "default", AutomountServiceAccountToken: ptr.To(false),
 		Hostname: "web-7d9-x2x", Tolerations: []corev1.Toleration{{Key: "gpu", Operator: corev1.TolerationOpExists}},
-		Containers: []corev1.Container{{Name: "web", Image: "web:1", VolumeMounts: web().Spec.Containers[0].VolumeMounts,
+		Containers: []corev1.Container{{Name: "web", Image: "web:1", VolumeMounts: translatetest.Web().Spec.Containers[0].VolumeMounts,
 			Env: []corev1.EnvVar{
 				{Name: "POD", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['rivulet.dev/home-pod']"}}},
 				{Name: "NODE", Value: "b"},
@@ -83,7 +51,7 @@ func TestWrapKeepsWhatWorksAwayAndDropsWhatIsHomes(t *testing.T) {
 					{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "rivulet-token-u-1"},
 						Items: []corev1.KeyToPath{{Key: "token-0", Path: "token"}}}},
 					{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "rivulet-home-ca.crt"}}}}}}},
-			web().Spec.Volumes[1]},
+			translatetest.Web().Spec.Volumes[1]},
 	}
 	if !equality.Semantic.DeepEqual(tpl.Spec, want) {
 		t.Errorf("away spec is\n%+v\nwant\n%+v", tpl.Spec, want)
@@ -92,7 +60,7 @@ func TestWrapKeepsWhatWorksAwayAndDropsWhatIsHomes(t *testing.T) {
 
 func TestWrapMakesJobsOfPodsThatEnd(t *testing.T) {
 	for policy, backoff := range map[corev1.RestartPolicy]int32{corev1.RestartPolicyNever: 0, corev1.RestartPolicyOnFailure: math.MaxInt32} {
-		p := web()
+		p := translatetest.Web()
 		p.Spec.RestartPolicy, p.Spec.ActiveDeadlineSeconds = policy, ptr.To[int64](60)
 		w, err := Wrap(p, "home-id", "")
 		if err != nil {
@@ -149,7 +117,7 @@ func TestRefusalNamesTheField(t *testing.T) {
 		"spec.volumes[2].projected.sources[0]": volume(corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 			Sources: []corev1.VolumeProjection{{PodCertificate: &corev1.PodCertificateProjection{}}}}}),
 	} {
-		p := web()
+		p := translatetest.Web()
 		change(p)
 		_, err := Wrap(p, "home-id", "")
 		var refusal *Refusal
@@ -168,7 +136,7 @@ func TestNamesAreValidWhateverThePodIsCalled(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		parts := rapid.SliceOfN(rapid.StringMatching(label), 1, 5).Draw(t, "labels")
 		name := strings.Join(parts, ".")
-		p := web()
+		p := translatetest.Web()
 		p.Name = name
 		w, err := Wrap(p, "home-id", "")
 		if err != nil {
@@ -185,18 +153,18 @@ func TestNamesAreValidWhateverThePodIsCalled(t *testing.T) {
 }
 
 func TestWrapLeavesThePodAlone(t *testing.T) {
-	p := web()
+	p := translatetest.Web()
 	if _, err := Wrap(p, "home-id", ""); err != nil {
 		t.Fatal(err)
 	}
-	if !equality.Semantic.DeepEqual(p, web()) {
+	if !equality.Semantic.DeepEqual(p, translatetest.Web()) {
 		t.Fatal("the pod of home, which lives in a cache, was changed")
 	}
 }
 
 // The host name of a pod that is to have its full one: that of home, however the twin is called.
 func TestHostNameIsHomes(t *testing.T) {
-	p := web()
+	p := translatetest.Web()
 	p.Namespace, p.Name, p.Spec.Hostname = "lab", "db-0", ""
 	p.Spec.Subdomain, p.Spec.SetHostnameAsFQDN = "db", ptr.To(true)
 	wrap := func() corev1.PodSpec {
@@ -205,7 +173,7 @@ func TestHostNameIsHomes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return w.template().Spec
+		return w.Template().Spec
 	}
 	if s := wrap(); ptr.Deref(s.HostnameOverride, "") != "db-0.db.lab.svc.cluster.local" || s.SetHostnameAsFQDN != nil || s.Hostname != "db-0" || s.Subdomain != "db" {
 		t.Errorf("override %q, full %v, host name %s, subdomain %s", ptr.Deref(s.HostnameOverride, ""), s.SetHostnameAsFQDN, s.Hostname, s.Subdomain)

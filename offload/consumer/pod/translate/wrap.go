@@ -1,4 +1,4 @@
-package pod
+package translate
 
 import (
 	"cmp"
@@ -20,6 +20,19 @@ import (
 	"rivulet/offload/replacement"
 )
 
+// HasRun reports whether a pod of the wrapper may have started; a wrapper that is a pod counts as its own.
+func HasRun(w Wrapper) bool {
+	switch {
+	case w.Job != nil:
+		st := &w.Job.Status
+		return st.Active+st.Succeeded+st.Failed > 0 || len(st.Conditions) > 0 ||
+			st.UncountedTerminatedPods != nil && len(st.UncountedTerminatedPods.Succeeded)+len(st.UncountedTerminatedPods.Failed) > 0
+	case w.ReplicaSet != nil:
+		return w.ReplicaSet.Status.Replicas > 0
+	}
+	return true
+}
+
 // Wrapper represents one pod on the provider: a Job, or for restartPolicy Always a ReplicaSet of one, or the away pod
 // itself if the provider replaces it (package replacement). Exactly one of them is set.
 type Wrapper struct {
@@ -39,8 +52,8 @@ func (w Wrapper) Object() metav1.Object {
 	return w.ReplicaSet
 }
 
-// template is the away pod's template inside the wrapper; a copy if the wrapper is a pod.
-func (w Wrapper) template() *corev1.PodTemplateSpec {
+// Template is the away pod's template inside the wrapper; a copy if the wrapper is a pod.
+func (w Wrapper) Template() *corev1.PodTemplateSpec {
 	switch {
 	case w.Job != nil:
 		return &w.Job.Spec.Template
@@ -49,6 +62,11 @@ func (w Wrapper) template() *corev1.PodTemplateSpec {
 		return &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations}, Spec: w.Pod.Spec}
 	}
 	return &w.ReplicaSet.Spec.Template
+}
+
+// Ending reports whether the wrapper is being deleted for good.
+func (w Wrapper) Ending() bool {
+	return w.Object().GetDeletionTimestamp() != nil && (w.Pod == nil || !replacement.Kept(w.Pod))
 }
 
 // Wrap translates a pod of home into what is created in the twin namespace. It is pure. cluster is home's ID, api the
@@ -66,13 +84,13 @@ func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
 	if home.Generation > 1 { // its spec has changed (alter)
 		notes[policy.HomeGenerationAnnotation] = strconv.FormatInt(home.Generation, 10)
 	}
-	meta := metav1.ObjectMeta{Name: wrapperName(home.Name), Labels: ties, Annotations: notes}
+	meta := metav1.ObjectMeta{Name: WrapperName(home.Name), Labels: ties, Annotations: notes}
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{policy.HomeUIDLabel: uid}}
 	template := corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: merged(home.Labels, ties), Annotations: merged(without(home.Annotations, policy.HomeAddressesAnnotation), notes)},
 		Spec:       awaySpec(home, api),
 	}
-	if restart(home) == corev1.RestartPolicyAlways {
+	if RestartPolicy(home) == corev1.RestartPolicyAlways {
 		template.Spec.ActiveDeadlineSeconds = nil // enforced by home (expire)
 		return Wrapper{ReplicaSet: &appsv1.ReplicaSet{
 			ObjectMeta: meta,
@@ -82,7 +100,7 @@ func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
 	// With Never the pod's own exit decides. With OnFailure the kubelet restarts it, and the Job replaces it if it is
 	// lost, never beside a living one; then the deadline is the Job's, since each of its pods would begin a new one.
 	backoff, deadline, failure := int32(0), (*int64)(nil), endPolicy()
-	if restart(home) == corev1.RestartPolicyOnFailure {
+	if RestartPolicy(home) == corev1.RestartPolicyOnFailure {
 		failure = nil // not allowed with it, and the Job makes another pod
 		backoff, deadline = math.MaxInt32, template.Spec.ActiveDeadlineSeconds
 		template.Spec.ActiveDeadlineSeconds = nil
@@ -103,7 +121,7 @@ func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
 // refuses them.
 func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 	s := *home.Spec.DeepCopy()
-	s.RestartPolicy = restart(home)
+	s.RestartPolicy = RestartPolicy(home)
 
 	// Placement at home is done, and starts afresh on the provider. The image's platform still applies.
 	s.NodeName, s.Affinity, s.TopologySpreadConstraints = "", nil, nil
@@ -116,7 +134,7 @@ func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 	// The account is home's; the pod gets its tokens through volumes.
 	s.ServiceAccountName, s.DeprecatedServiceAccount = "default", ""
 	s.AutomountServiceAccountToken = ptr.To(false)
-	redirectTokens(s.Volumes, tokenSecret(home.UID))
+	redirectTokens(s.Volumes, TokenSecret(home.UID))
 	homeAuthority(&s)
 
 	// Gates are set by controllers of home, so they are evaluated there (Status).
@@ -168,9 +186,9 @@ func awayTolerations(in []corev1.Toleration) []corev1.Toleration {
 	return out
 }
 
-// wrapperName is the pod's name if it is valid for a Job (63 characters), otherwise a shortened one with a hash. It is
+// WrapperName is the pod's name if it is valid for a Job (63 characters), otherwise a shortened one with a hash. It is
 // never parsed: HomePodAnnotation is the way back.
-func wrapperName(name string) string {
+func WrapperName(name string) string {
 	if len(name) <= 63 {
 		return name
 	}
@@ -201,7 +219,8 @@ func fullName(home *corev1.Pod) string {
 	return strings.Join([]string{cut(cmp.Or(s.Hostname, home.Name)), s.Subdomain, home.Namespace, "svc.cluster.local"}, ".")
 }
 
-func restart(p *corev1.Pod) corev1.RestartPolicy {
+// RestartPolicy is the pod's, or the default.
+func RestartPolicy(p *corev1.Pod) corev1.RestartPolicy {
 	if p.Spec.RestartPolicy == "" {
 		return corev1.RestartPolicyAlways
 	}

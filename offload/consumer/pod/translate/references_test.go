@@ -1,4 +1,4 @@
-package pod
+package translate
 
 import (
 	"reflect"
@@ -22,12 +22,12 @@ func TestNoReferenceIsForgotten(t *testing.T) {
 		if Refuse(pod) != nil {
 			return
 		}
-		for _, r := range references(pod) {
+		for _, r := range References(pod) {
 			if r.Object == (policy.Object{Kind: kind, Namespace: "lab", Name: "needle"}) {
 				return
 			}
 		}
-		t.Errorf("%s: %s is not found: %v", path, kind, references(pod))
+		t.Errorf("%s: %s is not found: %v", path, kind, References(pod))
 	}
 	var walk func(v reflect.Value, path string)
 	walk = func(v reflect.Value, path string) {
@@ -90,7 +90,7 @@ func TestReferences(t *testing.T) {
 		Containers:       []corev1.Container{from("both", nil)}, InitContainers: []corev1.Container{from("both", ptr.To(true))},
 	}}
 	optional := map[string]bool{"pull": true, "both": false, "may": true, "must": false}
-	for _, r := range references(pod) {
+	for _, r := range References(pod) {
 		want, there := optional[r.Name]
 		if !there || r.Optional != want {
 			t.Errorf("%+v", r)
@@ -105,7 +105,7 @@ func TestReferences(t *testing.T) {
 	stays := pod.DeepCopy()
 	stays.Spec.HostNetwork = true
 	for _, p := range []*corev1.Pod{ended, stays} {
-		if got := references(p); len(got) > 0 {
+		if got := References(p); len(got) > 0 {
 			t.Errorf("%s %v: %v", p.Status.Phase, p.Spec.HostNetwork, got)
 		}
 	}
