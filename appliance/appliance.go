@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime"
 
 	"k8s.io/client-go/kubernetes"
@@ -30,6 +29,7 @@ import (
 	"rivulet/appliance/network"
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/identity"
+	"rivulet/appliance/state/paths"
 	"rivulet/fabric/rpc"
 )
 
@@ -82,7 +82,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.Source.Keep, cfg.Source.Host = filepath.Join(cfg.Dirs.State, "config.good.yaml"), config.Host{CPUs: runtime.NumCPU(), MemoryBytes: facts.MemoryBytes}
+	cfg.Source.Keep, cfg.Source.Host = paths.GoodConfig(cfg.Dirs.State), config.Host{CPUs: runtime.NumCPU(), MemoryBytes: facts.MemoryBytes}
 	settings := config.Open(cfg.Source)
 	nodeName, err := host.NodeName(st, settings.Now().Config.Name, os.Hostname, "rivulet-"+id.ID().Short())
 	if err != nil {
@@ -99,7 +99,7 @@ func Run(ctx context.Context, cfg Config) error {
 	sys := &System{
 		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self,
 		nodeName: nodeName, nodeIP: network.NodeAddress(id.ID()), virtual: network.VirtualAddresses(id.ID()),
-		volumes:  volumes.NewLocal(filepath.Join(cfg.Dirs.State, "storage"), nodeName),
+		volumes:  volumes.NewLocal(paths.Volumes(cfg.Dirs.State), nodeName),
 		settings: &config.Follower{Current: settings, Log: cfg.Log},
 	}
 	problems.Recovered(&sys.health, recovered, cfg.Log)
@@ -124,7 +124,7 @@ func Run(ctx context.Context, cfg Config) error {
 
 // openStore opens the store, or replaces a damaged one by its copy; then recovered is set.
 func openStore(dirs Dirs) (st *bolt.Store, recovered *bolt.Recovered, err error) {
-	path := filepath.Join(dirs.State, "state.db")
+	path := paths.Store(dirs.State)
 	if st, recovered, err = bolt.OpenOrRecover(path); errors.Is(err, bolt.ErrInUse) {
 		err = fmt.Errorf("rivulet already runs here (%s has %s): %w; look at it with: rivulet status", usage.Holder(path, dirs.Run), dirs.State, err)
 	}

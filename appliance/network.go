@@ -19,6 +19,7 @@ import (
 	"rivulet/appliance/network"
 	"rivulet/appliance/network/users"
 	"rivulet/appliance/state/identity"
+	"rivulet/appliance/state/paths"
 	"rivulet/appliance/ui/statuspage"
 	"rivulet/appliance/ui/summary"
 	"rivulet/appliance/version"
@@ -38,7 +39,7 @@ func (s *System) runTunnel(ctx context.Context, stage *lifecycle.Stage) error {
 		Helper:  s.bundle.Load().Path("rivulet-tunnel"),
 		Socket:  filepath.Join(s.cfg.Dirs.Run, "tunnel.sock"),
 		PIDFile: filepath.Join(s.cfg.Dirs.Run, "tunnel.pid"),
-		LogFile: filepath.Join(s.cfg.Dirs.State, "log", "tunnel.log"),
+		LogFile: paths.TunnelLog(s.cfg.Dirs.State),
 		Version: tunnel.HelperVersion,
 		Log:     stage.Log(),
 	})

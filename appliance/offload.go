@@ -13,6 +13,7 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/network"
+	"rivulet/appliance/state/paths"
 	"rivulet/appliance/vcluster/objects"
 	"rivulet/offload"
 	"rivulet/offload/nodeagent"
@@ -92,6 +93,6 @@ func (s *System) runImages(ctx context.Context, stage *lifecycle.Stage) error {
 	return tenantimages.Run(ctx, tenantimages.Socket(s.cfg.Dirs.Run), images.Socket, tenantimages.RelayConfig{
 		Registries: func() string { return cmp.Or(s.config().Registries.InForce()) }, Withheld: s.withheld, Home: network.Home(s.fabric.Load, s.peerImages),
 		Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) },
-		Folder:   filepath.Join(s.cfg.Dirs.State, "k3s", "agent", "etc", "containerd", "certs.d"),
+		Folder:   paths.Agent(s.cfg.Dirs.State, "etc", "containerd", "certs.d"),
 	}, stage.Ready)
 }

@@ -29,6 +29,7 @@ import (
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/memory"
 	"rivulet/appliance/machine/process"
+	"rivulet/appliance/state/paths"
 	"rivulet/offload/nodeagent/podgate"
 )
 
@@ -85,17 +86,17 @@ func DataDir(stateDir string) string { return filepath.Join(stateDir, "k3s") }
 func (e *Engine) Kubeconfig() string { return Kubeconfig(e.cfg.StateDir) }
 
 // Kubeconfig is the path of the administrator's kubeconfig in a state folder.
-func Kubeconfig(stateDir string) string { return filepath.Join(stateDir, "kubeconfig") }
+func Kubeconfig(stateDir string) string { return paths.Kubeconfig(stateDir) }
 
 // CRIConfig is the path of the settings that k3s writes for crictl.
 func CRIConfig(stateDir string) string {
-	return filepath.Join(stateDir, "k3s", "agent", "etc", "crictl.yaml")
+	return paths.Agent(stateDir, "etc", "crictl.yaml")
 }
 
 // LogFile is the file of the engine's output.
 func (e *Engine) LogFile() string { return logFile(e.cfg.StateDir) }
 
-func logFile(stateDir string) string { return filepath.Join(stateDir, "log", "engine.log") }
+func logFile(stateDir string) string { return paths.EngineLog(stateDir) }
 
 // PIDFile has the engine's process number while it runs.
 func (e *Engine) PIDFile() string { return filepath.Join(e.cfg.RunDir, "engine.pid") }

@@ -13,6 +13,7 @@ import (
 
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/state/durable"
+	"rivulet/appliance/state/paths"
 	"rivulet/offload/policy"
 )
 
@@ -29,7 +30,7 @@ const containerdNoSysResource = `version = 3
 
 // prepare writes all files that k3s reads. It may be called again at any time.
 func (e *Engine) prepare() error {
-	if err := os.MkdirAll("/etc/rivulet", 0o755); err != nil {
+	if err := os.MkdirAll(paths.Config, 0o755); err != nil {
 		return fmt.Errorf("engine: %w; run as root", err)
 	}
 	if err := keepNodePassword(filepath.Join(e.cfg.StateDir, "k3s-node")); err != nil {

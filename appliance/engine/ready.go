@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/state/paths"
 	"rivulet/fabric/changes"
 )
 
@@ -42,7 +43,7 @@ func RESTConfig(kubeconfig string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
-	follow(cfg, filepath.Join(filepath.Dir(kubeconfig), "k3s", "server", "tls"))
+	follow(cfg, paths.Server(filepath.Dir(kubeconfig), "tls"))
 	cfg.QPS, cfg.Burst = 200, 400
 	cfg.UserAgent = "rivulet"
 	return cfg, nil

@@ -33,6 +33,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"rivulet/appliance/state/paths"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 )
@@ -281,7 +282,7 @@ func New(cfg Config) *Manager {
 	return &Manager{cfg: cfg, dial: (&net.Dialer{}).DialContext, pace: usualPace, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
 }
 
-func (k *Manager) folder() string { return filepath.Join(k.cfg.State, "vclusters") }
+func (k *Manager) folder() string { return paths.VirtualClusters(k.cfg.State) }
 
 // Run manages them until ctx ends; their processes continue. It may be called again.
 func (k *Manager) Run(ctx context.Context, ready func()) error {

@@ -71,3 +71,28 @@ func TestComponentsAreInTheArchitecture(t *testing.T) {
 		t.Errorf("only %d components found", len(names))
 	}
 }
+
+// The names of files in a device's state folder are in appliance/state/paths alone.
+func TestStatePathsAreInOnePackage(t *testing.T) {
+	literal := regexp.MustCompile(`"k3s", "(server|agent)"|[sS]tate, "(state\.db|config\.good\.yaml|storage|vclusters|versions|kubeconfig|log)"|"/etc/rivulet"`)
+	for _, top := range []string{"appliance", "cmd/rivulet"} {
+		err := filepath.WalkDir(filepath.Join(root, top), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(filepath.Dir(path), "state/paths") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for n, line := range strings.Split(string(text), "\n") {
+				if literal.MatchString(line) {
+					t.Errorf("%s:%d: %s: take it from appliance/state/paths", path, n+1, strings.TrimSpace(line))
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -8,8 +8,9 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
+
+	"rivulet/appliance/state/paths"
 )
 
 // Ranges are the networks of a cluster, each a /16. They never change in its lifetime.
@@ -46,14 +47,14 @@ func within(p netip.Prefix, host uint16) netip.Addr {
 
 // File has a cluster's networks, beside its datastore, so that it is backed up, restored and removed together with
 // that. The engine writes it at every start.
-func File(state string) string { return filepath.Join(state, "k3s", "server", "networks.json") }
+func File(state string) string { return paths.Server(state, "networks.json") }
 
 // Of reads the networks of the cluster in a state folder; there is false if there is no cluster yet.
 func Of(state string) (r Ranges, there bool, err error) {
 	raw, err := os.ReadFile(File(state))
 	if errors.Is(err, fs.ErrNotExist) {
 		// A cluster without the file has the usual ones.
-		_, err = os.Stat(filepath.Join(state, "k3s", "server", "db"))
+		_, err = os.Stat(paths.Server(state, "db"))
 		return Free(nil), err == nil, nil
 	}
 	if err == nil {

@@ -16,6 +16,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/diagnose/doctor"
+	"rivulet/appliance/state/paths"
 	"rivulet/appliance/version"
 )
 
@@ -40,8 +41,8 @@ func (d Device) Parts() []Part {
 		{"configuration/effective.txt", run(d.Executable, "config", "show", "--origin")},
 		{"versions.txt", versions},
 		{"files.txt", d.files},
-		{"logs/engine.log", end(filepath.Join(d.State, "log", "engine.log"))},
-		{"logs/tunnel.log", end(filepath.Join(d.State, "log", "tunnel.log"))},
+		{"logs/engine.log", end(paths.EngineLog(d.State))},
+		{"logs/tunnel.log", end(paths.TunnelLog(d.State))},
 		{"logs/supervisor.log", run("journalctl", "--unit=rivulet", "--lines=5000", "--no-pager", "--output=short-iso")},
 		{"logs/kernel.log", run("dmesg")},
 	}
@@ -81,7 +82,7 @@ func (d Device) Parts() []Part {
 	}
 	parts = append(parts, each(d.ConfigDir+"/*.yaml", d.ConfigDir, "configuration")...)
 	// Rotated logs.
-	parts = append(parts, each(filepath.Join(d.State, "log", "*.log.*"), filepath.Join(d.State, "log"), "logs")...)
+	parts = append(parts, each(filepath.Join(paths.Logs(d.State), "*.log.*"), paths.Logs(d.State), "logs")...)
 	// Logs from before this start, if the journal is in memory, and of a kernel crash.
 	before := filepath.Join("/", d.Doctor.Root, "var/log/rivulet")
 	parts = append(parts, each(before+"/previous.log", before, "logs")...)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"rivulet/appliance/diagnose/redact"
+	"rivulet/appliance/state/paths"
 )
 
 // fileMax bounds what is read of a file with secrets, bytes.
@@ -57,12 +58,12 @@ func (d Device) Secrets() []string {
 		}
 		return nil
 	})
-	texts := []string{filepath.Join(d.State, "state.db"), filepath.Join(d.State, "kubeconfig")}
+	texts := []string{paths.Store(d.State), paths.Kubeconfig(d.State)}
 	for _, pattern := range []string{d.ConfigDir + "/*", filepath.Join(k3s, "server/cred/*.kubeconfig"), filepath.Join(k3s, "agent/*.kubeconfig")} {
 		found, _ := filepath.Glob(pattern)
 		texts = append(texts, found...)
 	}
-	texts = append(texts, filepath.Join(d.State, "config.good.yaml"))
+	texts = append(texts, paths.GoodConfig(d.State))
 	for _, f := range slices.Clone(texts) { // files named by the configuration are secret, too
 		for _, m := range elsewhere.FindAllStringSubmatch(contents(f), -1) {
 			if path := strings.Trim(m[2], `"'`); strings.EqualFold(m[1], "secretFile") {

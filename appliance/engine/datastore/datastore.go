@@ -19,6 +19,8 @@ import (
 	"time"
 
 	_ "github.com/mattn/go-sqlite3" // the engine's driver, so that nothing is linked twice
+
+	"rivulet/appliance/state/paths"
 )
 
 // ErrDamaged is returned by Check, with its cause.
@@ -26,7 +28,7 @@ var ErrDamaged = errors.New("the datastore is damaged")
 
 // Path is the cluster's database in a state folder.
 func Path(stateDir string) string {
-	return filepath.Join(stateDir, "k3s", "server", "db", "state.db")
+	return paths.Datastore(stateDir)
 }
 
 // Snapshots is the folder of the snapshots in a state folder.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rivulet/appliance/state/durable"
+	"rivulet/appliance/state/paths"
 	"rivulet/appliance/state/quarantine"
 )
 
@@ -54,7 +55,7 @@ func Prepare(ctx context.Context, stateDir string, check bool) (*Recovery, error
 // gone returns an error for a missing database of an existing cluster.
 func gone(stateDir string) error {
 	_, db := os.Stat(Path(stateDir))
-	_, ca := os.Stat(filepath.Join(stateDir, "k3s", "server", "tls", "server-ca.crt"))
+	_, ca := os.Stat(paths.Server(stateDir, "tls", "server-ca.crt"))
 	if errors.Is(db, os.ErrNotExist) && ca == nil {
 		return fmt.Errorf("%w: %s is gone", ErrDamaged, Path(stateDir))
 	}

@@ -16,6 +16,7 @@ import (
 
 	"rivulet/appliance/health"
 	"rivulet/appliance/state/boltcheck"
+	"rivulet/appliance/state/paths"
 	"rivulet/appliance/state/quarantine"
 	"rivulet/offload/policy"
 )
@@ -51,7 +52,7 @@ type Containerd struct {
 	syncAgain time.Time // when to sync images again; zero: not
 }
 
-func (c *Containerd) agentDir() string { return filepath.Join(c.State, "k3s", "agent") }
+func (c *Containerd) agentDir() string { return paths.Agent(c.State) }
 func (c *Containerd) listFile() string { return filepath.Join(c.State, "images.json") }
 func (c *Containerd) recovered() string {
 	return filepath.Join(c.agentDir(), "images", recoveredImages)

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"time"
 
+	"rivulet/appliance/state/paths"
 	"rivulet/appliance/version"
 )
 
@@ -54,7 +55,7 @@ type Paths struct {
 
 // DefaultPaths are those of a device with that state folder.
 func DefaultPaths(state string) Paths {
-	return Paths{State: state, Config: "/etc/rivulet", Node: "/etc/rancher/node"}
+	return Paths{State: state, Config: paths.Config, Node: "/etc/rancher/node"}
 }
 
 // ErrUnusable is in every error for a stream that cannot be restored; nothing was changed then.

@@ -16,6 +16,7 @@ import (
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/durable"
+	"rivulet/appliance/state/paths"
 	"rivulet/fabric/changes"
 )
 
@@ -130,7 +131,7 @@ const engineEnd = 20 * time.Second
 func waitEngine(ctx context.Context, state string) error {
 	deadline := time.Now().Add(engineEnd)
 	for {
-		pid, ok := host.Opener(filepath.Join(state, "k3s/server/db/state.db"))
+		pid, ok := host.Opener(paths.Datastore(state))
 		if !ok {
 			return nil
 		}
@@ -209,7 +210,7 @@ func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
 		// The agent's certificates are of the old cluster; its images and pods stay, and the kubelet ends pods that are
 		// unknown in the restored cluster.
 		for _, pattern := range []string{"*.crt", "*.key", "*.kubeconfig"} {
-			found, err := filepath.Glob(filepath.Join(at.State, "k3s/agent", pattern))
+			found, err := filepath.Glob(paths.Agent(at.State, pattern))
 			if err != nil {
 				return p, err
 			}

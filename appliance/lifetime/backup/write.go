@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"rivulet/appliance/state/archive"
+	"rivulet/appliance/state/paths"
 	"rivulet/offload/nodeagent/filetree"
 )
 
@@ -52,7 +53,7 @@ func Write(ctx context.Context, out io.Writer, src Source) error {
 		return fmt.Errorf("backup: %w; look at the disk (space, read-only mount)", err)
 	}
 	datastore := filepath.Join(work, datastoreName)
-	if err := snapshot(ctx, filepath.Join(src.State, "k3s/server/db/state.db"), datastore); err != nil {
+	if err := snapshot(ctx, paths.Datastore(src.State), datastore); err != nil {
 		return err
 	}
 	var store bytes.Buffer // identity and peers: small
@@ -98,7 +99,7 @@ func (a members) all(ctx context.Context, src Source, datastore string, store []
 	if err := a.path(ctx, passwordName, filepath.Join(src.Node, "password")); err != nil {
 		return fmt.Errorf("%w; wait until `rivulet status` says Ready", err)
 	}
-	err = a.tree(ctx, serverDir, filepath.Join(src.State, "k3s/server"), skipServer)
+	err = a.tree(ctx, serverDir, paths.Server(src.State), skipServer)
 	if err == nil && src.Config != "" {
 		err = a.tree(ctx, configDir, src.Config, skipConfig)
 	}
@@ -106,7 +107,7 @@ func (a members) all(ctx context.Context, src Source, datastore string, store []
 		err = a.vclusters(src)
 	}
 	if err == nil && src.Volumes {
-		err = a.volumes(ctx, filepath.Join(src.State, "storage"))
+		err = a.volumes(ctx, paths.Volumes(src.State))
 	}
 	return err
 }

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"rivulet/appliance/state/paths"
 )
 
 // otherKubelet returns evidence that this machine is a node of another Kubernetes, installed in a usual way; "" if
@@ -79,7 +81,7 @@ func (c *cleaner) files() {
 	}
 	// Folders that others may use are removed if they are empty.
 	for _, dir := range []string{runcDir, filepath.Dir(runcDir), "/run/containerd/s", "/run/containerd", "/run/nri", netnsDir, "/var" + netnsDir,
-		"/etc/rancher/k3s", "/etc/rancher", "/etc/cni/net.d", "/etc/cni", "/etc/rivulet", "/opt/cni/bin", "/opt/cni"} {
+		"/etc/rancher/k3s", "/etc/rancher", "/etc/cni/net.d", "/etc/cni", paths.Config, "/opt/cni/bin", "/opt/cni"} {
 		if os.Remove(dir) == nil {
 			n++
 		}

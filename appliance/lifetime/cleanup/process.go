@@ -13,6 +13,7 @@ import (
 
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/process"
+	"rivulet/appliance/state/paths"
 )
 
 // How long processes may take to end after SIGTERM.
@@ -85,7 +86,7 @@ func (c *cleaner) end(ctx context.Context, steps ...step) {
 func (c *cleaner) find() []found {
 	all := map[int]*found{}
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	holder, held := host.Opener(filepath.Join(c.State, "state.db"))
+	holder, held := host.Opener(paths.Store(c.State))
 	for _, dir := range dirs {
 		pid, err := strconv.Atoi(filepath.Base(dir))
 		if err != nil || pid == os.Getpid() {
@@ -131,7 +132,7 @@ func (c *cleaner) classify(dir string) (kind, string) {
 	if !sameMounts(dir) {
 		return none, name
 	}
-	if root, _ := os.Readlink(filepath.Join(dir, "root")); below(root, filepath.Join(c.State, "vclusters")) {
+	if root, _ := os.Readlink(filepath.Join(dir, "root")); below(root, paths.VirtualClusters(c.State)) {
 		return helper, name // the control plane of a virtual cluster
 	}
 	exe, _ := os.Readlink(filepath.Join(dir, "exe"))
@@ -174,7 +175,7 @@ func (c *cleaner) inOurContainer(dir string) bool {
 	}
 	for line := range strings.Lines(string(raw)) {
 		if f := strings.Fields(line); len(f) > 4 && f[4] == "/" {
-			return strings.Contains(line, "dir="+filepath.Join(c.State, "k3s/agent/containerd")+"/")
+			return strings.Contains(line, "dir="+paths.Agent(c.State, "containerd")+"/")
 		}
 	}
 	return false

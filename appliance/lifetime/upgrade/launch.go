@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rivulet/appliance/state/paths"
 	"rivulet/appliance/version"
 )
 
@@ -45,7 +46,7 @@ func (d *Device) Launch(ctx context.Context) (Choice, error) {
 
 // supervised reports whether a supervisor has the store open.
 func (d *Device) supervised() bool {
-	f, err := os.Open(filepath.Join(d.State, "state.db"))
+	f, err := os.Open(paths.Store(d.State))
 	if err != nil {
 		return false
 	}

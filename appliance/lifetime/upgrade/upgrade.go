@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"rivulet/appliance/state/durable"
+	"rivulet/appliance/state/paths"
 )
 
 // Phase is the progress of an update.
@@ -209,7 +210,7 @@ func (s State) reset() State {
 }
 
 // Dir is the folder of versions in a state folder.
-func Dir(state string) string { return filepath.Join(state, "versions") }
+func Dir(state string) string { return paths.Versions(state) }
 
 const stateName = "update.json"
 

@@ -5,6 +5,7 @@ import (
 
 	"rivulet/appliance/lifetime/install"
 	"rivulet/appliance/lifetime/reset"
+	"rivulet/appliance/state/paths"
 )
 
 func newReset(c *common, engineName string) *cobra.Command {
@@ -37,7 +38,7 @@ func newReset(c *common, engineName string) *cobra.Command {
 				r.Left = append(r.Left, err.Error())
 			}
 			if factory {
-				wipe(&r, c.dirs.State, configDir)
+				wipe(&r, c.dirs.State, paths.Config)
 			}
 			if err := printCleanup(cmd, c, r); err != nil {
 				return err // it stays stopped: half a reset must not become a cluster

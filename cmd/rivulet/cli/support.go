@@ -13,9 +13,8 @@ import (
 
 	"rivulet/appliance/diagnose/redact"
 	"rivulet/appliance/diagnose/support"
+	"rivulet/appliance/state/paths"
 )
-
-const configDir = "/etc/rivulet"
 
 func newSupport(c *common) *cobra.Command {
 	var file string
@@ -45,7 +44,7 @@ func newSupport(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			d := support.Device{State: c.dirs.State, Run: c.dirs.Run, ConfigDir: configDir, Executable: self, Doctor: here(c)}
+			d := support.Device{State: c.dirs.State, Run: c.dirs.Run, ConfigDir: paths.Config, Executable: self, Doctor: here(c)}
 			var missing []string
 			write := func(w io.Writer) error {
 				defer busy("collecting")()

@@ -11,6 +11,7 @@ import (
 	"rivulet/appliance"
 	"rivulet/appliance/lifetime/cleanup"
 	"rivulet/appliance/lifetime/install"
+	"rivulet/appliance/state/paths"
 )
 
 func newUninstall(c *common, engineName string) *cobra.Command {
@@ -44,7 +45,7 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 				r.Left = append(r.Left, err.Error())
 			}
 			if purge {
-				wipe(&r, c.dirs.State, configDir)
+				wipe(&r, c.dirs.State, paths.Config)
 			}
 			return printCleanup(cmd, c, r)
 		},

@@ -1,0 +1,48 @@
+// Package paths has the names of a device's files: in its state folder (--state, /var/lib/rivulet by default), which is
+// the argument of each function, and in its configuration folder. docs/reference/files.md lists all files.
+package paths
+
+import "path/filepath"
+
+// Config is the folder of the configuration.
+const Config = "/etc/rivulet"
+
+// Store is the bbolt database with identity, peers and settings.
+func Store(state string) string { return filepath.Join(state, "state.db") }
+
+// GoodConfig is the copy of the last valid configuration file.
+func GoodConfig(state string) string { return filepath.Join(state, "config.good.yaml") }
+
+// Volumes is the folder of local volumes.
+func Volumes(state string) string { return filepath.Join(state, "storage") }
+
+// VirtualClusters is the folder of the virtual clusters' states.
+func VirtualClusters(state string) string { return filepath.Join(state, "vclusters") }
+
+// Versions is the folder of downloaded and former programs.
+func Versions(state string) string { return filepath.Join(state, "versions") }
+
+// Kubeconfig is the administrator's.
+func Kubeconfig(state string) string { return filepath.Join(state, "kubeconfig") }
+
+// Logs is the folder of the engine's and the tunnel's logs.
+func Logs(state string) string { return filepath.Join(state, "log") }
+
+// EngineLog is the log of the engine.
+func EngineLog(state string) string { return filepath.Join(Logs(state), "engine.log") }
+
+// TunnelLog is the log of the tunnel.
+func TunnelLog(state string) string { return filepath.Join(Logs(state), "tunnel.log") }
+
+// Server is the folder of the engine's server: certificates, tokens, datastore.
+func Server(state string, elem ...string) string {
+	return filepath.Join(append([]string{state, "k3s", "server"}, elem...)...)
+}
+
+// Agent is the folder of the engine's agent: kubelet and containerd.
+func Agent(state string, elem ...string) string {
+	return filepath.Join(append([]string{state, "k3s", "agent"}, elem...)...)
+}
+
+// Datastore is kine's database.
+func Datastore(state string) string { return Server(state, "db", "state.db") }
