@@ -25,10 +25,10 @@ func newBackup(c *common) *cobra.Command {
 	var passphrase string
 	cmd := &cobra.Command{
 		Use:   "backup FILE|-",
-		Short: "save the whole cluster into one file (- is standard output); it holds private keys",
-		Long: "Saves the cluster's objects, its keys, its peers and /etc/rivulet, while it runs or when it is stopped. Images are\n" +
-			"not in it, local volumes only with --volumes (copied file by file while pods write). Of a virtual cluster that is awake the\n" +
-			"control plane ends for a second while it is copied; who asks meanwhile waits. Whoever has the file has the cluster: keep it as you keep a key, or encrypt it with --passphrase-file.",
+		Short: "save the whole cluster into one file (- is standard output), which contains private keys",
+		Long: "Saves the cluster's objects, keys, peers and /etc/rivulet, running or stopped. Images are\n" +
+			"not included, local volumes only with --volumes (copied file by file while pods write). The control plane of an awake virtual cluster\n" +
+			"is stopped for about a second; requests wait meanwhile. The file gives full access to the cluster: protect it like a key, or encrypt it with --passphrase-file.",
 		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			src, done, err := source(cmd.Context(), c.dirs)
@@ -46,7 +46,7 @@ func newBackup(c *common) *cobra.Command {
 			return save(cmd, c, src, args[0], force)
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "replace a file of that name, once the backup is whole")
+	cmd.Flags().BoolVar(&force, "force", false, "replace an existing file, after the backup is complete")
 	cmd.Flags().BoolVar(&volumes, "volumes", false, "local volumes too")
 	cmd.Flags().StringVar(&passphrase, "passphrase-file", "", "encrypt with the passphrase on the first line of this file")
 	return withOutput(c, cmd)

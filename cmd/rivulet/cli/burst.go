@@ -25,7 +25,7 @@ import (
 func newBurst(c *common) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "burst",
-		Short: "send pods to a cluster that runs no Rivulet, with nothing but its kubeconfig",
+		Short: "send pods to a cluster without Rivulet, with only its kubeconfig",
 	}, newBurstAdd(c), newBurstCheck(c), newBurstList(c), newBurstStatus(c), newBurstRemove(c))
 }
 
@@ -36,15 +36,15 @@ type burstFlags struct {
 }
 
 func (f *burstFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "the file that the other cluster's administrator gave you (needed)")
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "the file from the other cluster's administrator (required)")
 	cmd.Flags().StringVar(&f.context, "context", "", "the context to use, if the file has several")
 	cmd.Flags().StringVar(&f.settings.Namespace, "namespace", "", "where you may run pods; default: the context's")
-	cmd.Flags().StringVar(&f.limits, "limits", "", "what pods may ask for there in all, like cpu=8,memory=16Gi,pods=40; default: what the namespace's quota allows")
+	cmd.Flags().StringVar(&f.limits, "limits", "", "limits of all requests there, like cpu=8,memory=16Gi,pods=40; default: the namespace's quota")
 	cmd.Flags().StringVar(&f.settings.Network, "network", "", "none (batch work), auto, stream or udp; default none")
-	cmd.Flags().StringVar(&f.settings.Image, "image", "", "the gateway's image, or shell=IMAGE for any with a shell, into which the program is put; default shell=busybox:stable")
-	cmd.Flags().StringVar(&f.settings.Security, "pod-security", "", "auto, restricted or as-is: what the namespace demands of pods; default auto")
+	cmd.Flags().StringVar(&f.settings.Image, "image", "", "the gateway's image, or shell=IMAGE for any with a shell, into which the program is copied; default shell=busybox:stable")
+	cmd.Flags().StringVar(&f.settings.Security, "pod-security", "", "auto, restricted or as-is: the namespace's Pod Security level; default auto")
 	cmd.Flags().StringVar(&f.settings.Order, "order", "", "last (after home and peers) or equal (like a peer); default last")
-	cmd.Flags().StringVar(&f.settings.Arch, "arch", "", "the nodes' architecture, where they cannot be read; default amd64")
+	cmd.Flags().StringVar(&f.settings.Arch, "arch", "", "the nodes' architecture, if nodes cannot be read; default amd64")
 	cmd.Flags().StringToStringVar(&f.settings.Labels, "label", nil, "labels of the virtual node, KEY=VALUE")
 }
 
@@ -85,10 +85,10 @@ func newBurstAdd(c *common) *cobra.Command {
 	var replace bool
 	cmd := &cobra.Command{
 		Use:   "add NAME --kubeconfig FILE",
-		Short: "take in a namespace of another cluster; it becomes the virtual node burst-NAME",
-		Long: "The rights of an ordinary user in one namespace are enough. What is missing is told, with the smallest Role that an administrator would have to grant.\n" +
-			"The credential is kept encrypted by this device's identity. Files of tokens and certificates that the kubeconfig names stay where they are, and their renewal is followed.\n" +
-			"Exit code 0: added; 3: not added, because rights are missing; 1: it does not work.",
+		Short: "add a namespace of another cluster as virtual node burst-NAME",
+		Long: "The rights of an ordinary user in one namespace are enough. Missing rights are listed, with the smallest Role that an administrator has to grant.\n" +
+			"The credential is stored encrypted with this device's identity. Token and certificate files of the kubeconfig stay where they are, and are read again when renewed.\n" +
+			"Exit code 0: added; 3: not added, because rights are missing; 1: failed.",
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q, err := f.read(cmd, args[0])
@@ -104,7 +104,7 @@ func newBurstAdd(c *common) *cobra.Command {
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().BoolVar(&replace, "replace", false, "give a target that is there another credential or other settings; what is not said stays. Not needed where the credential is not taken any more")
+	cmd.Flags().BoolVar(&replace, "replace", false, "change the credential or settings of an existing target; omitted ones stay. Not needed if its credential is refused")
 	return withOutput(c, cmd)
 }
 
@@ -112,8 +112,8 @@ func newBurstCheck(c *common) *cobra.Command {
 	var f burstFlags
 	cmd := &cobra.Command{
 		Use:   "check --kubeconfig FILE",
-		Short: "look whether pods could be sent there, and change nothing; from any machine",
-		Long:  "Exit code 0: they could; 3: rights are missing; 1: it does not work.",
+		Short: "check whether pods can be sent there, without changes; works on any machine",
+		Long:  "Exit code 0: they can; 3: rights are missing; 1: failed.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			q, err := f.read(cmd, "check")
@@ -184,7 +184,7 @@ func printMissing(out io.Writer, r target.Report) {
 
 func newBurstList(c *common) *cobra.Command {
 	return withOutput(c, &cobra.Command{
-		Use: "list", Short: "the clusters that were added", Args: noArgs,
+		Use: "list", Short: "list the added clusters", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			views, err := burstViews(cmd.Context(), c)
 			if err != nil {
@@ -212,7 +212,7 @@ func printBursts(out io.Writer, views []burst.View, wide bool) error {
 
 func newBurstStatus(c *common) *cobra.Command {
 	return withOutput(c, &cobra.Command{
-		Use: "status NAME", Short: "all that is known of one target",
+		Use: "status NAME", Short: "show all details of one target",
 		Long: "Exit code 0: pods can be sent there; 3: they cannot now.",
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -268,9 +268,9 @@ func newBurstRemove(c *common) *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
 		Use:   "remove NAME [--force] | remove --kubeconfig FILE --purge [--cluster ID]",
-		Short: "take a target out, and delete all that is ours there",
-		Long: "Pods that ran there are replaced by their owners where there is room. A target that does not answer is cleaned up when it does, also after a restart;\n" +
-			"with --force it is forgotten. With --kubeconfig and --purge, from any machine, what a home has left there is deleted without asking that home.",
+		Short: "remove a target, with all objects of this cluster there",
+		Long: "Owners replace the pods that ran there. A target that does not answer is cleaned up when it answers again, also after a restart;\n" +
+			"with --force its record is removed. With --kubeconfig and --purge, on any machine, objects that a home has left there are deleted without that home.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case purge && len(args) == 0:
@@ -295,12 +295,12 @@ func newBurstRemove(c *common) *cobra.Command {
 			return printRemoved(cmd, c, args[0], gone)
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "forget a target that does not answer, and what is left there")
-	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "with --purge: how to reach it")
+	cmd.Flags().BoolVar(&force, "force", false, "remove the record of a target that does not answer, with its objects there unremoved")
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "with --purge: its kubeconfig")
 	cmd.Flags().StringVar(&f.context, "context", "", "with --purge: the context to use")
 	cmd.Flags().StringVar(&f.settings.Namespace, "namespace", "", "with --purge: where; default: the context's")
-	cmd.Flags().BoolVar(&purge, "purge", false, "delete what a home has left in the namespace, without that home")
-	cmd.Flags().StringVar(&cluster, "cluster", "", "with --purge: of which home, if there are several")
+	cmd.Flags().BoolVar(&purge, "purge", false, "delete a home's objects in the namespace, without that home")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "with --purge: the home, if there are several")
 	yesFlag(cmd)
 	return withOutput(c, cmd)
 }

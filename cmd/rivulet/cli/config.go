@@ -19,7 +19,7 @@ import (
 func newConfig(c *common) *cobra.Command {
 	return group(&cobra.Command{
 		Use:                        "config",
-		Short:                      "the configuration file: check it, show what is in force, read it again",
+		Short:                      "check, show, explain and reload the configuration",
 		SuggestionsMinimumDistance: 2,
 	}, newConfigCheck(c), newConfigShow(c), newConfigReload(c), newConfigExample(), newConfigExplain())
 }
@@ -97,8 +97,8 @@ func newConfigShow(c *common) *cobra.Command {
 	var origin bool
 	cmd := &cobra.Command{
 		Use:   "show",
-		Short: "what is in force, defaults included and secrets left out",
-		Long:  "While rivulet runs it is asked; else the file is read and what a start from this shell would use is shown.",
+		Short: "the settings in force, with defaults and without secrets",
+		Long:  "Shows the settings of the running rivulet; if none runs, those that a start from this shell would use.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			source, err := s.source(cmd.Flags())
@@ -120,7 +120,7 @@ func newConfigShow(c *common) *cobra.Command {
 		},
 	}
 	s.flags(cmd.Flags())
-	cmd.Flags().BoolVar(&origin, "origin", false, "where each value comes from")
+	cmd.Flags().BoolVar(&origin, "origin", false, "the origin of each value")
 	return withOutput(c, cmd)
 }
 
@@ -170,9 +170,9 @@ func configLine(c api.Config) string {
 func newConfigReload(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
-		Short: "have the running rivulet read its configuration again",
-		Long: "Changes of the file are taken by themselves; this is for who wants to see the result, and for files that\n" +
-			"the configuration names. Exit code 0: the file is in force; 1: it has a mistake, and what was in force stays.",
+		Short: "make the running rivulet read its configuration file now",
+		Long: "Changes of the file are also detected automatically; this shows the result, and also reads files that\n" +
+			"the configuration names. Exit code 0: the file is in force; 1: it has a mistake, and the former settings stay in force.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var r api.Reloaded

@@ -15,7 +15,7 @@ import (
 )
 
 // yesFlag is of every verb that ends something: without it the verb asks for confirmation.
-func yesFlag(cmd *cobra.Command) { cmd.Flags().BoolP("yes", "y", false, "do not ask") }
+func yesFlag(cmd *cobra.Command) { cmd.Flags().BoolP("yes", "y", false, "skip the confirmation") }
 
 // confirm prints what ends and asks for confirmation once. what is sentences, of which the first begins in lower case
 // and the last has no full stop. Without a terminal --yes is needed.

@@ -32,9 +32,9 @@ func newConsole(c *common) *cobra.Command {
 	var pair bool
 	cmd := &cobra.Command{
 		Use:   "console",
-		Short: "what the device's own screen shows: address, state, problems, a pairing code",
-		Long: "A picture in text that is drawn again when something has changed, until Ctrl-C; Enter shows a pairing code for ten minutes.\n" +
-			"Where the output is no terminal the picture is printed once.",
+		Short: "show address, state, problems and a pairing code, as on the device's own screen",
+		Long: "A text screen that is updated at each change, until Ctrl-C; Enter shows a pairing code for ten minutes.\n" +
+			"If the output is not a terminal, it is printed once.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s := &screen{run: c.dirs.Run, out: cmd.OutOrStdout(), pair: pair}
@@ -45,7 +45,7 @@ func newConsole(c *common) *cobra.Command {
 			return s.loop(cmd.Context(), cmd.InOrStdin())
 		},
 	}
-	cmd.Flags().BoolVar(&pair, "pair", false, "show a pairing code all the time while a display is connected")
+	cmd.Flags().BoolVar(&pair, "pair", false, "always show a pairing code while a display is connected")
 	return cmd
 }
 

@@ -22,9 +22,9 @@ func newDoctor(c *common) *cobra.Command {
 	var only []string
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "looks for what keeps this device from working well, each with a cure",
+		Short: "check this device, with a cure for each problem",
 		Long: "Exit code 0: nothing fails (there may be warnings); 1: something fails; 2: bad flags.\n" +
-			"It works without a running rivulet, and sees more as root. docs/design/doctor.md has every probe.",
+			"It works without a running rivulet, and checks more as root. docs/design/doctor.md has every probe.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if _, err := doctor.Find(args); len(args) > 0 && err == nil { // the names in brackets of status
 				return usagef("probes are asked by name like this: rivulet doctor --only %s; see: %s --help", strings.Join(args, ","), cmd.CommandPath())
@@ -47,16 +47,16 @@ func newDoctor(c *common) *cobra.Command {
 	}
 	cmd.AddCommand(newDoctorPeer(c))
 	f := cmd.Flags()
-	f.BoolVar(&fix, "fix", false, "also do what can safely be done about it")
-	f.StringSliceVar(&only, "only", nil, "ask these probes only, by name")
-	f.BoolVar(&list, "list", false, "the names of the probes, and nothing else")
+	f.BoolVar(&fix, "fix", false, "also carry out safe fixes")
+	f.StringSliceVar(&only, "only", nil, "only these probes, by name")
+	f.BoolVar(&list, "list", false, "only list the probes")
 	return withOutput(c, cmd)
 }
 
 func newMetrics(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "metrics",
-		Short: "figures of the running appliance, in the text format of Prometheus",
+		Short: "print the metrics of the running appliance, in the text format of Prometheus",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			resp, err := api.Do(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/metrics", nil)

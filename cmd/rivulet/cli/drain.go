@@ -56,9 +56,9 @@ func newDrain(c *common) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "drain NAME",
-		Short: "give back what runs on a peer: cordon it, and evict its pods as their PodDisruptionBudgets allow",
-		Long: "It names the pods, and asks. Owners make the pods again where there is room: at home, or on another peer. The peer stays cordoned; rivulet uncordon NAME undoes that.\n" +
-			"Exit code 0: no pod of ours runs there any more; 3: some still do when --timeout is over (what was asked to leave goes on leaving); 1: nothing was done.",
+		Short: "cordon a peer, and evict this cluster's pods there as their PodDisruptionBudgets allow",
+		Long: "The command lists the pods and requires confirmation. Owners create them again where there is capacity: at home, or on another peer. The peer stays cordoned until rivulet uncordon NAME.\n" +
+			"Exit code 0: no pod of this cluster is left there; 3: some are left after --timeout (evictions continue); 1: nothing was done.",
 		Args: oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, nodes, err := virtualNodes(cmd.Context(), c, args[0])
@@ -93,7 +93,7 @@ func newDrain(c *common) *cobra.Command {
 	}
 	yesFlag(cmd)
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "give up waiting after this time")
-	cmd.Flags().BoolVar(&force, "force", false, "evict pods, too, that nobody will make again (bare pods)")
+	cmd.Flags().BoolVar(&force, "force", false, "also evict pods without an owner")
 	return withOutput(c, cmd)
 }
 

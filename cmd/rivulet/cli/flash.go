@@ -23,9 +23,9 @@ func newFlash(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flash IMAGE DEVICE",
 		Short: "write a device image to a card or disk",
-		Long: "IMAGE is an image of a device (.img or .img.zst), its .sig beside it, and its .bmap if there is one. Signature and content are\n" +
-			"checked before anything is written; disks that are mounted or that the system runs from are refused. It asks once, writes,\n" +
-			"and reads back what it wrote. Everything that was on DEVICE is lost. --config puts a rivulet.yaml on it.",
+		Long: "IMAGE is a device image (.img or .img.zst) with its .sig beside it, and optionally its .bmap. Signature and content are\n" +
+			"checked before anything is written; mounted disks and the system's own are refused. The command requires confirmation, writes,\n" +
+			"and reads back what it wrote. All data on DEVICE are lost. --config copies a rivulet.yaml to it.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case o.list && len(args) > 0:
@@ -51,10 +51,10 @@ func newFlash(c *common) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&o.list, "list", false, "the disks of this machine, and why some are not written")
+	f.BoolVar(&o.list, "list", false, "list the disks of this machine, with the reason if one is refused")
 	yesFlag(cmd)
-	f.BoolVar(&o.unsigned, "unsigned", false, "take an image without a signature")
-	f.StringVar(&o.config, "config", "", "a rivulet.yaml for the device, put on its boot partition")
+	f.BoolVar(&o.unsigned, "unsigned", false, "accept an image without a signature")
+	f.StringVar(&o.config, "config", "", "a rivulet.yaml for the device's boot partition")
 	return withOutput(c, cmd)
 }
 

@@ -43,11 +43,11 @@ func newImagePush(c *common) *cobra.Command {
 	var to []string
 	cmd := &cobra.Command{
 		Use:   "push FILE",
-		Short: "bring an image from a file into this device; peers get it from here",
+		Short: "import an image from a file into this device; peers fetch it from here",
 		Long: "FILE is an archive of docker save, an archive of an OCI layout, or the folder of one.\n" +
-			"A peer that runs a pod of this cluster fetches the image from here, through the tunnel; nothing is stored on peers before.\n" +
-			"--to and --all make sure of that: they fail where a peer is not connected, or has another architecture than the image,\n" +
-			"or where peerImages is false here.",
+			"A peer that runs a pod of this cluster fetches the image from here, through the tunnel; nothing is copied to peers in advance.\n" +
+			"--to and --all check that this will work: they fail if a peer is not connected, or has another architecture than the image,\n" +
+			"or if peerImages is false here.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if all && len(to) > 0 && len(args) == 1 {
 				return usagef("--all names all peers; leave --to out")
@@ -101,10 +101,10 @@ func newImagePush(c *common) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&name, "name", "", "name the image NAME:TAG instead of by the names that the file has")
-	f.BoolVar(&share, "share", false, "pods of other clusters that run here may use it, too")
-	f.StringSliceVar(&to, "to", nil, "make sure that these peers can fetch it when a pod needs it")
-	f.BoolVar(&all, "all", false, "make sure of it for all peers that are connected")
+	f.StringVar(&name, "name", "", "name the image NAME:TAG instead of the names in the file")
+	f.BoolVar(&share, "share", false, "pods of other clusters here may use it, too")
+	f.StringSliceVar(&to, "to", nil, "check that these peers can fetch it")
+	f.BoolVar(&all, "all", false, "check it for all connected peers")
 	return withOutput(c, cmd)
 }
 
@@ -239,8 +239,8 @@ func newImageRemove(c *common) *cobra.Command {
 	var force, unused bool
 	cmd := &cobra.Command{
 		Use: "rm NAME ... | --unused", Aliases: []string{"remove"}, Short: "remove images that no pod uses",
-		Long: "An image that a pod of this cluster uses, here or away, or a container of this device, stays without --force.\n" +
-			"--unused frees the room of all images that no container of this device uses; what was pushed stays.",
+		Long: "An image in use by a pod of this cluster, here or away, or by a container of this device, needs --force.\n" +
+			"--unused removes all images that no container of this device uses; pushed images stay.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 0) != unused {
 				return usagef("image rm takes names, or --unused; see: rivulet image list, and: %s --help", cmd.CommandPath())
@@ -285,8 +285,8 @@ func newImageRemove(c *common) *cobra.Command {
 		},
 	}
 	yesFlag(cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "though pods use it: they run on, and cannot start again without it")
-	cmd.Flags().BoolVar(&unused, "unused", false, "all that no container of this device uses, but those that were pushed")
+	cmd.Flags().BoolVar(&force, "force", false, "even if pods use it: they continue, but cannot restart without it")
+	cmd.Flags().BoolVar(&unused, "unused", false, "all images that no container of this device uses, except pushed ones")
 	return cmd
 }
 

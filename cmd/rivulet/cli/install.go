@@ -17,9 +17,9 @@ func newInstall(c *common) *cobra.Command {
 	var noStart bool
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "make this program a service of systemd: started at boot, watched, with the settings it needs",
+		Short: "install this program as a systemd service, started at boot, with a watchdog and the settings it needs",
 		Long: "Copies this program to " + systemd.Binary + " and writes the unit and three settings of the system.\n" +
-			"It may be run again at any time, with this or a newer program. Take it out with: rivulet uninstall",
+			"It can be repeated at any time, with this or a newer program. To remove it: rivulet uninstall",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Name != "" {

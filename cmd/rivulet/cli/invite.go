@@ -18,9 +18,9 @@ import (
 func newInvite(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "invite",
-		Short: "let one other cluster become a peer, from anywhere, within ten minutes",
-		Long: "Prints a code, as text, as a link and as a QR code. Whoever has it runs: rivulet peer --invite CODE\n" +
-			"It works once. rivulet invite list shows all of them, rivulet invite revoke ID ends one.",
+		Short: "make a code with which one other cluster becomes a peer, from anywhere, within ten minutes",
+		Long: "Prints a code, as text, as a link and as a QR code. On the other cluster: rivulet peer --invite CODE\n" +
+			"It is valid once. rivulet invite list shows all invites, rivulet invite revoke ID ends one.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var i api.Invited
@@ -41,13 +41,13 @@ func newInvite(c *common) *cobra.Command {
 	}
 	list := withOutput(c, &cobra.Command{
 		Use:   "list",
-		Short: "the invites of the last day and what became of them",
+		Short: "list the invites of the last day with their results",
 		Args:  noArgs,
 		RunE:  get(c, "/v1/invites", printInvites),
 	}, "wide")
 	revoke := &cobra.Command{
 		Use:   "revoke ID",
-		Short: "end an invite that nobody has used",
+		Short: "revoke an unused invite",
 		Args:  takes(1, "revoke takes the ID of one invite; see: rivulet invite list, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/invites/revoke", api.Word{Invite: args[0]}, nil); err != nil {

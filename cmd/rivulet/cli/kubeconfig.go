@@ -27,9 +27,9 @@ func newKubeconfig(c *common) *cobra.Command {
 	var life, server string
 	cmd := &cobra.Command{
 		Use:   "kubeconfig",
-		Short: "a kubeconfig for a laptop on the LAN, printed",
+		Short: "print a kubeconfig for a laptop on the LAN",
 		Long: "It works through the control port (TCP 7442), which is open to the LAN, until it expires or is revoked; open connections end with it.\n" +
-			"Without --namespace it is for the whole cluster, and --role admin may do all that root may do here. The file holds a private key, which the device does not keep.",
+			"Without --namespace it is for the whole cluster, and --role admin has all rights of root here. The file contains a private key, which the device does not store.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
@@ -58,12 +58,12 @@ func newKubeconfig(c *common) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&q.User, "user", defaultUser, "whose it is: a name of your choice, by which it is listed and revoked")
-	f.StringVar(&life, "for", "30d", "how long it works: 30d, 4w, 12h, 45m")
-	f.StringVarP(&q.Namespace, "namespace", "n", "", "the one namespace that it is for; default: the whole cluster")
+	f.StringVar(&q.User, "user", defaultUser, "the user's name, of your choice, for list and revoke")
+	f.StringVar(&life, "for", "30d", "validity: 30d, 4w, 12h, 45m")
+	f.StringVarP(&q.Namespace, "namespace", "n", "", "limit it to this namespace; default: the whole cluster")
 	f.StringVar(&q.Role, "role", "admin", "view, edit or admin")
 	f.StringVar(&server, "server", "", "address or name of this device for the laptop; default: its first address on the LAN")
-	f.BoolVar(&q.Replace, "replace", false, "end what the user had")
+	f.BoolVar(&q.Replace, "replace", false, "revoke the user's former access")
 	cmd.AddCommand(newKubeconfigList(c), newKubeconfigRevoke(c))
 	return cmd
 }
@@ -71,7 +71,7 @@ func newKubeconfig(c *common) *cobra.Command {
 func newKubeconfigList(c *common) *cobra.Command {
 	return withOutput(c, &cobra.Command{
 		Use:   "list",
-		Short: "who has access from the LAN, and who had it in the last 30 days",
+		Short: "list users with access from the LAN, also those of the last 30 days",
 		Args:  noArgs,
 		RunE:  get(c, "/v1/kubeconfigs", printKubeconfigs),
 	}, "wide")
@@ -94,7 +94,7 @@ func newKubeconfigRevoke(c *common) *cobra.Command {
 		},
 	}
 	yesFlag(cmd)
-	cmd.Flags().StringVar(&vcluster, "vcluster", "", "the virtual cluster whose user it is; default: this cluster's")
+	cmd.Flags().StringVar(&vcluster, "vcluster", "", "the user's virtual cluster; default: this cluster")
 	return cmd
 }
 

@@ -9,7 +9,7 @@ import (
 func newLicenses() *cobra.Command {
 	return &cobra.Command{
 		Use:   "licenses",
-		Short: "the licence of everything in this binary, with its text",
+		Short: "print the licences of everything in this binary",
 		Long:  "First a list of all modules and programs, then each text once. Sources of programs under the GPL: file SOURCES of the release.",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return licenses.Write(cmd.OutOrStdout()) },

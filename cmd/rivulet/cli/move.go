@@ -17,7 +17,7 @@ import (
 
 func newMove(c *common) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "move", Short: "bring what a claim holds to a peer, or home", Args: noArgs,
+		Use: "move", Short: "move data of claims", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return usagef("move what? for example: rivulet move volume lab/data home; see: %s --help", cmd.CommandPath())
 		},
@@ -31,9 +31,9 @@ func newMoveVolume(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volume NAMESPACE/CLAIM TARGET",
 		Short: "move the data of a claim to a peer, or home; pods that use it follow",
-		Long: "TARGET is a virtual node (see: rivulet peers), or home. No pod may use the claim meanwhile: stop it, or have it evicted with --evict; its owner's next pod waits for the move.\n" +
-			"The files are carried, read again on both sides and compared; then the claim is bound to the copy, and the old one removed. Until then the old one is untouched: what fails leaves the claim where it was.\n" +
-			"A move goes on when this command is broken off, and after a restart of rivulet; the same command again shows how far it is. Exit code 0: moved; 1: the data are where they were.",
+		Long: "TARGET is a virtual node (see: rivulet peers), or home. No pod may use the claim meanwhile: stop it, or evict it with --evict; its owner's next pod waits for the move.\n" +
+			"The files are copied, read again on both sides and compared; then the claim is bound to the copy, and the original is removed. Until then the original is unchanged: after a failure the claim is where it was.\n" +
+			"A move continues when this command is interrupted, and after a restart of rivulet; the same command shows its progress. Exit code 0: moved; 1: the data are where they were.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := takes(2, "%[1]s takes a claim and a target, for example: rivulet move volume lab/data home; see: %[2]s --help")(cmd, args); err != nil {
 				return err

@@ -24,8 +24,8 @@ func newOffload(c *common) *cobra.Command {
 	var create bool
 	cmd := &cobra.Command{
 		Use:   "offload NAMESPACE",
-		Short: "let pods of a namespace run on peers (writes a label, nothing else)",
-		Long:  "Pods that exist stay where they are. The namespaces kube-* are the cluster's own and stay at home.",
+		Short: "let pods of a namespace run on peers (only writes a label)",
+		Long:  "Existing pods stay where they are. The cluster's own namespaces kube-* stay at home.",
 		Args:  oneNamespace,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch policy.When(when) {
@@ -51,9 +51,9 @@ func newOffload(c *common) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&when, "when", string(policy.Burst), "burst: home first, away when home is full; remote: only away; any: wherever there is room")
+	cmd.Flags().StringVar(&when, "when", string(policy.Burst), "burst: home first, away when home is full; remote: only away; any: wherever there is capacity")
 	cmd.Flags().StringVar(&to, "to", "", "only to this peer or burst target (burst-NAME)")
-	cmd.Flags().BoolVar(&create, "create", false, "make the namespace if there is none")
+	cmd.Flags().BoolVar(&create, "create", false, "create the namespace if it does not exist")
 	return cmd
 }
 
@@ -82,8 +82,8 @@ func isTarget(cmd *cobra.Command, c *common, name string) error {
 func newUnoffload(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "unoffload NAMESPACE",
-		Short: "keep pods of a namespace at home again; those away are replaced",
-		Long:  "If pods of the namespace are away it names them, and asks.",
+		Short: "keep pods of a namespace at home; those away are replaced",
+		Long:  "If pods of the namespace are away, the command lists them and requires confirmation.",
 		Args:  oneNamespace,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			away, err := c.podsAway(cmd.Context(), args[0])

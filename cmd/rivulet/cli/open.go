@@ -20,8 +20,8 @@ func newOpen(c *common) *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
 		Use:   "open NAMESPACE[/SERVICE] --to PEER|group|all",
-		Short: "let other clusters reach a namespace's pods, or a Service's (writes a label, nothing else)",
-		Long:  "A namespace opens all ports of its pods, a Service the ports of its endpoints. The label names a peer by its ID. docs/design/reach.md says what is reached without it.",
+		Short: "let other clusters reach a namespace's pods, or a Service's (only writes a label)",
+		Long:  "A namespace opens all ports of its pods, a Service the ports of its endpoints. The label names a peer by its ID. docs/design/reach.md has what is reachable without it.",
 		Args:  oneOpening,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if to == "" {
@@ -51,7 +51,7 @@ func newOpen(c *common) *cobra.Command {
 func newClose(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "close NAMESPACE[/SERVICE]",
-		Short: "take back what open has opened; connections end",
+		Short: "undo rivulet open; connections end",
 		Args:  oneOpening,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := labelOpen(cmd.Context(), c, args[0], nil); err != nil {

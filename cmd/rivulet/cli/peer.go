@@ -20,10 +20,10 @@ func newPeer(c *common) *cobra.Command {
 	var consume, provide string
 	cmd := &cobra.Command{
 		Use:   "peer NAME|ADDRESS | peer --invite CODE | peer NAME --consume=on|off --provide=on|off",
-		Short: "make another cluster a peer, or switch what is borrowed from it and lent to it",
-		Long: "Needed only where trust is not automatic: the word counts more than trust.mode and takes back a rivulet deny or unpeer.\n" +
-			"NAME is one of rivulet peers, or the begin of an ID; ADDRESS is that of a device, with :PORT if it is not 7442.\n" +
-			"Exit code 0: a peer; 3: your word is kept, and the other side has to say yes as well; 1: it does not work.",
+		Short: "make another cluster a peer, or switch borrowing from it and lending to it",
+		Long: "Needed only without automatic trust: it overrides trust.mode and revokes a rivulet deny or unpeer.\n" +
+			"NAME is one of rivulet peers, or the beginning of an ID; ADDRESS is a device's, with :PORT if it is not 7442.\n" +
+			"Exit code 0: it is a peer; 3: approved here, but the other side has to approve as well; 1: failed.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			word := api.Word{Invite: invite}
 			var err error
@@ -58,7 +58,7 @@ func newPeer(c *common) *cobra.Command {
 		},
 	}
 	yesFlag(cmd)
-	cmd.Flags().StringVar(&invite, "invite", "", "bring the invite that the other cluster has made: its code or URL")
+	cmd.Flags().StringVar(&invite, "invite", "", "the other cluster's invite: its code or URL")
 	cmd.Flags().StringVar(&consume, "consume", "", "on or off: whether pods of this cluster may run on the peer")
 	cmd.Flags().StringVar(&provide, "provide", "", "on or off: whether pods of the peer may run here")
 	return withOutput(c, cmd)
@@ -67,8 +67,8 @@ func newPeer(c *common) *cobra.Command {
 func newApprove(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "approve NAME",
-		Short: "say yes to a cluster that waits (rivulet peers shows it as Waiting)",
-		Long:  "Exit code 0: a peer; 3: your word is kept, and the other side has to say yes as well; 1: it does not work.",
+		Short: "approve a cluster that waits (state Waiting in rivulet peers)",
+		Long:  "Exit code 0: it is a peer; 3: approved here, but the other side has to approve as well; 1: failed.",
 		Args:  onePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return say(cmd, c, "/v1/peers/approve", api.Word{Peer: args[0]}, met)
@@ -80,8 +80,8 @@ func newApprove(c *common) *cobra.Command {
 func newDeny(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deny NAME",
-		Short: "say no to a cluster, for good; a peer is cut off at once",
-		Long:  "It is remembered over restarts and shown by rivulet peers; rivulet peer NAME takes it back.",
+		Short: "deny a cluster permanently; a peer is cut off at once",
+		Long:  "The denial survives restarts and is shown by rivulet peers; rivulet peer NAME revokes it.",
 		Args:  onePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e, err := c.endingWith(cmd.Context(), args[0], true, true)
@@ -108,11 +108,11 @@ func newUnpeer(c *common) *cobra.Command {
 	var lan bool
 	cmd := &cobra.Command{
 		Use:   "unpeer NAME | unpeer --lan",
-		Short: "end the peering with a cluster: tunnel, virtual node, what runs on either side for the other",
-		Long: "Pods of this cluster that run there are replaced at home by their owners; pods of the other that run here end. It names them, and asks.\n" +
-			"Pods there that nobody makes again, what claims of this cluster have there, and what claims of the other have here, would be lost: while there is any, nothing is done without --force.\n" +
-			"It does not come back by itself: rivulet peer NAME has it back.\n" +
-			"--lan forgets all peers that are trusted by lan alone and that nothing runs on or for; with --force those, too. While trust.mode is lan they may come back.",
+		Short: "end the peering with a cluster: tunnel, virtual node, and pods that run on either side for the other",
+		Long: "Owners replace this cluster's pods there; the other cluster's pods here end. The command lists them and requires confirmation.\n" +
+			"Pods there without an owner, data of this cluster's claims there, and data of the other's claims here would be lost: if there are any, nothing is done without --force.\n" +
+			"The peering does not come back by itself: rivulet peer NAME restores it.\n" +
+			"--lan removes all peers that are trusted by lan alone and have no pods, there or here; with --force those with pods, too. While trust.mode is lan they may come back.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if lan {
 				if len(args) > 0 || word.Forget {
@@ -143,9 +143,9 @@ func newUnpeer(c *common) *cobra.Command {
 		},
 	}
 	yesFlag(cmd)
-	cmd.Flags().BoolVar(&word.Force, "force", false, "though it cannot be told, or pods or data are lost: it is gone, or this cannot wait")
+	cmd.Flags().BoolVar(&word.Force, "force", false, "even if the peer cannot be notified, or pods or data are lost")
 	cmd.Flags().BoolVar(&lan, "lan", false, "all peers that are trusted by lan alone")
-	cmd.Flags().BoolVar(&word.Forget, "forget", false, "do not remember it: it may come back by itself")
+	cmd.Flags().BoolVar(&word.Forget, "forget", false, "do not store the denial: it may come back by itself")
 	return withOutput(c, cmd)
 }
 

@@ -16,8 +16,8 @@ func newPeers(c *common) *cobra.Command {
 	var watch bool
 	cmd := &cobra.Command{
 		Use:   "peers",
-		Short: "every cluster that was found, how it is trusted and where it stands",
-		Long:  "What keeps one from working: rivulet doctor peer NAME. docs/design/peers.md explains every column.",
+		Short: "list all clusters found, with trust and state",
+		Long:  "To find out why one does not work: rivulet doctor peer NAME. docs/design/peers.md explains every column.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd, c, watch, func(out io.Writer, st api.Status) error {

@@ -38,9 +38,9 @@ func newPods(c *common) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use:   "pods",
-		Short: "what runs where: at home, away by peer, and pods of other clusters here",
-		Long: "System pods, and those that are finished or have failed for good, are left out and counted below; with -o wide, json and yaml they are not.\n" +
-			"A pod on a peer that does not answer is Unknown: its last state may not be true any more. Why one does not run: rivulet why POD",
+		Short: "list pods by place: at home, away by peer, and pods of other clusters here",
+		Long: "System pods, and pods that have finished or failed, are only counted; -o wide, json and yaml include them.\n" +
+			"A pod on a peer that does not answer is Unknown: its last state may be outdated. To find out why a pod does not run: rivulet why POD",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rows, err := c.podRows(cmd.Context(), namespace)
@@ -50,7 +50,7 @@ func newPods(c *common) *cobra.Command {
 			return result(cmd, c, rows, func(out io.Writer, rows []podRow) error { return printPods(out, rows, c.output == "wide", time.Now()) })
 		},
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only of this namespace")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "only this namespace")
 	return withOutput(c, cmd, "wide")
 }
 

@@ -12,9 +12,9 @@ func newReset(c *common, engineName string) *cobra.Command {
 	var factory, noStart bool
 	cmd := &cobra.Command{
 		Use:   "reset",
-		Short: "back to the first day: no cluster, no peers; the system and the service stay",
-		Long: "The device stays who it is for its peers (it has to be met anew), unless --factory is given: then it is a new one,\n" +
-			"without a configuration. If the service runs it is started again afterwards, with an empty cluster.",
+		Short: "delete the cluster and the peers; the system and the service stay",
+		Long: "The device keeps its identity, and peers again where trust is automatic. With --factory it becomes a new device,\n" +
+			"without a configuration. A running service is started again afterwards, with an empty cluster.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := needRoot("reset"); err != nil {
@@ -49,7 +49,7 @@ func newReset(c *common, engineName string) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&factory, "factory", false, "forget who this device is and how it is configured, too")
+	cmd.Flags().BoolVar(&factory, "factory", false, "also remove identity and configuration")
 	cmd.Flags().BoolVar(&noStart, "no-start", false, "do not start the service again")
 	yesFlag(cmd)
 	return withOutput(c, cmd)

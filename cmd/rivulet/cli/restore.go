@@ -20,10 +20,10 @@ func newRestore(c *common) *cobra.Command {
 	var passphrase string
 	cmd := &cobra.Command{
 		Use:   "restore FILE|-",
-		Short: "become the cluster of a backup, on this or other hardware",
-		Long: "Checks all of the backup first, then sets aside what is here (it asks, or --yes) and takes its place. The node keeps the name\n" +
-			"it has in the backup, so that pods and volumes fit; --name changes only what peers see. Rivulet must be stopped.\n" +
-			"The device that the backup was made on must never run again beside the restored one: both would be the same cluster.",
+		Short: "restore a cluster from a backup, on this or other hardware",
+		Long: "Checks the whole backup first, then sets the present state aside (after confirmation, or --yes) and replaces it. The node keeps the name\n" +
+			"in the backup, so that pods and volumes match; --name changes only the name for peers. Rivulet must be stopped.\n" +
+			"The original device must never run again beside the restored one: both would be the same cluster.",
 		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := config.CheckName(o.Name); err != nil {
@@ -42,7 +42,7 @@ func newRestore(c *common) *cobra.Command {
 	}
 	f := cmd.Flags()
 	yesFlag(cmd)
-	f.StringVar(&o.Name, "name", "", "another name of the cluster for its peers; the node keeps the name in the backup")
+	f.StringVar(&o.Name, "name", "", "another name of the cluster for its peers; the node keeps its name in the backup")
 	f.StringVar(&passphrase, "passphrase-file", "", "file with the passphrase of an encrypted backup")
 	return withOutput(c, cmd)
 }

@@ -147,7 +147,7 @@ func newRoot(engineName string) *cobra.Command {
 	var showVersion bool
 	root := &cobra.Command{
 		Use:           "rivulet",
-		Short:         "A Kubernetes cluster in one binary that lends and borrows room from its neighbours",
+		Short:         "A Kubernetes cluster in one binary that borrows capacity from its neighbours, and lends its own",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		// An unknown command is an error, not a reason to print help and succeed.
@@ -160,12 +160,12 @@ func newRoot(engineName string) *cobra.Command {
 			return cmd.Help()
 		},
 	}
-	root.Flags().BoolVar(&showVersion, "version", false, "what this binary is made of")
+	root.Flags().BoolVar(&showVersion, "version", false, "print the versions of this binary's parts")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; see: %s --help", err, cmd.CommandPath())
 	})
 	f := root.PersistentFlags()
-	f.StringVar(&c.dirs.State, "state", env("RIVULET_STATE", defaultDirs.State), "folder of everything that is kept [$RIVULET_STATE]")
+	f.StringVar(&c.dirs.State, "state", env("RIVULET_STATE", defaultDirs.State), "folder of the persistent state [$RIVULET_STATE]")
 	f.StringVar(&c.dirs.Run, "runtime", env("RIVULET_RUNTIME", defaultDirs.Run), "folder of sockets and PID files [$RIVULET_RUNTIME]")
 	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newOpen(c), newClose(c), newConfig(c), newVersion(c), newLicenses())

@@ -11,8 +11,8 @@ import (
 func newRotateKey(c *common) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate-key",
-		Short: "change the key of the tunnels now; it happens by itself every 30 days",
-		Long:  "Peers are told first; open connections wait for a second or two. Who this cluster is does not change.",
+		Short: "change the key of the tunnels now; this happens automatically every 30 days",
+		Long:  "Peers are notified first; open connections pause for a second or two. The cluster's identity does not change.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			end := busy("telling the peers")

@@ -22,7 +22,7 @@ func newRun(c *common, engineName string) *cobra.Command {
 	var over settings
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "the appliance; the systemd unit runs this",
+		Short: "run the appliance; the systemd unit does this",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			source, err := over.source(cmd.Flags())

@@ -22,8 +22,8 @@ func newStatus(c *common) *cobra.Command {
 	var watch bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "whether it is ready, peers, room and pods at home and away, problems with cures",
-		Long:  "Stages that are not ready are shown; -o wide shows all, what Rivulet costs the machine, and more of peers.\nExit code 0: ready; 3: running, not ready yet; 1: not running.",
+		Short: "show readiness, peers, capacity and pods at home and away, problems with cures",
+		Long:  "Of the stages, those that are not ready are shown; -o wide shows all, Rivulet's own usage, and more about peers.\nExit code 0: ready; 3: running, not ready yet; 1: not running.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ready := false

@@ -21,9 +21,9 @@ func newSupport(c *common) *cobra.Command {
 	var recipients []string
 	cmd := &cobra.Command{
 		Use:   "support",
-		Short: "one archive of what helps to find a fault, without secrets",
-		Long: "Works without a running rivulet, too. Keys, tokens and passwords are taken out; names and addresses are not.\n" +
-			"Exit code 0: written, with what could be had (index.txt in it says what could not); 1: not written.",
+		Short: "write an archive for the diagnosis of a fault, without secrets",
+		Long: "It also works without a running rivulet. Keys, tokens and passwords are removed; names and addresses are not.\n" +
+			"Exit code 0: written (index.txt in it lists missing parts); 1: not written.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if file == "json" || file == "yaml" || file == "wide" {
@@ -73,7 +73,7 @@ func newSupport(c *common) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&file, "output", "o", "", "the file, - for standard output; default: rivulet-support-<time>.tar.gz here")
-	cmd.Flags().StringSliceVar(&recipients, "encrypt", nil, "only who has the key of this age recipient (age1…) can read it")
+	cmd.Flags().StringSliceVar(&recipients, "encrypt", nil, "encrypt for this age recipient (age1…)")
 	return cmd
 }
 

@@ -22,7 +22,7 @@ func newTenants(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "tenants",
 		Aliases: []string{"guests"},
-		Short:   "what other clusters have here, and what they left behind",
+		Short:   "list what other clusters have here, also after they have left",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			st, err := api.Get(cmd.Context(), c.dirs.Run)
@@ -39,8 +39,8 @@ func newTenants(c *common) *cobra.Command {
 func newTenantsRemove(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove NAME|ID",
-		Short: "delete now what a cluster left here that is silent or no peer any more",
-		Long:  "Its namespaces here are deleted with all that is in them. What a cluster has here that is a peer and is heard is not touched:\nrivulet peer NAME --provide=off ends that.",
+		Short: "delete the leftovers of a cluster that is silent or not a peer",
+		Long:  "Its namespaces here are deleted with their content. A connected peer is refused; for that:\nrivulet peer NAME --provide=off",
 		Args:  oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			st, err := api.Get(cmd.Context(), c.dirs.Run)

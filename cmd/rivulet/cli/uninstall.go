@@ -18,9 +18,9 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 	var purge bool
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "end everything and remove the service: pods, rules, routes, mounts, files",
-		Long: "The state (the cluster, who this device is, its peers) stays in the state folder for another install, unless --purge is given.\n" +
-			"It may be run again if something could not be removed, and where Rivulet was never installed.",
+		Short: "stop everything and remove the service, pods, rules, routes, mounts and files",
+		Long: "The state (cluster, identity, peers) stays in the state folder for another install; --purge removes it, too.\n" +
+			"It can be repeated, for example if something could not be removed, and works where Rivulet was never installed.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := needRoot("uninstall"); err != nil {
@@ -50,7 +50,7 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 			return printCleanup(cmd, c, r)
 		},
 	}
-	cmd.Flags().BoolVar(&purge, "purge", false, "remove the state as well: cluster, volumes, identity, peers, configuration")
+	cmd.Flags().BoolVar(&purge, "purge", false, "also remove the state: cluster, volumes, identity, peers, configuration")
 	yesFlag(cmd)
 	return withOutput(c, cmd)
 }

@@ -21,12 +21,12 @@ func newUpgrade(c *common) *cobra.Command {
 	r := upgrade.Request{}
 	cmd := &cobra.Command{
 		Use:   "upgrade [FILE]",
-		Short: "run another version, and go back by itself if it is not up to it",
-		Long: "FILE is a release of rivulet, FILE.sig beside it; a stick will do, no network is needed. It is checked (signature, machine,\n" +
-			"versions, room), the cluster's data is saved, and the new version has to be healthy for a while: the API and the node ready, the\n" +
-			"datastore written, every peer that was connected before connected again. If it is not, the old version and the data of before\n" +
-			"come back. Pods run on all the time. On a device that was flashed FILE may be the bundle of a whole image: it is written beside\n" +
-			"the one that runs, and the device restarts to try it. Without FILE it shows what became of the last upgrade.",
+		Short: "upgrade to another version, and undo it automatically if it is not healthy",
+		Long: "FILE is a release of rivulet, FILE.sig beside it; no network is needed. It is checked (signature, machine,\n" +
+			"versions, space), the cluster's data are saved, and the new version must be healthy for a while: the API and the node ready, the\n" +
+			"datastore writable, every former peer connected again. If it is not, the old version and its data\n" +
+			"are restored. Pods continue all the time. On a flashed device FILE may be the bundle of a whole image: it is written beside\n" +
+			"the running one, and the device restarts to try it. Without FILE the result of the last upgrade is shown.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usagef("upgrade takes one file; see: %s --help", cmd.CommandPath())
@@ -51,11 +51,11 @@ func newUpgrade(c *common) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.check, "check", false, "only check the file")
-	f.BoolVar(&o.now, "now", false, "whatever pods hold it")
-	f.BoolVar(&o.wait, "wait", false, "end when the upgrade does; exit code 1 if it was undone")
-	f.BoolVar(&o.cancel, "cancel", false, "forget an upgrade that waits, undo one that is tried")
+	f.BoolVar(&o.now, "now", false, "even if pods use it")
+	f.BoolVar(&o.wait, "wait", false, "wait for the end of the upgrade; exit code 1 if it was undone")
+	f.BoolVar(&o.cancel, "cancel", false, "cancel a waiting upgrade, undo one on trial")
 	f.DurationVar(&r.Window, "window", upgrade.DefaultWindow, "how long the new version must be healthy")
-	f.DurationVar(&r.Every, "every", upgrade.DefaultEvery, "how often it is looked at")
+	f.DurationVar(&r.Every, "every", upgrade.DefaultEvery, "interval of checks")
 	return withOutput(c, cmd)
 }
 

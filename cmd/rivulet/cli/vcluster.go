@@ -30,11 +30,11 @@ import (
 func newVCluster(c *common) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "vcluster",
-		Short: "clusters inside this one: a control plane each, asleep when nobody uses it",
-		Long: "A virtual cluster has an API server, a datastore and an administrator of its own. Its process sees nothing of this device but its own folder.\n" +
-			"When nobody uses it, it ends; the next request starts it again, and waits for that. Its pods run on this device, with a part of what that lends to other clusters, and go on meanwhile.",
+		Short: "virtual clusters: each has its own control plane, which sleeps when unused",
+		Long: "A virtual cluster has its own API server, datastore and administrator. Its process can access only its own folder of this device.\n" +
+			"When it is unused, the process ends; the next request starts it again, and waits for it. Its pods run on this device, within `vclusters` of the configuration, and continue meanwhile.",
 	}, newVClusterCreate(c), newVClusterList(c), newVClusterDescribe(c), newVClusterConnect(c), newVClusterKubeconfig(c), newVClusterSet(c),
-		newVClusterAct(c, "pause", "end its control plane until it is resumed; requests do not wake it"),
+		newVClusterAct(c, "pause", "stop its control plane until it is resumed; requests do not wake it"),
 		newVClusterAct(c, "resume", "start a paused control plane again"),
 		newVClusterSnapshot(c), newVClusterRestore(c), newVClusterDelete(c), newVClusterLogs(c))
 }
@@ -52,7 +52,7 @@ func inPath(name string) string { return "/" + url.PathEscape(name) }
 func newVClusterCreate(c *common) *cobra.Command {
 	f := vclusterFlags{like: "256Mi"}
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "make a virtual cluster, and wait until it can be used",
+		Use: "create NAME", Short: "create a virtual cluster, and wait until it is ready",
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			to, err := f.read(cmd, true)
@@ -82,12 +82,12 @@ type vclusterFlags struct {
 }
 
 func (f *vclusterFlags) register(cmd *cobra.Command) {
-	cmd.Flags().DurationVar(&f.sleep, "sleep", vcluster.DefaultSleep, "how long nobody may use it before its control plane ends; 0 is never")
+	cmd.Flags().DurationVar(&f.sleep, "sleep", vcluster.DefaultSleep, "time without use after which its control plane ends; 0 is never")
 	cmd.Flags().StringVar(&f.memory, "memory", "512Mi", "limit of its control plane's memory")
-	cmd.Flags().StringVar(&f.datastore, "datastore", "256Mi", "limit of its datastore; what is full takes deletions alone")
+	cmd.Flags().StringVar(&f.datastore, "datastore", "256Mi", "limit of its datastore; a full one accepts only deletions")
 	cmd.Flags().StringVar(&f.quota, "quota", "none",
-		"what its pods and claims may ask for, such as cpu=2,memory=4Gi,pods=20,storage=10Gi; what is not named is bounded by what all virtual clusters have together")
-	cmd.Flags().StringVar(&f.guarantee, "guarantee", "none", "what is kept free for its pods whatever other virtual clusters use, such as cpu=500m,memory=512Mi,pods=5")
+		"limits of its pods' and claims' requests, such as cpu=2,memory=4Gi,pods=20,storage=10Gi; resources without a limit are limited by the share of all virtual clusters")
+	cmd.Flags().StringVar(&f.guarantee, "guarantee", "none", "capacity reserved for its pods, such as cpu=500m,memory=512Mi,pods=5")
 }
 
 // read checks the flags and returns them: all, or those on the command line.
@@ -130,9 +130,9 @@ func (f *vclusterFlags) read(cmd *cobra.Command, all bool) (to vcluster.Change, 
 func newVClusterSet(c *common) *cobra.Command {
 	f := vclusterFlags{like: "512Mi"}
 	cmd := &cobra.Command{
-		Use: "set NAME", Short: "give a virtual cluster another quota, guarantee, sleep, memory or datastore",
-		Long: "A quota holds at once for what is made from now on. Pods beyond it are handed back: where they have not gone after ten minutes, the newest are deleted.\n" +
-			"For another sleep, memory or datastore a control plane that runs starts again; who asks meanwhile waits.",
+		Use: "set NAME", Short: "change the quota, guarantee, sleep, memory or datastore of a virtual cluster",
+		Long: "A quota applies at once to new pods and claims. Its cluster is asked to remove pods beyond it; after ten minutes the newest are deleted.\n" +
+			"After a change of sleep, memory or datastore a running control plane restarts; requests wait meanwhile.",
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			to, err := f.read(cmd, false)
@@ -177,7 +177,7 @@ func quotaText(v vcluster.View) string {
 
 func newVClusterList(c *common) *cobra.Command {
 	return withOutput(c, &cobra.Command{
-		Use: "list", Short: "the virtual clusters of this device", Args: noArgs,
+		Use: "list", Short: "list the virtual clusters of this device", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var all []vcluster.View
 			if err := requestVCluster(cmd.Context(), c, http.MethodGet, "", nil, &all); err != nil {
@@ -216,8 +216,8 @@ func mebibytes(n int64) string {
 
 func newVClusterDescribe(c *common) *cobra.Command {
 	return withOutput(c, &cobra.Command{
-		Use: "describe NAME", Short: "all that is known of one virtual cluster", Args: oneName,
-		Long: "Exit code 0: it can be used, asleep or not; 3: it cannot now.",
+		Use: "describe NAME", Short: "show all details of one virtual cluster", Args: oneName,
+		Long: "Exit code 0: usable, asleep or not; 3: not usable now.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var v vcluster.View
 			if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0]), nil, &v); err != nil {
@@ -267,10 +267,10 @@ func newVClusterSnapshot(c *common) *cobra.Command {
 	var force, bare bool
 	var passphrase string
 	cmd := &cobra.Command{
-		Use: "snapshot NAME FILE|-", Short: "save a virtual cluster into one file (- is standard output); it holds private keys",
+		Use: "snapshot NAME FILE|-", Short: "save a virtual cluster into one file (- is standard output), which contains private keys",
 		Long: "Its objects, authorities, settings and the data of its claims are in the file; no pod may use a claim meanwhile. While the datastore\n" +
-			"is copied, a second or so, its control plane does not run; who asks meanwhile waits. Whoever has the file has the virtual cluster:\n" +
-			"keep it as you keep a key, or encrypt it with --passphrase-file.",
+			"is copied, about a second, its control plane is stopped; requests wait meanwhile. The file gives full access to the virtual cluster:\n" +
+			"protect it like a key, or encrypt it with --passphrase-file.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 2 || args[1] == "" {
 				return usagef("%s takes a name and a file, or - for a stream; see: %s --help", cmd.Name(), cmd.CommandPath())
@@ -297,8 +297,8 @@ func newVClusterSnapshot(c *common) *cobra.Command {
 			return printf(cmd, "%s: virtual cluster %s; %s\n", file, name, secret)
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "replace a file of that name, once the snapshot is whole")
-	cmd.Flags().BoolVar(&bare, "without-data", false, "leave the data of claims out; they start empty where it is restored")
+	cmd.Flags().BoolVar(&force, "force", false, "replace an existing file, after the snapshot is complete")
+	cmd.Flags().BoolVar(&bare, "without-data", false, "leave out the data of claims; after a restore they are empty")
 	cmd.Flags().StringVar(&passphrase, "passphrase-file", "", "encrypt with the passphrase on the first line of this file")
 	return cmd
 }
@@ -330,10 +330,10 @@ func saveVCluster(ctx context.Context, c *common, name string, bare bool, passph
 func newVClusterRestore(c *common) *cobra.Command {
 	var as, passphrase string
 	cmd := &cobra.Command{
-		Use: "restore FILE|-", Short: "make a virtual cluster of a snapshot, of this device or another, and wait until it can be used",
-		Long: "It has the name that it had, and takes the kubeconfigs' keys that it took; addresses differ, so connect again. With --as it is a copy\n" +
-			"with authorities of its own: no credential of the one holds in the other. Its pods start anew here.\n" +
-			"The virtual cluster of the snapshot must not go on elsewhere unless the new one is a copy: both would be the same cluster.",
+		Use: "restore FILE|-", Short: "create a virtual cluster from a snapshot of this or another device, and wait until it is ready",
+		Long: "It has its former name, and accepts its former kubeconfigs' keys; addresses differ, so connect again. With --as it is a copy\n" +
+			"with its own authorities: credentials of one are not valid in the other. Its pods start again here.\n" +
+			"Unless it is a copy, the original must not run anywhere else: both would be the same cluster.",
 		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if as != "" {
@@ -368,7 +368,7 @@ func newVClusterRestore(c *common) *cobra.Command {
 			return resultf(cmd, c, v, "%s can be used, after %.1f s\nnext: rivulet vcluster connect %[1]s -- kubectl get pods -A\n", v.Name, v.Took.Seconds())
 		},
 	}
-	cmd.Flags().StringVar(&as, "as", "", "make a copy of this name")
+	cmd.Flags().StringVar(&as, "as", "", "make a copy with this name")
 	cmd.Flags().StringVar(&passphrase, "passphrase-file", "", "file with the passphrase of an encrypted snapshot")
 	return withOutput(c, cmd)
 }
@@ -376,7 +376,7 @@ func newVClusterRestore(c *common) *cobra.Command {
 func newVClusterDelete(c *common) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use: "delete NAME", Short: "delete a virtual cluster with all that is in it", Args: oneName,
+		Use: "delete NAME", Short: "delete a virtual cluster with all its content", Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var v vcluster.View
 			what := "virtual cluster " + args[0] + " is deleted, with all that is in it"
@@ -397,13 +397,13 @@ func newVClusterDelete(c *common) *cobra.Command {
 		},
 	}
 	yesFlag(cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "also one that is made of an object VirtualCluster, whose object is gone")
+	cmd.Flags().BoolVar(&force, "force", false, "also one that was made from a VirtualCluster object")
 	return cmd
 }
 
 func newVClusterLogs(c *common) *cobra.Command {
 	return &cobra.Command{
-		Use: "logs NAME", Short: "what its control plane said last", Args: oneName,
+		Use: "logs NAME", Short: "show the last lines of its control plane's log", Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var log api.Text
 			if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0])+"/log", nil, &log); err != nil {
@@ -418,10 +418,10 @@ func newVClusterConnect(c *common) *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "connect NAME [-- COMMAND ...]",
-		Short: "run a command with the virtual cluster's kubeconfig, or write that into a file",
-		Long: "With a command, KUBECONFIG is set for it alone; kubectl is the embedded one.\n" +
-			"Without, the context vcluster-NAME is put into the file of --kubeconfig, $KUBECONFIG or ~/.kube/config, and made the current one.\n" +
-			"The file is for this device's root: it holds for a day, at an address that the LAN does not reach, and has all rights inside. For others: rivulet vcluster kubeconfig NAME",
+		Short: "run a command with the virtual cluster's kubeconfig, or write the kubeconfig into a file",
+		Long: "With a command, KUBECONFIG is set for that command only; kubectl is the embedded one.\n" +
+			"Without one, the context vcluster-NAME is added to the file of --kubeconfig, $KUBECONFIG or ~/.kube/config, and made the current one.\n" +
+			"The file is for this device's root: it is valid for a day, has an address that the LAN cannot reach, and all rights inside. For others: rivulet vcluster kubeconfig NAME",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || cmd.ArgsLenAtDash() > 1 || cmd.ArgsLenAtDash() < 0 && len(args) > 1 {
 				return usagef("connect takes one name, and a command after --; see: %s --help", cmd.CommandPath())
@@ -443,7 +443,7 @@ func newVClusterConnect(c *common) *cobra.Command {
 			return printf(cmd, "context %s is in %s\n", name, file)
 		},
 	}
-	cmd.Flags().StringVar(&file, "kubeconfig", "", "the file to put the context into")
+	cmd.Flags().StringVar(&file, "kubeconfig", "", "the file for the context")
 	return cmd
 }
 

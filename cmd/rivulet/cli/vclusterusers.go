@@ -23,10 +23,10 @@ func newVClusterKubeconfig(c *common) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "kubeconfig NAME... | --all",
-		Short: "kubeconfigs for laptops on the LAN, of users of virtual clusters",
+		Short: "make kubeconfigs for users of virtual clusters, for laptops on the LAN",
 		Long: "They work through the control port (TCP 7442) until they expire, are revoked, or the virtual cluster is deleted. A request wakes it.\n" +
-			"One is printed; for several, which a pattern such as 's*' may name, give --dir, or --link for links that give the file in a browser or to curl, once.\n" +
-			"Roles are of the whole virtual cluster: admin may do all there. See: rivulet kubeconfig list; end one: rivulet kubeconfig revoke USER --vcluster NAME",
+			"One is printed; for several, for example by a pattern such as 's*', use --dir, or --link for links from which a browser or curl gets the file once.\n" +
+			"Roles apply to the whole virtual cluster: admin has all rights there. See: rivulet kubeconfig list; end one: rivulet kubeconfig revoke USER --vcluster NAME",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case (len(args) > 0) == all:
@@ -73,13 +73,13 @@ func newVClusterKubeconfig(c *common) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.BoolVar(&all, "all", false, "one for each virtual cluster")
-	f.StringVar(&q.User, "user", "", "whose it is, by which it is listed and revoked; default: the name of the virtual cluster")
-	f.StringVar(&life, "for", "30d", "how long it works: 30d, 4w, 12h, 45m")
+	f.StringVar(&q.User, "user", "", "the user's name, for list and revoke; default: the name of the virtual cluster")
+	f.StringVar(&life, "for", "30d", "validity: 30d, 4w, 12h, 45m")
 	f.StringVar(&q.Role, "role", "admin", "view, edit or admin")
 	f.StringVar(&server, "server", "", "address or name of this device for the laptop; default: its first address on the LAN")
-	f.BoolVar(&q.Replace, "replace", false, "end what the user had, and replace the file")
+	f.BoolVar(&q.Replace, "replace", false, "revoke the user's former access, and replace the file")
 	f.StringVar(&dir, "dir", "", "write NAME.kubeconfig into this folder")
-	f.BoolVar(&q.Link, "link", false, "print links, and QR codes on a terminal, that work once within seven days")
+	f.BoolVar(&q.Link, "link", false, "print links, and QR codes on a terminal, valid once within seven days")
 	return withOutput(c, cmd)
 }
 

@@ -12,7 +12,7 @@ import (
 func newVersion(c *common) *cobra.Command {
 	return withOutput(c, &cobra.Command{
 		Use:   "version",
-		Short: "what this binary is made of",
+		Short: "print the versions of this binary's parts",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return printVersion(cmd, c) },
 	})

@@ -25,10 +25,10 @@ func newWhy(c *common) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use:   "why POD | why KIND/NAME",
-		Short: "why something does not run, is not reached, or runs badly, and what to do about it",
-		Long: "POD is a name, or NAMESPACE/NAME; a name without a namespace is looked for in all of them, and among the other kinds where no pod has it.\n" +
+		Short: "explain why something does not run, is not reachable, or runs badly, with a cure",
+		Long: "POD is a name, or NAMESPACE/NAME; a name without a namespace is searched in all namespaces, and among the other kinds if no pod has it.\n" +
 			"KIND is deployment, statefulset, daemonset, replicaset, job, cronjob, service, pvc, ingress, namespace, peer or node, or one of kubectl's short words for it.\n" +
-			"The first line is the reason to begin with.",
+			"The first line is the reason to start with.",
 		Args: takes(1, "why takes one pod, or one KIND/NAME; see: rivulet pods, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			g, err := c.gatherer(cmd.Context())
@@ -46,7 +46,7 @@ func newWhy(c *common) *cobra.Command {
 			return result(cmd, c, explain.Explain(facts), printAnswer)
 		},
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "of what is explained")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the object")
 	return withOutput(c, cmd)
 }
 
