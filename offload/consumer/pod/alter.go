@@ -3,7 +3,6 @@ package pod
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,24 +17,24 @@ import (
 
 // alter copies changes of the home pod to the away pod and to the template of its replacements: labels and annotations,
 // which Services at home and away select by, and the fields that Kubernetes allows to change in a pod's spec
-// (SpecChange). A change of the spec is sent once, by the generation of the home pod; if the provider refuses it, an
-// event has the reason and it is not repeated.
-func (c *Controller) alter(ctx context.Context, t *twin, home *corev1.Pod, have, want translate.Wrapper) error {
+// (translate.SpecChange). A change of the spec is sent once, by the generation of the home pod; refused is the
+// provider's refusal of it.
+func (t *twin) alter(ctx context.Context, home *corev1.Pod, have, want translate.Wrapper) (refused, err error) {
 	if have.Object().GetDeletionTimestamp() != nil {
-		return nil
+		return nil, nil
 	}
 	was, is := have.Template(), translate.SameKind(have, want, home).Template()
 	if p := translate.Current(t.podsOf(home.UID)); p != nil && p.DeletionTimestamp == nil {
-		if err := c.alterPod(ctx, t, home, p, was, is); err != nil {
-			return err
+		if refused, err = t.alterPod(ctx, p, was, is); err != nil {
+			return nil, err
 		}
 	}
 	if have.Job != nil {
-		return c.alterJob(ctx, t, have, want)
+		return refused, t.alterJob(ctx, have, want)
 	}
 	if have.ReplicaSet == nil || maps.Equal(was.Labels, is.Labels) && maps.Equal(was.Annotations, is.Annotations) &&
 		equality.Semantic.DeepEqual(was.Spec.HostAliases, is.Spec.HostAliases) {
-		return nil
+		return refused, nil
 	}
 	set := have.ReplicaSet.DeepCopy()
 	next := &set.Spec.Template
@@ -47,11 +46,12 @@ func (c *Controller) alter(ctx context.Context, t *twin, home *corev1.Pod, have,
 	next.Labels, next.Annotations = is.Labels, is.Annotations
 	// They differ after the Service that leads to home's API server was replaced.
 	next.Spec.HostAliases = is.Spec.HostAliases
-	_, err := t.client.AppsV1().ReplicaSets(t.name).Update(ctx, set, metav1.UpdateOptions{})
-	return ignoreGone(err)
+	_, err = t.client.AppsV1().ReplicaSets(t.name).Update(ctx, set, metav1.UpdateOptions{})
+	return refused, ignoreGone(err)
 }
 
-func (c *Controller) alterPod(ctx context.Context, t *twin, home, p *corev1.Pod, was, is *corev1.PodTemplateSpec) error {
+// alterPod repeats a refused change without the spec.
+func (t *twin) alterPod(ctx context.Context, p *corev1.Pod, was, is *corev1.PodTemplateSpec) (refused, err error) {
 	metadata, spec := map[string]any{}, map[string]any{}
 	if labels := translate.Difference(p.Labels, was.Labels, is.Labels); len(labels) > 0 {
 		metadata["labels"] = labels
@@ -63,7 +63,7 @@ func (c *Controller) alterPod(ctx context.Context, t *twin, home, p *corev1.Pod,
 		spec = translate.SpecChange(&p.Spec, &was.Spec, &is.Spec)
 	}
 	if len(metadata)+len(spec) == 0 {
-		return nil
+		return nil, nil
 	}
 	write := func(change map[string]any) error {
 		patch, err := json.Marshal(change)
@@ -73,24 +73,16 @@ func (c *Controller) alterPod(ctx context.Context, t *twin, home, p *corev1.Pod,
 		_, err = t.client.CoreV1().Pods(t.name).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
 		return ignoreGone(err)
 	}
-	err := write(map[string]any{"metadata": metadata, "spec": spec})
+	err = write(map[string]any{"metadata": metadata, "spec": spec})
 	if len(spec) > 0 && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {
-		if c.checkTwin(ctx, t.home) {
-			return errNotYet
-		}
-		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonRefused,
-			fmt.Sprintf("%s does not take the change of this pod, which runs on as it was: %v; make it anew with the change", c.cfg.Target.Name(), err))
-		err = write(map[string]any{"metadata": metadata})
+		return err, write(map[string]any{"metadata": metadata})
 	}
-	if err != nil {
-		return c.twinError(ctx, t, err)
-	}
-	return nil
+	return nil, err
 }
 
 // alterJob copies the deadline of a pod with restartPolicy OnFailure. A Job's template is immutable; the Job makes no
 // second pod beside a living one.
-func (c *Controller) alterJob(ctx context.Context, t *twin, have, want translate.Wrapper) error {
+func (t *twin) alterJob(ctx context.Context, have, want translate.Wrapper) error {
 	now, next := have.Job.Spec.ActiveDeadlineSeconds, want.Job.Spec.ActiveDeadlineSeconds
 	if next == nil || now != nil && *now == *next {
 		return nil

@@ -219,7 +219,7 @@ func (c *Controller) newTwin(ctx context.Context, home, name string) *twin {
 			c.cfg.Log.Warn("no pod is sent yet: the twin lacks what pods there need", "namespace", home, "err", err)
 		})
 	}
-	t := newTwin(ctx, c.cfg.Target.Client(), c.cfg.Cluster, home, name, &c.ends, changed, lost, c.followEvents, furnish)
+	t := newTwin(ctx, c.cfg.Target.Client(), c.cfg.Cluster, home, name, &c.ends, changed, lost, eventCopy{c.cfg.Home, c.cfg.Target.Name(), c.cfg.Words}.follow, furnish)
 	if c.cfg.Moved != nil {
 		_, _ = t.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only on a stopped informer
 			AddFunc: func(any) { c.cfg.Moved() }, DeleteFunc: func(any) { c.cfg.Moved() },

@@ -47,7 +47,7 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 		if err := t.hasten(ctx, home); err != nil {
 			return c.heldUp(home, c.twinError(ctx, t, err))
 		}
-		return c.follow(ctx, home, awayOf(t, home.UID, have[0]))
+		return c.follow(ctx, home, t.away(home.UID, have[0]))
 	}
 	if p := translate.Current(t.podsOf(home.UID)); p != nil {
 		return c.follow(ctx, home, translate.Away{Pod: p})
@@ -77,12 +77,12 @@ func (c *Controller) reportEnd(ctx context.Context, t *twin, home *corev1.Pod, w
 		return false, errNotYet // the cache lags
 	case err != nil:
 		return false, c.twinError(ctx, t, err)
-	case !ours(live, home.UID), !translate.Terminal(awayOf(t, home.UID, live).Finished):
+	case !live.IsOf(home.UID), !translate.Terminal(t.away(home.UID, live).Finished):
 		return true, nil
-	case !translate.Terminal(awayOf(t, home.UID, w).Finished):
+	case !translate.Terminal(t.away(home.UID, w).Finished):
 		return false, errNotYet // the watches will bring it, with the pod's last status
 	}
-	return false, c.follow(ctx, home, awayOf(t, home.UID, live)) // its write queues the pod again
+	return false, c.follow(ctx, home, t.away(home.UID, live)) // its write queues the pod again
 }
 
 // hasten sends a grace period that was shortened after the deletion.
@@ -137,7 +137,7 @@ func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
 // sweep removes what the target still has for earlier pods of this name. home is the pod with that name, or nil.
 func (c *Controller) sweep(ctx context.Context, t *twin, k types.NamespacedName, home *corev1.Pod) error {
 	for _, w := range t.wrappers(byName, k.Name) {
-		if home != nil && ours(w, home.UID) {
+		if home != nil && w.IsOf(home.UID) {
 			continue
 		}
 		if err := c.removeOrphan(ctx, t, w); err != nil {

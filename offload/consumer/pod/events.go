@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 
@@ -72,13 +73,20 @@ func (t *copiedEvents) drop(name string) {
 	delete(t.held, name)
 }
 
-// followEvents copies the twin's events to home until ctx ends.
-func (c *Controller) followEvents(ctx context.Context, t *twin) {
+// eventCopy copies the events of twins to home.
+type eventCopy struct {
+	home   kubernetes.Interface
+	target string // its name
+	words  translate.Words
+}
+
+// follow copies the twin's events until ctx ends.
+func (c eventCopy) follow(ctx context.Context, t *twin) {
 	if !cache.WaitForCacheSync(ctx.Done(), t.pods.HasSynced, t.sets.HasSynced, t.jobs.HasSynced) {
 		return
 	}
 	told := &copiedEvents{counts: map[string]int32{}, held: map[string]time.Time{}}
-	if list, err := c.cfg.Home.CoreV1().Events(t.home).List(ctx, metav1.ListOptions{FieldSelector: "reportingComponent=" + translate.EventReporter}); err == nil {
+	if list, err := c.home.CoreV1().Events(t.home).List(ctx, metav1.ListOptions{FieldSelector: "reportingComponent=" + translate.EventReporter}); err == nil {
 		for i := range list.Items {
 			told.set(list.Items[i].Name, list.Items[i].Count)
 		}
@@ -113,7 +121,7 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 			if mended, wait := t.mends(e, told); mended || wait > 0 {
 				later = wait
 			} else if worthIt := e.Type == corev1.EventTypeWarning || queue.Len() < eventBacklog; worthIt && pace.Wait(ctx) == nil {
-				again = !c.copyEvent(ctx, t, e, told)
+				again = !c.copy(ctx, t, e, told)
 			}
 		}
 		queue.Done(name)
@@ -127,8 +135,8 @@ func (c *Controller) followEvents(ctx context.Context, t *twin) {
 	}
 }
 
-// copyEvent writes one event at home, unless it is there. It reports false if a retry may succeed.
-func (c *Controller) copyEvent(ctx context.Context, t *twin, e *corev1.Event, told *copiedEvents) bool {
+// copy writes one event at home, unless it is there. It reports false if a retry may succeed.
+func (c eventCopy) copy(ctx context.Context, t *twin, e *corev1.Event, told *copiedEvents) bool {
 	if e.Type != corev1.EventTypeWarning && (e.InvolvedObject.Kind != "Pod" || e.Reason == "Scheduled") {
 		return true // a made pod and its node at the provider are of no interest at home
 	}
@@ -139,12 +147,12 @@ func (c *Controller) copyEvent(ctx context.Context, t *twin, e *corev1.Event, to
 	if pod == nil {
 		return false
 	}
-	want := translate.Event(e, t.name, t.home, pod, c.cfg.Target.Name())
-	want.Message = c.cfg.Words.Of(want.Message)
+	want := translate.Event(e, t.name, t.home, pod, c.target)
+	want.Message = c.words.Of(want.Message)
 	if told.is(want.Name, want.Count) {
 		return true
 	}
-	events := c.cfg.Home.CoreV1().Events(t.home)
+	events := c.home.CoreV1().Events(t.home)
 	_, err := events.Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager})
 	if apierrors.IsAlreadyExists(err) {
 		var have *corev1.Event

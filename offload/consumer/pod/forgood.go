@@ -15,7 +15,6 @@ import (
 
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
-	"rivulet/offload/replacement"
 )
 
 // A target may refuse a pod that home's admission lets through: for now, and the pod waits, or for good. Then the pod
@@ -100,18 +99,6 @@ func (c *Controller) setRefused(home *corev1.Pod, why string) (before string) {
 	return before
 }
 
-// rehearse creates the wrapper's pod on the target by a dry run. The error is a refusal for good.
-func (c *Controller) rehearse(ctx context.Context, t *twin, w translate.Wrapper) error {
-	template := w.Template()
-	_, err := t.client.CoreV1().Pods(t.name).Create(ctx, &corev1.Pod{Spec: template.Spec,
-		ObjectMeta: metav1.ObjectMeta{Name: w.Object().GetName(), Labels: template.Labels, Annotations: template.Annotations}},
-		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if !replacement.ForGood(err) {
-		return nil
-	}
-	return err
-}
-
 // isRefused reports whether the last attempt to send the pod was refused.
 func (c *Controller) isRefused(home *corev1.Pod) bool {
 	c.mu.Lock()
@@ -123,7 +110,7 @@ func (c *Controller) isRefused(home *corev1.Pod) bool {
 // when the wrapper is gone.
 func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, have translate.Wrapper) (bool, error) {
 	if home.Status.StartTime != nil || have.Ending() || translate.HasRun(have) || len(t.podsOf(home.UID)) > 0 ||
-		strings.Contains(awayOf(t, home.UID, have).Trouble, "quota") {
+		strings.Contains(t.away(home.UID, have).Trouble, "quota") {
 		return false, nil
 	}
 	c.mu.Lock()
@@ -140,7 +127,7 @@ func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, ha
 	c.mu.Lock()
 	c.requested[home.UID] = time.Now()
 	c.mu.Unlock()
-	refusal := c.rehearse(ctx, t, have)
+	refusal := t.rehearse(ctx, have)
 	if refusal == nil {
 		c.queue.AddAfter(keyOf(home), anew)
 		return false, nil

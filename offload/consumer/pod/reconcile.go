@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -112,7 +111,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		refused, err = c.debug(ctx, t, home)
 		err = errors.Join(err, c.keepTokens(ctx, t, home), c.keepServices(ctx, t, translate.Current(t.podsOf(home.UID))), c.mismatch(ctx, home, translate.Current(t.podsOf(home.UID))))
 	}
-	away := awayOf(t, home.UID, have[0])
+	away := t.away(home.UID, have[0])
 	st := translate.Status(home, away, c.view(home))
 	st.EphemeralContainerStatuses = translate.WithRefused(st.EphemeralContainerStatuses, refused)
 	if wait := c.holdBack(home, away, st, time.Now(), c.busy()); wait > 0 {
@@ -121,6 +120,16 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	}
 	c.copyGrace(home, away.Pod)
 	return errors.Join(err, c.writeStatus(ctx, home, st))
+}
+
+// alter copies changes of the home pod; an event has the reason if the provider refuses one.
+func (c *Controller) alter(ctx context.Context, t *twin, home *corev1.Pod, have, want translate.Wrapper) error {
+	refused, err := t.alter(ctx, home, have, want)
+	if refused != nil {
+		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonRefused,
+			fmt.Sprintf("%s does not take the change of this pod, which runs on as it was: %v; make it anew with the change", c.cfg.Target.Name(), refused))
+	}
+	return c.twinError(ctx, t, err)
 }
 
 // copyGrace reports, once, a grace period that the provider has lowered. The only memory of it is in home's status.
@@ -135,23 +144,6 @@ func (c *Controller) copyGrace(home, away *corev1.Pod) {
 
 func (c *Controller) view(home *corev1.Pod) translate.View {
 	return translate.View{Node: home.Spec.NodeName, HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home, Words: c.cfg.Words}
-}
-
-// awayOf collects the provider's state of one pod.
-func awayOf(t *twin, uid types.UID, w translate.Wrapper) translate.Away {
-	var a translate.Away
-	if w.Job != nil {
-		a = translate.OfJob(w.Job)
-	}
-	a.Pod, a.Last = translate.Current(t.podsOf(uid)), t.ends.get(uid)
-	if w.ReplicaSet != nil {
-		for _, cond := range w.ReplicaSet.Status.Conditions {
-			if cond.Type == appsv1.ReplicaSetReplicaFailure && cond.Status == corev1.ConditionTrue {
-				a.Trouble = cond.Message
-			}
-		}
-	}
-	return a
 }
 
 // send makes the wrapper. A Job whose pod had started and that is gone is not made again: whether its work was done is
@@ -181,9 +173,9 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want t
 		}
 	}
 	if home.Status.StartTime != nil {
-		live, err := c.find(ctx, t, home, want)
+		live, err := t.find(ctx, home.UID, want, c.cfg.Keeps != nil)
 		switch {
-		case err == nil && ours(live, home.UID):
+		case err == nil && live.IsOf(home.UID):
 			return errNotYet // the cache lags
 		case err != nil && !apierrors.IsNotFound(err):
 			return c.twinError(ctx, t, err)
@@ -197,7 +189,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want t
 		return c.refuseForGood(ctx, home, fmt.Sprintf("offload: %s does not take this pod: %s", c.cfg.Target.Name(), err))
 	}
 	if c.isRefused(home) && (want.Job != nil || !c.keeps()) { // by a controller, which reports it by an event only
-		if err := c.rehearse(ctx, t, want); err != nil {
+		if err := t.rehearse(ctx, want); err != nil {
 			return there(err)
 		}
 	}
@@ -232,7 +224,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want t
 		if err == nil && want.Pod != nil && !replacement.IsRecord(live.Pod) {
 			return c.trouble(ctx, home, fmt.Errorf("pod %s in %s is somebody else's; delete it there, or rename this one", want.Pod.Name, t.name))
 		}
-		if err == nil && !ours(live, home.UID) {
+		if err == nil && !live.IsOf(home.UID) {
 			err = c.removeOrphan(ctx, t, live)
 		}
 		return errors.Join(err, errNotYet)
@@ -257,18 +249,6 @@ func (c *Controller) noteSent(home *corev1.Pod) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sent[home.UID] = time.Now()
-}
-
-// find reads the pod's wrapper from the API, of whichever kind; like is the wrapper for a target that does not replace
-// pods. Without a wrapper of this pod the error is that for like's kind.
-func (c *Controller) find(ctx context.Context, t *twin, home *corev1.Pod, like translate.Wrapper) (translate.Wrapper, error) {
-	if like.ReplicaSet != nil && c.cfg.Keeps != nil {
-		p, err := t.get(ctx, translate.Wrapper{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: like.Object().GetName()}}})
-		if err == nil && ours(p, home.UID) || err != nil && !apierrors.IsNotFound(err) {
-			return p, err
-		}
-	}
-	return t.get(ctx, like)
 }
 
 // twinError drops a twin that is gone from the target, so that the next attempt requests a new one.
@@ -381,10 +361,6 @@ func (c *Controller) write(ctx context.Context, home *corev1.Pod, st corev1.PodS
 
 func keyOf(p *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-}
-
-func ours(w translate.Wrapper, uid types.UID) bool {
-	return w.Object().GetLabels()[policy.HomeUIDLabel] == string(uid)
 }
 
 func ignoreGone(err error) error {

@@ -5,14 +5,10 @@ import (
 	"errors"
 	"net/http"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/offload/consumer/pod/translate"
-	"rivulet/offload/policy"
 )
 
 // A pod is released at home, or refused, only with a proof that nothing runs for it away:
@@ -52,26 +48,8 @@ func (c *Controller) isUnsure(home *corev1.Pod) bool {
 
 // live reads from the target's API whether anything exists there for the pod.
 func (c *Controller) live(ctx context.Context, t *twin, home *corev1.Pod) (bool, error) {
-	pods, err := t.client.CoreV1().Pods(t.name).List(ctx, metav1.ListOptions{LabelSelector: policy.HomeUIDLabel + "=" + string(home.UID)})
-	if err != nil {
-		return false, c.twinError(ctx, t, err)
-	}
-	if len(pods.Items) > 0 {
-		return true, nil
-	}
-	like := translate.Wrapper{ReplicaSet: &appsv1.ReplicaSet{}}
-	if translate.RestartPolicy(home) != corev1.RestartPolicyAlways {
-		like = translate.Wrapper{Job: &batchv1.Job{}}
-	}
-	like.Object().SetName(translate.WrapperName(home.Name))
-	w, err := t.get(ctx, like)
-	switch {
-	case apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, c.twinError(ctx, t, err)
-	}
-	return ours(w, home.UID), nil
+	stands, err := t.stands(ctx, home)
+	return stands, c.twinError(ctx, t, err)
 }
 
 // settle finds out whether a create without an answer has happened.
@@ -142,7 +120,7 @@ func (c *Controller) showSent(ctx context.Context, home *corev1.Pod) error {
 		return errNotYet
 	}
 	if have := t.wrappers(byUID, string(home.UID)); len(have) > 0 {
-		return c.follow(ctx, home, awayOf(t, home.UID, have[0]))
+		return c.follow(ctx, home, t.away(home.UID, have[0]))
 	}
 	return errNotYet
 }

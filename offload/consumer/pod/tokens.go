@@ -2,13 +2,11 @@ package pod
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -105,7 +103,7 @@ func (c *Controller) sendTokens(ctx context.Context, t *twin, home *corev1.Pod) 
 	if err != nil {
 		return err
 	}
-	return c.putTokens(ctx, t, s)
+	return c.twinError(ctx, t, t.putTokens(ctx, s))
 }
 
 // keepTokens ensures that the tokens of a pod that was sent exist and are fresh.
@@ -127,41 +125,15 @@ func (c *Controller) keepTokens(ctx context.Context, t *twin, home *corev1.Pod) 
 		c.queue.AddAfter(keyOf(home), mintRetry)
 		return nil
 	}
-	return c.putTokens(ctx, t, s)
-}
-
-// putTokens writes the Secret.
-func (c *Controller) putTokens(ctx context.Context, t *twin, s *corev1.Secret) error {
-	secrets := t.client.CoreV1().Secrets(t.name)
-	if t.tokens(types.UID(s.Labels[policy.HomeUIDLabel])) == nil {
-		_, err := secrets.Create(ctx, s, metav1.CreateOptions{FieldManager: policy.FieldManager})
-		if !apierrors.IsAlreadyExists(err) {
-			return c.tokenError(ctx, t, err)
-		}
-	}
-	// Not from the cache, which holds no data.
-	live, err := secrets.Get(ctx, s.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return errNotYet
-	case err != nil:
-		return c.tokenError(ctx, t, err)
-	case live.Labels[policy.HomeUIDLabel] != s.Labels[policy.HomeUIDLabel]:
-		return fmt.Errorf("offload: Secret %s on %s is not ours; delete it there", s.Name, c.cfg.Target.Name())
-	}
-	s.ResourceVersion, s.OwnerReferences = live.ResourceVersion, live.OwnerReferences
-	_, err = secrets.Update(ctx, s, metav1.UpdateOptions{FieldManager: policy.FieldManager})
-	return c.tokenError(ctx, t, err)
+	return c.twinError(ctx, t, t.putTokens(ctx, s))
 }
 
 // sweepTokens removes the Secrets of earlier pods of this name, once nothing uses them. home is the pod with that name,
 // or nil.
 func (c *Controller) sweepTokens(ctx context.Context, t *twin, k types.NamespacedName, home *corev1.Pod) error {
-	left, _ := t.secrets.GetIndexer().ByIndex(byName, k.Name)
-	for _, o := range left {
-		s := o.(*corev1.Secret)
+	for _, s := range t.tokensOf(k.Name) {
 		uid := s.Labels[policy.HomeUIDLabel]
-		if s.Name != translate.TokenSecret(types.UID(uid)) || home != nil && uid == string(home.UID) ||
+		if home != nil && uid == string(home.UID) ||
 			len(t.wrappers(byUID, uid)) > 0 || len(t.podsOf(types.UID(uid))) > 0 {
 			continue
 		}
@@ -174,23 +146,4 @@ func (c *Controller) sweepTokens(ctx context.Context, t *twin, k types.Namespace
 		}
 	}
 	return nil
-}
-
-// removeTokens deletes exactly the given Secret.
-func (t *twin) removeTokens(ctx context.Context, s *corev1.Secret) error {
-	err := t.client.CoreV1().Secrets(t.name).Delete(ctx, s.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &s.UID}})
-	if apierrors.IsConflict(err) {
-		return nil // replaced in the meantime
-	}
-	return ignoreGone(err)
-}
-
-func (c *Controller) tokenError(ctx context.Context, t *twin, err error) error {
-	if err == nil {
-		return nil
-	}
-	if err = c.twinError(ctx, t, err); errors.Is(err, errNotYet) {
-		return err
-	}
-	return fmt.Errorf("offload: token for the away pod: %w", err)
 }

@@ -31,6 +31,7 @@ import (
 // as well.
 type twin struct {
 	home, name string
+	cluster    string // the ID of home's
 	client     kubernetes.Interface
 	pods       cache.SharedIndexInformer
 	ends       *ends
@@ -63,7 +64,7 @@ func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, na
 			return obj, err
 		}),
 		watch.Labelled(policy.OriginLabel+"="+cluster))
-	t := &twin{home: home, name: name, client: client, stop: stop, ends: last,
+	t := &twin{home: home, name: name, cluster: cluster, client: client, stop: stop, ends: last,
 		pods: factory.Core().V1().Pods().Informer(),
 		sets: factory.Apps().V1().ReplicaSets().Informer(),
 		jobs: factory.Batch().V1().Jobs().Informer(), secrets: factory.Core().V1().Secrets().Informer()}
@@ -180,6 +181,58 @@ func (t *twin) get(ctx context.Context, like translate.Wrapper) (translate.Wrapp
 	}
 	set, err := t.client.AppsV1().ReplicaSets(t.name).Get(ctx, name, metav1.GetOptions{})
 	return translate.Wrapper{ReplicaSet: set}, err
+}
+
+// find reads the pod's wrapper from the API, of whichever kind; like is the wrapper for a target that does not replace
+// pods, and records: it may do so. Without a wrapper of this pod the error is that for like's kind.
+func (t *twin) find(ctx context.Context, uid types.UID, like translate.Wrapper, records bool) (translate.Wrapper, error) {
+	if like.ReplicaSet != nil && records {
+		p, err := t.get(ctx, translate.Wrapper{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: like.Object().GetName()}}})
+		if err == nil && p.IsOf(uid) || err != nil && !apierrors.IsNotFound(err) {
+			return p, err
+		}
+	}
+	return t.get(ctx, like)
+}
+
+// away collects the state of one pod of home.
+func (t *twin) away(uid types.UID, w translate.Wrapper) translate.Away {
+	a := translate.OfWrapper(w)
+	a.Pod, a.Last = translate.Current(t.podsOf(uid)), t.ends.get(uid)
+	return a
+}
+
+// stands reads from the API whether anything exists for the pod of home.
+func (t *twin) stands(ctx context.Context, home *corev1.Pod) (bool, error) {
+	pods, err := t.client.CoreV1().Pods(t.name).List(ctx, metav1.ListOptions{LabelSelector: policy.HomeUIDLabel + "=" + string(home.UID)})
+	if err != nil {
+		return false, err
+	}
+	if len(pods.Items) > 0 {
+		return true, nil
+	}
+	like := translate.Wrapper{ReplicaSet: &appsv1.ReplicaSet{}}
+	if translate.RestartPolicy(home) != corev1.RestartPolicyAlways {
+		like = translate.Wrapper{Job: &batchv1.Job{}}
+	}
+	like.Object().SetName(translate.WrapperName(home.Name))
+	w, err := t.get(ctx, like)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && w.IsOf(home.UID), err
+}
+
+// rehearse creates the wrapper's pod by a dry run. The error is a refusal for good.
+func (t *twin) rehearse(ctx context.Context, w translate.Wrapper) error {
+	template := w.Template()
+	_, err := t.client.CoreV1().Pods(t.name).Create(ctx, &corev1.Pod{Spec: template.Spec,
+		ObjectMeta: metav1.ObjectMeta{Name: w.Object().GetName(), Labels: template.Labels, Annotations: template.Annotations}},
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if !replacement.ForGood(err) {
+		return nil
+	}
+	return err
 }
 
 func (t *twin) create(ctx context.Context, w translate.Wrapper) (translate.Wrapper, error) {

@@ -3,6 +3,7 @@ package translate
 import (
 	"fmt"
 
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,8 +24,23 @@ func endPolicy() *batchv1.PodFailurePolicy {
 	}}
 }
 
-// OfJob is the pod's state by its Job.
-func OfJob(job *batchv1.Job) (a Away) {
+// OfWrapper is the pod's state by its wrapper alone.
+func OfWrapper(w Wrapper) (a Away) {
+	if w.Job != nil {
+		return ofJob(w.Job)
+	}
+	if w.ReplicaSet != nil {
+		for _, cond := range w.ReplicaSet.Status.Conditions {
+			if cond.Type == appsv1.ReplicaSetReplicaFailure && cond.Status == corev1.ConditionTrue {
+				a.Trouble = cond.Message
+			}
+		}
+	}
+	return a
+}
+
+// ofJob is the pod's state by its Job.
+func ofJob(job *batchv1.Job) (a Away) {
 	for _, cond := range job.Status.Conditions {
 		switch {
 		case cond.Status != corev1.ConditionTrue:

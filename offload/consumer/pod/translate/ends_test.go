@@ -52,7 +52,7 @@ func TestNoExitIsInvented(t *testing.T) {
 		home.Status = Status(home, Away{Pod: translatetest.Running()}, view)
 		st := Ended(home, corev1.PodFailed)
 		if c.job != nil {
-			st = Status(home, OfJob(c.job), view)
+			st = Status(home, OfWrapper(Wrapper{Job: c.job}), view)
 		}
 		got := st.ContainerStatuses[0]
 		if st.Phase != corev1.PodFailed || got.Ready || !strings.Contains(st.Message, c.message) || strings.Contains(st.Message, "lab-a") {

@@ -14,6 +14,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/policy"
@@ -62,6 +63,11 @@ func (w Wrapper) Template() *corev1.PodTemplateSpec {
 		return &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations}, Spec: w.Pod.Spec}
 	}
 	return &w.ReplicaSet.Spec.Template
+}
+
+// IsOf reports whether the wrapper represents the pod of home with that UID.
+func (w Wrapper) IsOf(uid types.UID) bool {
+	return w.Object().GetLabels()[policy.HomeUIDLabel] == string(uid)
 }
 
 // Ending reports whether the wrapper is being deleted for good.
