@@ -99,11 +99,7 @@ type Controller struct {
 	unstarted unstarted                                          // see busy
 	open      func(ctx context.Context, home, name string) *twin // newTwin, except in tests
 
-	mu        sync.Mutex
-	refused   map[types.UID]string    // reason, of living pods
-	sent      map[types.UID]time.Time // by this process, of living pods
-	unsure    map[types.UID]bool      // living pods whose create had an unknown outcome
-	requested map[types.UID]time.Time // of living pods: see takeBack
+	memory memory
 }
 
 // New makes a Controller; Run starts it.
@@ -112,10 +108,10 @@ func New(cfg Config) *Controller {
 		cfg.Parse = policy.Parse
 	}
 	c := &Controller{
-		cfg:     cfg,
-		twins:   twins{all: map[string]*twin{}},
-		ends:    ends{of: map[types.UID]*corev1.Pod{}},
-		refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, unsure: map[types.UID]bool{}, requested: map[types.UID]time.Time{}, reconnect: make(chan struct{}, 1),
+		cfg:    cfg,
+		twins:  twins{all: map[string]*twin{}},
+		ends:   ends{of: map[types.UID]*corev1.Pod{}},
+		memory: newMemory(), reconnect: make(chan struct{}, 1),
 		queue: watch.Queue[types.NamespacedName](50*time.Millisecond, 10*time.Second),
 		ahead: watch.Queue[string](time.Second, 10*time.Second),
 	}
@@ -279,11 +275,7 @@ func (c *Controller) Forget(home string) { c.twins.drop(home) }
 
 // forget drops the state of a pod that is gone.
 func (c *Controller) forget(home *corev1.Pod) {
-	c.mu.Lock()
-	delete(c.sent, home.UID)
-	delete(c.unsure, home.UID)
-	delete(c.requested, home.UID)
-	c.mu.Unlock()
+	c.memory.forget(home.UID)
 	c.unstarted.done(home.UID)
 }
 
@@ -341,26 +333,19 @@ func Counts(p *corev1.Pod) bool {
 
 // Counts returns the number of pods of the virtual node that count, and why others were refused, by namespace/name.
 func (c *Controller) Counts(node string) (pods int, refused map[string]string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	refused = map[string]string{}
-	living := map[types.UID]string{}
+	refusals := c.memory.refusals(c.pods.list)
 	for _, p := range c.pods.list() {
-		why, ok := c.refused[p.UID]
-		if ok {
-			living[p.UID] = why
-		}
 		if p.Spec.NodeName != node {
 			continue
 		}
-		if ok {
+		if why, ok := refusals[p.UID]; ok {
 			refused[p.Namespace+"/"+p.Name] = why
 		}
 		if Counts(p) {
 			pods++
 		}
 	}
-	c.refused = living
 	return pods, refused
 }
 

@@ -20,7 +20,7 @@ import (
 // confirmed that it is gone there. While the target is unreachable the pod stays Terminating: a pod of a StatefulSet or
 // a Job must not start a second time elsewhere.
 func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
-	if cond := translate.Condition(&home.Status, translate.OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse && !c.isUnsure(home) {
+	if cond := translate.Condition(&home.Status, translate.OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse && !c.memory.isUnsure(home.UID) {
 		return c.release(ctx, home) // it was never sent
 	}
 	t, err := c.watched(ctx, home.Namespace)
@@ -121,7 +121,7 @@ func (c *Controller) heldUp(home *corev1.Pod, err error) error {
 
 // release writes how the pod ended and lets it be deleted at home.
 func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
-	c.accepted(home.UID)
+	c.memory.accepted(home.UID)
 	c.forget(home)
 	if err := c.write(ctx, home, translate.Ended(translate.WithEnd(home, c.ends.get(home.UID)), "")); err != nil {
 		return err

@@ -37,20 +37,9 @@ func (c *Controller) refuseForGood(ctx context.Context, home *corev1.Pod, why st
 	if err != nil || !refused {
 		return err
 	}
-	c.mu.Lock()
-	delete(c.sent, home.UID) // nothing is there: refuse has a proof
-	c.requested[home.UID] = time.Now()
-	c.mu.Unlock()
+	c.memory.setTurnedDown(home.UID) // nothing is there: refuse has a proof
 	c.queue.AddAfter(keyOf(home), anew)
 	return c.comeHome(ctx, home)
-}
-
-// isTurnedDown reports whether a pod was refused for good less than anew ago.
-func (c *Controller) isTurnedDown(home *corev1.Pod) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	since := time.Since(c.requested[home.UID])
-	return home.Status.Reason == translate.ReasonRefused && since >= 0 && since < anew
 }
 
 // comeHome evicts a pod that was refused for good, if its namespace may run at home and its successor is kept off this
@@ -91,21 +80,6 @@ func Evict(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) erro
 	})
 }
 
-// setRefused stores why a pod is refused, and returns the previous reason.
-func (c *Controller) setRefused(home *corev1.Pod, why string) (before string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	before, c.refused[home.UID] = c.refused[home.UID], why
-	return before
-}
-
-// isRefused reports whether the last attempt to send the pod was refused.
-func (c *Controller) isRefused(home *corev1.Pod) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.refused[home.UID] != "" || home.Status.Reason == translate.ReasonRefused
-}
-
 // takeBack removes a wrapper whose pod the target refuses for good, and reports whether it does. The pod is refused
 // when the wrapper is gone.
 func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, have translate.Wrapper) (bool, error) {
@@ -113,25 +87,16 @@ func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, ha
 		strings.Contains(t.away(home.UID, have).Trouble, "quota") {
 		return false, nil
 	}
-	c.mu.Lock()
-	at, known := c.requested[home.UID]
-	due := at.Add(anew)
-	if !known {
-		due = c.sent[home.UID].Add(unmadeFirst) // long ago after a restart
-	}
-	c.mu.Unlock()
-	if wait := time.Until(due); wait > 0 && wait <= anew { // not delayed by a clock that was set back
+	if wait := time.Until(c.memory.due(home.UID)); wait > 0 && wait <= anew { // not delayed by a clock that was set back
 		c.queue.AddAfter(keyOf(home), wait)
 		return false, nil
 	}
-	c.mu.Lock()
-	c.requested[home.UID] = time.Now()
-	c.mu.Unlock()
+	c.memory.setRequested(home.UID)
 	refusal := t.rehearse(ctx, have)
 	if refusal == nil {
 		c.queue.AddAfter(keyOf(home), anew)
 		return false, nil
 	}
-	c.setRefused(home, fmt.Sprintf("taken back from %s: %s", c.cfg.Target.Name(), refusal))
+	c.memory.setRefused(home.UID, fmt.Sprintf("taken back from %s: %s", c.cfg.Target.Name(), refusal))
 	return true, c.twinError(ctx, t, t.remove(ctx, have, nil))
 }

@@ -15,12 +15,12 @@ func (c *Controller) giveBack(ctx context.Context, home *corev1.Pod) error {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil // deleted with its namespace, which queues it again
 	case err == nil:
-		c.accepted(home.UID)
+		c.memory.accepted(home.UID)
 		c.cfg.Recorder.Event(home, corev1.EventTypeNormal, "OffloadEnded", "namespace is no longer offloaded; the pod is given back")
 		return nil
 	case apierrors.IsTooManyRequests(err):
 		const why = "namespace is no longer offloaded, and a PodDisruptionBudget keeps the pod where it is; see kubectl get pdb"
-		if c.setRefused(home, why) != why {
+		if c.memory.setRefused(home.UID, why) != why {
 			c.cfg.Recorder.Event(home, corev1.EventTypeWarning, "OffloadHeld", why)
 		}
 		return errNotYet

@@ -30,7 +30,7 @@ func (c *Controller) mismatch(ctx context.Context, home, away *corev1.Pod) error
 	if !owned {
 		why += "; nobody makes this pod again: delete it and make another, which goes elsewhere"
 	}
-	if c.setRefused(home, why) == "" {
+	if c.memory.setRefused(home.UID, why) == "" {
 		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonMisfit, why)
 	}
 	if !owned {

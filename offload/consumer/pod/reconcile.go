@@ -155,7 +155,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want t
 	if c.justSent(home) {
 		return nil // the watch will bring it
 	}
-	if c.isTurnedDown(home) {
+	if c.memory.isTurnedDown(home) {
 		return c.comeHome(ctx, home)
 	}
 	if cond := translate.Condition(&home.Status, translate.OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse {
@@ -164,7 +164,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want t
 		st.Conditions = slices.DeleteFunc(st.Conditions, func(c corev1.PodCondition) bool { return c.Type == translate.OffloadedCondition })
 		return c.write(ctx, home, st) // its watch queues it again
 	}
-	if c.isUnsure(home) { // a second one would find the name or the quota of the first taken, and wait as a ReplicaSet
+	if c.memory.isUnsure(home.UID) { // a second one would find the name or the quota of the first taken, and wait as a ReplicaSet
 		if err := c.settle(ctx, home); err != nil {
 			return err
 		}
@@ -188,7 +188,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want t
 	there := func(err error) error {
 		return c.refuseForGood(ctx, home, fmt.Sprintf("offload: %s does not take this pod: %s", c.cfg.Target.Name(), err))
 	}
-	if c.isRefused(home) && (want.Job != nil || !c.keeps()) { // by a controller, which reports it by an event only
+	if c.memory.isRefused(home) && (want.Job != nil || !c.keeps()) { // by a controller, which reports it by an event only
 		if err := t.rehearse(ctx, want); err != nil {
 			return there(err)
 		}
@@ -217,7 +217,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want t
 		made, err = t.create(ctx, want)
 	}
 	if unknownOutcome(err) {
-		c.setUnsure(home, true)
+		c.memory.setUnsure(home.UID, true)
 	}
 	if apierrors.IsAlreadyExists(err) {
 		live, err := t.get(ctx, want)
@@ -236,19 +236,13 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want t
 		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "OffloadOtherHostname",
 			"%s does not know hostnameOverride: the host name of the pod there is not %s; update its Kubernetes to 1.35, or keep the pod at home", c.cfg.Target.Name(), *name)
 	}
-	c.accepted(home.UID)
+	c.memory.accepted(home.UID)
 	// The status shows it together with what follows (holdBack). There is no event either, since the scheduler's event
 	// has the node.
 	c.unstarted.sent(home.UID)
-	c.noteSent(home)
+	c.memory.setSent(home.UID)
 	c.queue.AddAfter(keyOf(home), soon)
 	return nil
-}
-
-func (c *Controller) noteSent(home *corev1.Pod) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sent[home.UID] = time.Now()
 }
 
 // twinError drops a twin that is gone from the target, so that the next attempt requests a new one.
@@ -278,7 +272,7 @@ func (c *Controller) refuse(ctx context.Context, home *corev1.Pod, why string) (
 		return false, c.showSent(ctx, home)
 	}
 	why = c.cfg.Words.Of(why)
-	if c.setRefused(home, why) != why && (home.Status.Reason != translate.ReasonRefused || home.Status.Message != why) {
+	if c.memory.setRefused(home.UID, why) != why && (home.Status.Reason != translate.ReasonRefused || home.Status.Message != why) {
 		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonRefused, why)
 	}
 	st := translate.Refused(home, why)
@@ -286,12 +280,6 @@ func (c *Controller) refuse(ctx context.Context, home *corev1.Pod, why string) (
 		c.turnDown(home, &st)
 	}
 	return true, c.write(ctx, home, st)
-}
-
-func (c *Controller) accepted(uid types.UID) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.refused, uid)
 }
 
 // unwanted handles a pod whose namespace is not offloaded. One that was never sent is refused; one that was is deleted,

@@ -40,9 +40,7 @@ func (c *Controller) holdBack(home *corev1.Pod, away translate.Away, st corev1.P
 	if cond := translate.Condition(&home.Status, translate.OffloadedCondition); cond != nil {
 		from = cond.LastTransitionTime.Time
 	} else {
-		c.mu.Lock()
-		from = c.sent[home.UID] // zero after a restart: it has waited already
-		c.mu.Unlock()
+		from, _ = c.memory.sentAt(home.UID) // zero after a restart: it has waited already
 		if busy {
 			most = late
 		}
@@ -60,9 +58,7 @@ func (c *Controller) holdBack(home *corev1.Pod, away translate.Away, st corev1.P
 // justSent reports that the wrapper was made so recently that the watch may not have it yet, and queues the pod for the
 // time when it must.
 func (c *Controller) justSent(home *corev1.Pod) bool {
-	c.mu.Lock()
-	at, known := c.sent[home.UID]
-	c.mu.Unlock()
+	at, known := c.memory.sentAt(home.UID)
 	since := time.Since(at)
 	if !known || since < 0 || since >= soon {
 		return false
@@ -73,16 +69,14 @@ func (c *Controller) justSent(home *corev1.Pod) bool {
 
 // wasSent reports whether, by the caches, something was made away for the pod; its condition is written late.
 func (c *Controller) wasSent(home *corev1.Pod) bool {
-	if c.isUnsure(home) {
+	if c.memory.isUnsure(home.UID) {
 		return true
 	}
 	cond := translate.Condition(&home.Status, translate.OffloadedCondition)
 	if cond != nil && cond.Status == corev1.ConditionTrue {
 		return true
 	}
-	c.mu.Lock()
-	_, sent := c.sent[home.UID]
-	c.mu.Unlock()
+	_, sent := c.memory.sentAt(home.UID)
 	if t := c.twins.get(home.Namespace); !sent && t != nil {
 		sent = len(t.wrappers(byUID, string(home.UID)))+len(t.podsOf(home.UID)) > 0 // a pod may outlive its wrapper
 	}

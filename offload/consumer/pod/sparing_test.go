@@ -78,7 +78,7 @@ func TestOnlyWhatIsNoNewsIsHeldBack(t *testing.T) {
 	} {
 		ctl := New(Config{})
 		if c.sent != never {
-			ctl.sent["u"] = now.Add(-c.sent)
+			ctl.memory.sent["u"] = now.Add(-c.sent)
 		}
 		home := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}, Status: c.home}
 		if wait := ctl.holdBack(home, c.away, c.st, now, c.busy); wait > 0 != c.held || wait > soon && !c.busy || wait > late/3 {

@@ -30,22 +30,6 @@ func unknownOutcome(err error) bool {
 	return err != nil
 }
 
-func (c *Controller) setUnsure(home *corev1.Pod, unsure bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if unsure {
-		c.unsure[home.UID] = true
-	} else {
-		delete(c.unsure, home.UID)
-	}
-}
-
-func (c *Controller) isUnsure(home *corev1.Pod) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.unsure[home.UID]
-}
-
 // live reads from the target's API whether anything exists there for the pod.
 func (c *Controller) live(ctx context.Context, t *twin, home *corev1.Pod) (bool, error) {
 	stands, err := t.stands(ctx, home)
@@ -54,7 +38,7 @@ func (c *Controller) live(ctx context.Context, t *twin, home *corev1.Pod) (bool,
 
 // settle finds out whether a create without an answer has happened.
 func (c *Controller) settle(ctx context.Context, home *corev1.Pod) error {
-	if !c.isUnsure(home) {
+	if !c.memory.isUnsure(home.UID) {
 		return nil
 	}
 	t, err := c.watched(ctx, home.Namespace)
@@ -66,9 +50,9 @@ func (c *Controller) settle(ctx context.Context, home *corev1.Pod) error {
 		return err
 	}
 	if there {
-		c.noteSent(home)
+		c.memory.setSent(home.UID)
 	}
-	c.setUnsure(home, false)
+	c.memory.setUnsure(home.UID, false)
 	return nil
 }
 

@@ -288,11 +288,11 @@ func TestNothingIsLetGoThatRuns(t *testing.T) {
 			} else {
 				atHome.show()
 			}
-			c.mu.Lock()
-			for uid := range c.sent { // time goes by
-				c.sent[uid] = time.Now().Add(-time.Hour)
+			c.memory.mu.Lock()
+			for uid := range c.memory.sent { // time goes by
+				c.memory.sent[uid] = time.Now().Add(-time.Hour)
 			}
-			c.mu.Unlock()
+			c.memory.mu.Unlock()
 			_ = c.reconcile(ctx, types.NamespacedName{Namespace: "lab", Name: "web"}) // tried again below
 		}
 		start()
