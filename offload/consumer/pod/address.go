@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/homeapi"
@@ -52,6 +54,30 @@ func addresses(obj any) ([]string, error) {
 	return out, nil
 }
 
+// listed reports whether the pods were listed.
+func (t *twin) listed() bool { return t.pods.HasSynced() }
+
+// addresses are those of its pods.
+func (t *twin) addresses() []string { return t.pods.GetIndexer().ListIndexFuncValues(byAddr) }
+
+// has reports whether a pod has the address.
+func (t *twin) has(addr netip.Addr) bool {
+	pods, _ := t.pods.GetIndexer().ByIndex(byAddr, addr.String())
+	return len(pods) > 0
+}
+
+// moves calls moved after addresses of pods have changed.
+func moves(moved func()) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { moved() }, DeleteFunc: func(any) { moved() },
+		UpdateFunc: func(was, is any) {
+			before, _ := addresses(was)
+			if now, _ := addresses(is); !slices.Equal(before, now) {
+				moved()
+			}
+		}}
+}
+
 // Addresses returns the addresses of home's pods on the target, as home sees them, and the number of unfinished pods
 // that home has sent there. It reports false until all are loaded.
 func (c *Controller) Addresses() (addrs []netip.Addr, pods int, known bool) {
@@ -65,10 +91,10 @@ func (c *Controller) Addresses() (addrs []netip.Addr, pods int, known bool) {
 	}
 	for ns := range namespaces {
 		t := c.twins.get(ns)
-		known = known && t != nil && t.pods.HasSynced()
+		known = known && t != nil && t.listed()
 	}
 	for _, t := range c.twins.list() {
-		for _, text := range t.pods.GetIndexer().ListIndexFuncValues(byAddr) {
+		for _, text := range t.addresses() {
 			if there, err := netip.ParseAddr(text); err == nil {
 				if here, ok := c.cfg.Target.Home(there); ok {
 					addrs = append(addrs, here)
@@ -88,12 +114,5 @@ func (c *Controller) Runs(addr netip.Addr) bool {
 	if back, ok := c.cfg.Target.Home(there); !ok || back != addr {
 		return false // an address of home or of another target
 	}
-	c.twins.mu.Lock()
-	defer c.twins.mu.Unlock()
-	for _, t := range c.twins.all {
-		if pods, _ := t.pods.GetIndexer().ByIndex(byAddr, there.String()); len(pods) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.twins.list(), func(t *twin) bool { return t.has(there) })
 }

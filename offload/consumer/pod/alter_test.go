@@ -44,20 +44,20 @@ func TestAChangeIsCarriedOnce(t *testing.T) {
 	})
 	recorder := record.NewFakeRecorder(10)
 	c := New(Config{Target: place{target}, Cluster: "home-id", HostIP: netip.MustParseAddr("10.0.0.1"), Recorder: recorder, Log: slog.New(slog.DiscardHandler)})
-	w := &twin{home: "lab", name: "lab-a", client: target, stop: func() {}, pods: newSeen(), sets: newSeen(), jobs: newSeen(), secrets: newSeen()}
-	c.twins.all["lab"] = w
+	w := newShown(target)
+	c.twins.ensure("lab", "lab-a", func() *twin { return w.twin })
 	alter := func() (patches int) {
 		t.Helper()
 		p, _ := target.CoreV1().Pods("lab-a").Get(ctx, "web-x", metav1.GetOptions{})
 		s, _ := target.AppsV1().ReplicaSets("lab-a").Get(ctx, set.Name, metav1.GetOptions{})
-		w.pods.(*seen).show(p)
-		w.sets.(*seen).show(s)
+		w.pods.show(p)
+		w.sets.show(s)
 		want, err := translate.Wrap(pod, "home-id", "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		target.ClearActions()
-		if err := c.alter(ctx, w, pod, translate.Wrapper{ReplicaSet: s}, want); err != nil {
+		if err := c.alter(ctx, w.twin, pod, translate.Wrapper{ReplicaSet: s}, want); err != nil {
 			t.Fatal(err)
 		}
 		for _, a := range target.Actions() {

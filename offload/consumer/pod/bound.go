@@ -100,7 +100,7 @@ func (b *bound) get(k types.NamespacedName) *corev1.Pod {
 // they are gone. It may be called at any time, and repeatedly.
 func (c *Controller) Serve(node string) {
 	c.pods.add(node, func() cache.SharedIndexInformer {
-		factory := informers.NewSharedInformerFactoryWithOptions(c.cfg.Home, 0, informers.WithTransform(trim),
+		factory := informers.NewSharedInformerFactoryWithOptions(c.cfg.Home, 0, informers.WithTransform(watch.Unmanaged),
 			informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 				o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
 			}))

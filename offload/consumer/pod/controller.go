@@ -109,8 +109,6 @@ func New(cfg Config) *Controller {
 	}
 	c := &Controller{
 		cfg:    cfg,
-		twins:  twins{all: map[string]*twin{}},
-		ends:   ends{of: map[types.UID]*corev1.Pod{}},
 		memory: newMemory(), reconnect: make(chan struct{}, 1),
 		queue: watch.Queue[types.NamespacedName](50*time.Millisecond, 10*time.Second),
 		ahead: watch.Queue[string](time.Second, 10*time.Second),
@@ -210,23 +208,11 @@ func (c *Controller) newTwin(ctx context.Context, home, name string) *twin {
 			c.checkTwin(ctx, home)
 		}
 	}
-	furnish := func(ctx context.Context, t *twin) {
-		t.furnish(ctx, c.cfg.NoHomeAPI, func() { changed("") }, func(err error) {
+	return newTwin(ctx, twinConfig{home: home, name: name, cluster: c.cfg.Cluster, client: c.cfg.Target.Client(), noHomeAPI: c.cfg.NoHomeAPI, ends: &c.ends,
+		events: eventCopy{c.cfg.Home, c.cfg.Target.Name(), c.cfg.Words}, changed: changed, lost: lost, moved: c.cfg.Moved,
+		worry: func(err error) {
 			c.cfg.Log.Warn("no pod is sent yet: the twin lacks what pods there need", "namespace", home, "err", err)
-		})
-	}
-	t := newTwin(ctx, c.cfg.Target.Client(), c.cfg.Cluster, home, name, &c.ends, changed, lost, eventCopy{c.cfg.Home, c.cfg.Target.Name(), c.cfg.Words}.follow, furnish)
-	if c.cfg.Moved != nil {
-		_, _ = t.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{ // fails only on a stopped informer
-			AddFunc: func(any) { c.cfg.Moved() }, DeleteFunc: func(any) { c.cfg.Moved() },
-			UpdateFunc: func(was, is any) {
-				before, _ := addresses(was)
-				if now, _ := addresses(is); !slices.Equal(before, now) {
-					c.cfg.Moved()
-				}
-			}})
-	}
-	return t
+		}})
 }
 
 // Reconnect renews all watches, with a list, after a silence of the target: it may have been restored from a backup, and
@@ -288,12 +274,10 @@ func (c *Controller) resyncNamespace(ns string) {
 			c.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
 		}
 	}
-	c.twins.mu.Lock()
-	defer c.twins.mu.Unlock()
-	for home, t := range c.twins.all {
-		if ns == "" || home == ns {
+	for _, t := range c.twins.list() {
+		if ns == "" || t.home == ns {
 			for _, name := range t.names() {
-				c.queue.Add(types.NamespacedName{Namespace: home, Name: name})
+				c.queue.Add(types.NamespacedName{Namespace: t.home, Name: name})
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 // expire ends an away pod after its deadline, and makes the home pod fail when nothing of it runs any more.
 func (c *Controller) expire(ctx context.Context, home *corev1.Pod, t *twin) error {
-	have := t.wrappers(byUID, string(home.UID))
+	have := t.wrappersOf(home.UID)
 	if standing := slices.DeleteFunc(slices.Clone(have), translate.Wrapper.Ending); len(standing) > 0 {
 		for _, w := range standing {
 			if err := t.remove(ctx, w, nil); err != nil {

@@ -40,9 +40,8 @@ func TestAPodFailsAfterItsDeadline(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
 	c := New(Config{Home: home, Target: place{target}, Cluster: "home-id", HostIP: netip.MustParseAddr("10.0.0.1"), NoHomeAPI: true,
 		Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Recorder: recorder, Log: slog.New(slog.DiscardHandler)})
-	w := &twin{home: "lab", name: "lab-a", client: target, stop: func() {},
-		pods: newSeen(), sets: newSeen(), jobs: newSeen(), secrets: newSeen()}
-	c.twins.all["lab"] = w
+	w := newShown(target)
+	c.twins.ensure("lab", "lab-a", func() *twin { return w.twin })
 	atHome := newSeen()
 	c.pods.nodes = map[string]cache.SharedIndexInformer{"b": atHome}
 	look := func(sets, pods []any) *corev1.Pod {
@@ -52,10 +51,10 @@ func TestAPodFailsAfterItsDeadline(t *testing.T) {
 			t.Fatal(err)
 		}
 		atHome.show(now)
-		w.sets.(*seen).show(sets...)
-		w.pods.(*seen).show(pods...)
-		w.jobs.(*seen).show()
-		w.secrets.(*seen).show()
+		w.sets.show(sets...)
+		w.pods.show(pods...)
+		w.jobs.show()
+		w.secrets.show()
 		if err := c.reconcile(ctx, keyOf(pod)); err != nil {
 			t.Log(err)
 		}

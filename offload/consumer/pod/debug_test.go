@@ -11,15 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/translate/translatetest"
+	"rivulet/offload/policy"
 )
 
 // A container that the provider refuses holds up no other, and ends with the reason.
@@ -39,14 +38,13 @@ func TestARefusedDebuggerHoldsUpNoOther(t *testing.T) {
 		patches = append(patches, text)
 		return true, away, nil
 	})
-	in := &twin{home: "lab", name: "lab-a", client: client, pods: informers.NewSharedInformerFactory(client, 0).Core().V1().Pods().Informer()}
-	if err := errors.Join(in.pods.AddIndexers(cache.Indexers{byUID: func(any) ([]string, error) { return []string{string(home.UID)}, nil }}), in.pods.GetIndexer().Add(away)); err != nil {
-		t.Fatal(err)
-	}
+	in := newShown(client)
+	away.Labels = map[string]string{policy.HomeUIDLabel: string(home.UID)}
+	in.pods.show(away)
 	events := record.NewFakeRecorder(10)
 	c := New(Config{Target: place{client}, Recorder: events})
-	c.twins.ensure("lab", in.name, func() *twin { return in })
-	refused, err := c.debug(t.Context(), in, home)
+	c.twins.ensure("lab", in.name, func() *twin { return in.twin })
+	refused, err := c.debug(t.Context(), in.twin, home)
 	if err != nil || len(patches) != 1 || !strings.Contains(patches[0], "plain") {
 		t.Fatalf("started: %v (%v)", patches, err)
 	}
@@ -60,7 +58,7 @@ func TestARefusedDebuggerHoldsUpNoOther(t *testing.T) {
 	// It is not asked for again, and has ended a moment later.
 	st.LastTerminationState.Terminated.FinishedAt = metav1.NewTime(time.Now().Add(-translate.RefusalShown))
 	patches = nil
-	refused, err = c.debug(t.Context(), in, home)
+	refused, err = c.debug(t.Context(), in.twin, home)
 	if err != nil || len(events.Events) != 1 {
 		t.Errorf("asked again: %d events (%v)", len(events.Events), err)
 	}

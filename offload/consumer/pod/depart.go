@@ -33,7 +33,7 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 	if !t.synced() {
 		return nil // the twin queues it again
 	}
-	if have := t.wrappers(byUID, string(home.UID)); len(have) > 0 {
+	if have := t.wrappersOf(home.UID); len(have) > 0 {
 		if standing := slices.DeleteFunc(slices.Clone(have), translate.Wrapper.Ending); len(standing) > 0 {
 			if told, err := c.reportEnd(ctx, t, home, standing[0]); err != nil || !told {
 				return err
@@ -136,7 +136,7 @@ func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
 
 // sweep removes what the target still has for earlier pods of this name. home is the pod with that name, or nil.
 func (c *Controller) sweep(ctx context.Context, t *twin, k types.NamespacedName, home *corev1.Pod) error {
-	for _, w := range t.wrappers(byName, k.Name) {
+	for _, w := range t.wrappersNamed(k.Name) {
 		if home != nil && w.IsOf(home.UID) {
 			continue
 		}

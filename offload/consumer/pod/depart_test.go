@@ -10,10 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
@@ -50,10 +48,7 @@ func TestGracePeriodsAreWithinTheProvidersBound(t *testing.T) {
 		}
 		return true, nil, nil
 	})
-	tw := &twin{home: "lab", name: "lab-a", client: client, pods: informers.NewSharedInformerFactory(client, 0).Core().V1().Pods().Informer()}
-	if err := tw.pods.AddIndexers(cache.Indexers{byUID: indexBy(func(m metav1.Object) string { return m.GetLabels()[policy.HomeUIDLabel] })}); err != nil {
-		t.Fatal(err)
-	}
+	tw := newShown(client)
 	expect := func(what string, err error, want ...int64) {
 		t.Helper()
 		if err != nil || len(asked) != len(want) {
@@ -75,9 +70,7 @@ func TestGracePeriodsAreWithinTheProvidersBound(t *testing.T) {
 	bound = 100
 	going := away.DeepCopy()
 	going.DeletionTimestamp, going.DeletionGracePeriodSeconds = ptr.To(metav1.Now()), ptr.To[int64](45)
-	if err := tw.pods.GetIndexer().Add(going); err != nil {
-		t.Fatal(err)
-	}
+	tw.pods.show(going)
 	home := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u1", DeletionGracePeriodSeconds: ptr.To[int64](60)}}
 	expect("it ends soon enough", tw.hasten(t.Context(), home))
 	home.DeletionGracePeriodSeconds = ptr.To[int64](2)

@@ -12,7 +12,7 @@ import (
 )
 
 // ends are the last states of ending away pods, by the home pod. A watch delivers how a pod ended together with its
-// deletion, and a cache keeps nothing of deleted objects.
+// deletion, and a cache keeps nothing of deleted objects. The zero value is ready.
 type ends struct {
 	mu sync.Mutex
 	of map[types.UID]*corev1.Pod
@@ -26,6 +26,9 @@ func (e *ends) note(p *corev1.Pod) {
 	uid := types.UID(p.Labels[policy.HomeUIDLabel])
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.of == nil {
+		e.of = map[types.UID]*corev1.Pod{}
+	}
 	if old := e.of[uid]; old == nil || old.UID == p.UID || !p.CreationTimestamp.Before(&old.CreationTimestamp) {
 		e.of[uid] = p
 	}

@@ -71,7 +71,7 @@ func TestTheEndOfADeletedPodIsItsOwn(t *testing.T) {
 				t.Errorf("%s %+v %+v", last.Phase, last.ContainerStatuses, last.Conditions)
 			}
 			ctr.ends.keep(types.NamespacedName{Namespace: "lab", Name: home.Name}, nil)
-			if len(ctr.ends.of) != 0 {
+			if ctr.ends.get(home.UID) != nil {
 				t.Error("the end of a pod that is gone from home is kept for ever")
 			}
 		})

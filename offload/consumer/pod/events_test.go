@@ -16,9 +16,9 @@ import (
 // That a wrapper could make no pod is held back, and not told at all once there is one.
 func TestARefusalThatMendsItselfIsNotTold(t *testing.T) {
 	ours := map[string]string{policy.HomeUIDLabel: "u-1"}
-	tw := &twin{name: "lab-a", pods: newSeen(), sets: newSeen(), jobs: newSeen(), secrets: newSeen()}
-	tw.sets.(*seen).show(&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "lab-a", Labels: ours}})
-	tw.pods.(*seen).show()
+	tw := newShown(nil)
+	tw.sets.show(&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "lab-a", Labels: ours}})
+	tw.pods.show()
 	event := func(reason string) *corev1.Event {
 		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "web." + reason, UID: types.UID(reason)}, Type: corev1.EventTypeWarning, Reason: reason,
 			InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Name: "web", Namespace: "lab-a"}}
@@ -32,7 +32,7 @@ func TestARefusalThatMendsItselfIsNotTold(t *testing.T) {
 	if mended, wait := tw.mends(refused, told); mended || wait != 0 {
 		t.Errorf("without a pod for %s: mended %v, wait %s", selfMending, mended, wait)
 	}
-	tw.pods.(*seen).show(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-x7k2p", Namespace: "lab-a", Labels: ours}})
+	tw.pods.show(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-x7k2p", Namespace: "lab-a", Labels: ours}})
 	if mended, _ := tw.mends(refused, told); !mended {
 		t.Error("told though the pod is there")
 	}

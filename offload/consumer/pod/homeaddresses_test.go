@@ -31,7 +31,7 @@ func TestAddressesOfHome(t *testing.T) {
 		service("lab", "my-db", "10.43.5.5", corev1.ServicePort{Name: "sql-port", Port: 5432}, corev1.ServicePort{Name: "gossip", Port: 7000, Protocol: corev1.ProtocolUDP}),
 		service("lab", "headless", "None", corev1.ServicePort{Port: 1}), service("lab", "alias", ""), service("other", "far", "10.43.6.6", corev1.ServicePort{Port: 1}))
 	events := record.NewFakeRecorder(10)
-	c, in := New(Config{Home: home, Cluster: "home-id", Recorder: events}), &twin{home: "lab", name: "lab-a", client: fake.NewClientset()}
+	c, in := New(Config{Home: home, Cluster: "home-id", Recorder: events}), newShown(fake.NewClientset()).twin
 	theirs := func(name string) corev1.EnvFromSource {
 		return corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
 	}
@@ -153,7 +153,7 @@ func TestAddressOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.withHomeAddresses(t.Context(), p, &twin{client: fake.NewClientset()}, w.Template(), policy.HomeAddressesOfPods); err != nil {
+	if err := c.withHomeAddresses(t.Context(), p, newShown(fake.NewClientset()).twin, w.Template(), policy.HomeAddressesOfPods); err != nil {
 		t.Fatal(err)
 	}
 	s := w.Template().Spec

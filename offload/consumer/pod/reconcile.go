@@ -58,7 +58,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	if !t.synced() {
 		return nil // the twin queues it when it is ready
 	}
-	have := t.wrappers(byUID, string(home.UID))
+	have := t.wrappersOf(home.UID)
 	if not, why := t.lacks(); not && len(have) == 0 {
 		if why != nil {
 			return c.trouble(ctx, home, why)

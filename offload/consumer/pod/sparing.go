@@ -78,7 +78,7 @@ func (c *Controller) wasSent(home *corev1.Pod) bool {
 	}
 	_, sent := c.memory.sentAt(home.UID)
 	if t := c.twins.get(home.Namespace); !sent && t != nil {
-		sent = len(t.wrappers(byUID, string(home.UID)))+len(t.podsOf(home.UID)) > 0 // a pod may outlive its wrapper
+		sent = len(t.wrappersOf(home.UID))+len(t.podsOf(home.UID)) > 0 // a pod may outlive its wrapper
 	}
 	return sent
 }

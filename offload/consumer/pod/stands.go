@@ -103,7 +103,7 @@ func (c *Controller) showSent(ctx context.Context, home *corev1.Pod) error {
 	if t == nil {
 		return errNotYet
 	}
-	if have := t.wrappers(byUID, string(home.UID)); len(have) > 0 {
+	if have := t.wrappersOf(home.UID); len(have) > 0 {
 		return c.follow(ctx, home, t.away(home.UID, have[0]))
 	}
 	return errNotYet

@@ -37,17 +37,25 @@ type seen struct {
 }
 
 func newSeen() *seen {
-	return &seen{index: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{
-		byUID:  indexBy(func(m metav1.Object) string { return m.GetLabels()[policy.HomeUIDLabel] }),
-		byName: indexBy(func(m metav1.Object) string { return m.GetAnnotations()[policy.HomePodAnnotation] }),
-		byAddr: addresses,
-	})}
+	return &seen{index: cache.NewIndexer(cache.MetaNamespaceKeyFunc, indexers)}
 }
 
 func (s *seen) HasSynced() bool           { return s.ready }
 func (s *seen) GetIndexer() cache.Indexer { return s.index }
 func (s *seen) GetStore() cache.Store     { return s.index }
 func (s *seen) show(objs ...any)          { s.ready = true; _ = s.index.Replace(objs, "") }
+
+// shown is a twin of namespace lab, with what the test lets its informers show.
+type shown struct {
+	*twin
+	pods, sets, jobs, secrets *seen
+}
+
+func newShown(client kubernetes.Interface) shown {
+	s := shown{nil, newSeen(), newSeen(), newSeen(), newSeen()}
+	s.twin = over(twinConfig{home: "lab", name: "lab-a", client: client}, s.pods, s.sets, s.jobs, s.secrets)
+	return s
+}
 
 // provider is a provider whose answers get lost, and whose owner deletes twins in which a
 // pod hangs. It has one pod of home at most, by a ReplicaSet or a Job.
@@ -244,7 +252,7 @@ func TestNothingIsLetGoThatRuns(t *testing.T) {
 
 		offloaded, atHome := true, newSeen()
 		var c *Controller
-		var open []*twin
+		var open []shown
 		start := func() {
 			open = nil
 			c = New(Config{Home: home, Target: p, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"), NoHomeAPI: true,
@@ -252,11 +260,10 @@ func TestNothingIsLetGoThatRuns(t *testing.T) {
 				Recorder: record.NewFakeRecorder(10000), Log: slog.New(slog.DiscardHandler)})
 			c.life = ctx
 			c.pods.nodes = map[string]cache.SharedIndexInformer{"b": atHome}
-			c.open = func(_ context.Context, home, name string) *twin {
-				w := &twin{home: home, name: name, client: p.client, stop: func() {},
-					pods: newSeen(), sets: newSeen(), jobs: newSeen(), secrets: newSeen()}
+			c.open = func(context.Context, string, string) *twin {
+				w := newShown(p.client)
 				open = append(open, w)
-				return w
+				return w.twin
 			}
 			p.say("home starts")
 		}
@@ -275,10 +282,10 @@ func TestNothingIsLetGoThatRuns(t *testing.T) {
 				for _, x := range p.pods() {
 					pods = append(pods, &x)
 				}
-				w.pods.(*seen).show(pods...)
-				w.sets.(*seen).show(sets...)
-				w.jobs.(*seen).show(jobs...)
-				w.secrets.(*seen).show()
+				w.pods.show(pods...)
+				w.sets.show(sets...)
+				w.jobs.show(jobs...)
+				w.secrets.show()
 			}
 			p.say("the watches show what is there")
 		}

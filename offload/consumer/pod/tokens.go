@@ -134,7 +134,7 @@ func (c *Controller) sweepTokens(ctx context.Context, t *twin, k types.Namespace
 	for _, s := range t.tokensOf(k.Name) {
 		uid := s.Labels[policy.HomeUIDLabel]
 		if home != nil && uid == string(home.UID) ||
-			len(t.wrappers(byUID, uid)) > 0 || len(t.podsOf(types.UID(uid))) > 0 {
+			len(t.wrappersOf(types.UID(uid))) > 0 || len(t.podsOf(types.UID(uid))) > 0 {
 			continue
 		}
 		err := c.confirmGone(ctx, t, k.Name, uid)

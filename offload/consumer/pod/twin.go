@@ -27,6 +27,23 @@ import (
 	"rivulet/offload/watch"
 )
 
+// twinConfig is what a twin is made of.
+type twinConfig struct {
+	home, name string // the namespace and its twin
+	cluster    string // home's ID
+	client     kubernetes.Interface
+	noHomeAPI  bool // pods there do not wait for a way to home's API server
+	ends       *ends
+	events     eventCopy
+	// changed is called with the name of the home pod after one of its objects has changed, and with "" when all may be
+	// read.
+	changed func(pod string)
+	// lost is called when the API refuses a watch, worry when the twin is not ready for its first pod for long, moved
+	// after addresses of pods have changed. moved may be nil.
+	lost, worry func(error)
+	moved       func()
+}
+
 // twin watches this cluster's wrappers and their pods in one twin namespace. Rights end at the namespace, so watches do
 // as well.
 type twin struct {
@@ -50,50 +67,58 @@ const (
 	byAddr = "addr" // of pods, as the target sees them
 )
 
-// newTwin starts the watches. changed is called with the name of the home pod whenever one of its objects changes, lost
-// when the API refuses the watch. beside runs as long as the watches do, furnish after they were listed. The ends of
-// pods are recorded in last.
-func newTwin(ctx context.Context, client kubernetes.Interface, cluster, home, name string, last *ends, changed func(pod string), lost func(error), beside, furnish func(context.Context, *twin)) *twin {
-	ctx, stop := context.WithCancel(ctx)
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(name),
+// indexers are those of the informers of a twin.
+var indexers = cache.Indexers{
+	byUID:  indexBy(func(m metav1.Object) string { return m.GetLabels()[policy.HomeUIDLabel] }),
+	byName: indexBy(func(m metav1.Object) string { return m.GetAnnotations()[policy.HomePodAnnotation] }),
+	byAddr: addresses,
+}
+
+// newTwin starts the watches.
+func newTwin(ctx context.Context, cfg twinConfig) *twin {
+	factory := informers.NewSharedInformerFactoryWithOptions(cfg.client, 0, informers.WithNamespace(cfg.name),
 		informers.WithTransform(func(obj any) (any, error) { // for deleted objects as well, before they leave the cache
 			obj, err := trim(obj)
 			if p, ok := obj.(*corev1.Pod); ok {
-				last.note(p)
+				cfg.ends.note(p)
 			}
 			return obj, err
 		}),
-		watch.Labelled(policy.OriginLabel+"="+cluster))
-	t := &twin{home: home, name: name, cluster: cluster, client: client, stop: stop, ends: last,
-		pods: factory.Core().V1().Pods().Informer(),
-		sets: factory.Apps().V1().ReplicaSets().Informer(),
-		jobs: factory.Batch().V1().Jobs().Informer(), secrets: factory.Core().V1().Secrets().Informer()}
+		watch.Labelled(policy.OriginLabel+"="+cfg.cluster))
+	t := over(cfg, factory.Core().V1().Pods().Informer(), factory.Apps().V1().ReplicaSets().Informer(),
+		factory.Batch().V1().Jobs().Informer(), factory.Core().V1().Secrets().Informer())
+	ctx, t.stop = context.WithCancel(ctx)
 	enqueue := func(obj any) {
 		if m, err := meta.Accessor(obj); err == nil {
-			changed(m.GetAnnotations()[policy.HomePodAnnotation])
+			cfg.changed(m.GetAnnotations()[policy.HomePodAnnotation])
 		}
 	}
 	for _, inf := range []cache.SharedIndexInformer{t.pods, t.sets, t.jobs, t.secrets} {
 		// These fail only on an informer that runs already; these do not yet.
-		_ = inf.AddIndexers(cache.Indexers{
-			byUID:  indexBy(func(m metav1.Object) string { return m.GetLabels()[policy.HomeUIDLabel] }),
-			byName: indexBy(func(m metav1.Object) string { return m.GetAnnotations()[policy.HomePodAnnotation] }),
-			byAddr: addresses,
-		})
-		_ = inf.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { lost(err) })
+		_ = inf.AddIndexers(indexers)
+		_ = inf.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { cfg.lost(err) })
 		_, _ = inf.AddEventHandler(watch.All(enqueue))
+		if cfg.moved != nil && inf == t.pods {
+			_, _ = inf.AddEventHandler(moves(cfg.moved))
+		}
 		t.done.Go(func() { inf.RunWithContext(ctx) })
 	}
 	t.bare.Store(&lack{})
-	t.done.Go(func() { beside(ctx, t) })
+	t.done.Go(func() { cfg.events.follow(ctx, t) })
 	t.done.Go(func() {
 		// Pods wait for it: cache.WaitForCacheSync checks every 100 ms only.
 		if wait.PollUntilContextCancel(ctx, firstLook, true, func(context.Context) (bool, error) { return t.synced(), nil }) == nil {
-			changed("") // everything of this namespace
-			furnish(ctx, t)
+			cfg.changed("")
+			t.furnish(ctx, cfg.noHomeAPI, func() { cfg.changed("") }, cfg.worry)
 		}
 	})
 	return t
+}
+
+// over is a twin that is ready for pods, over informers with indexers that somebody else runs.
+func over(cfg twinConfig, pods, sets, jobs, secrets cache.SharedIndexInformer) *twin {
+	return &twin{home: cfg.home, name: cfg.name, cluster: cfg.cluster, client: cfg.client, ends: cfg.ends,
+		pods: pods, sets: sets, jobs: jobs, secrets: secrets, stop: func() {}}
 }
 
 func (t *twin) synced() bool {
@@ -124,6 +149,15 @@ func indexBy(f func(metav1.Object) string) cache.IndexFunc {
 	}
 }
 
+// pod returns the pod of that name in the twin, nil without one.
+func (t *twin) pod(name string) *corev1.Pod {
+	obj, ok, _ := t.pods.GetStore().GetByKey(t.name + "/" + name)
+	if !ok {
+		return nil
+	}
+	return obj.(*corev1.Pod)
+}
+
 // podsOf lists the away pods of one home pod.
 func (t *twin) podsOf(uid types.UID) []*corev1.Pod {
 	objs, _ := t.pods.GetIndexer().ByIndex(byUID, string(uid))
@@ -145,7 +179,10 @@ func (t *twin) tokens(uid types.UID) *corev1.Secret {
 	return nil
 }
 
-// wrappers lists those with the given index value.
+// wrappersOf lists the wrappers of one home pod, wrappersNamed those of all home pods of that name.
+func (t *twin) wrappersOf(uid types.UID) []translate.Wrapper  { return t.wrappers(byUID, string(uid)) }
+func (t *twin) wrappersNamed(name string) []translate.Wrapper { return t.wrappers(byName, name) }
+
 func (t *twin) wrappers(index, value string) []translate.Wrapper {
 	var out []translate.Wrapper
 	sets, _ := t.sets.GetIndexer().ByIndex(index, value)
@@ -280,7 +317,7 @@ func (t *twin) remove(ctx context.Context, w translate.Wrapper, grace *int64) er
 	return errors.Join(errs...)
 }
 
-// twins are the watched twins of one target.
+// twins are the watched twins of one target. The zero value is ready.
 type twins struct {
 	mu  sync.Mutex
 	all map[string]*twin // by home namespace
@@ -303,6 +340,9 @@ func (s *twins) ensure(home, name string, make func() *twin) *twin {
 		go t.close()
 	}
 	t := make()
+	if s.all == nil {
+		s.all = map[string]*twin{}
+	}
 	s.all[home] = t
 	return t
 }
@@ -336,7 +376,7 @@ func (s *twins) drop(home string) {
 func (s *twins) closeAll() {
 	s.mu.Lock()
 	all := s.all
-	s.all = map[string]*twin{}
+	s.all = nil
 	s.mu.Unlock()
 	for _, t := range all {
 		t.close()

@@ -67,10 +67,9 @@ func TestAPodThatOutlivesItsWrapperWasSent(t *testing.T) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web", UID: "u1"}, Spec: corev1.PodSpec{NodeName: "b"}}
 	c := New(Config{Home: fake.NewClientset(p), Target: place{fake.NewClientset()}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
 		Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
-	pods, none := newSeen(), newSeen()
-	pods.show(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab-a", Name: "web-x", Labels: map[string]string{policy.HomeUIDLabel: "u1"}}})
-	none.show()
-	c.twins.all["lab"] = &twin{home: "lab", name: "lab-a", pods: pods, sets: none, jobs: none, secrets: none}
+	w := newShown(nil)
+	w.pods.show(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab-a", Name: "web-x", Labels: map[string]string{policy.HomeUIDLabel: "u1"}}})
+	c.twins.ensure("lab", "lab-a", func() *twin { return w.twin })
 	if !c.wasSent(p) {
 		t.Error("it would be refused, and let go while it runs")
 	}

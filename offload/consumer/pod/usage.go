@@ -80,11 +80,10 @@ func (t *twin) metrics(ctx context.Context, cluster string) ([]v1beta1.PodMetric
 
 // usageAtHome finds the home pod of a measured one. Of several, during a replacement, only the current one counts.
 func (c *Controller) usageAtHome(t *twin, m *v1beta1.PodMetrics) (Usage, bool) {
-	obj, ok, _ := t.pods.GetStore().GetByKey(t.name + "/" + m.Name)
-	if !ok {
+	away := t.pod(m.Name)
+	if away == nil {
 		return Usage{}, false
 	}
-	away := obj.(*corev1.Pod)
 	home := c.home(types.NamespacedName{Namespace: t.home, Name: away.Annotations[policy.HomePodAnnotation]})
 	if home == nil || string(home.UID) != away.Labels[policy.HomeUIDLabel] || translate.Current(t.podsOf(home.UID)) != away {
 		return Usage{}, false
