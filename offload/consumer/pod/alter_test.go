@@ -17,6 +17,7 @@ import (
 
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/translate/translatetest"
+	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
 )
 
@@ -45,7 +46,7 @@ func TestAChangeIsCarriedOnce(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
 	c := New(Config{Target: place{target}, Cluster: "home-id", HostIP: netip.MustParseAddr("10.0.0.1"), Recorder: recorder, Log: slog.New(slog.DiscardHandler)})
 	w := newShown(target)
-	c.twins.ensure("lab", "lab-a", func() *twin { return w.twin })
+	c.twins.Ensure("lab", "lab-a", func() *twin.Twin { return w.twin })
 	alter := func() (patches int) {
 		t.Helper()
 		p, _ := target.CoreV1().Pods("lab-a").Get(ctx, "web-x", metav1.GetOptions{})

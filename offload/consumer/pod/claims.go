@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // A pod's claims are objects of home. Those of ephemeral volumes are as well: home's controller makes them, and deletes
@@ -31,19 +30,6 @@ func (c *Controller) awayClaims(ctx context.Context, namespace string, template 
 			return errors.New(why)
 		}
 		claim.ClaimName = name
-	}
-	return nil
-}
-
-// userOf returns an away pod that uses a claim of the twin, nil if there is none.
-func (t *twin) userOf(claim string) metav1.Object {
-	for _, obj := range t.pods.GetStore().List() {
-		p := obj.(*corev1.Pod)
-		for _, v := range p.Spec.Volumes {
-			if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim {
-				return p
-			}
-		}
 	}
 	return nil
 }

@@ -10,11 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/offload/consumer/pod/translate/translatetest"
-
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
+
+	"rivulet/offload/consumer/pod/translate/translatetest"
 )
 
 func TestALastingErrorIsNewsOnce(t *testing.T) {

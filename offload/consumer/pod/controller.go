@@ -19,6 +19,7 @@ import (
 
 	"rivulet/fabric/changes"
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	"rivulet/offload/watch"
@@ -87,17 +88,17 @@ type Controller struct {
 	queue *watch.Retries[types.NamespacedName]
 	ahead *watch.Retries[string] // namespaces, see Prepare
 	pods  bound
-	twins twins
+	twins twin.Set
 	// reconnect triggers the renewal of all watches.
 	reconnect chan struct{}
 
 	life context.Context // of Run, and of the twins
 
 	complaints complaints
-	ends       ends
+	ends       twin.Ends
 
-	unstarted unstarted                                          // see busy
-	open      func(ctx context.Context, home, name string) *twin // newTwin, except in tests
+	unstarted unstarted                                               // see busy
+	open      func(ctx context.Context, home, name string) *twin.Twin // New, except in tests
 
 	memory memory
 }
@@ -130,7 +131,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		c.queue.ShutDown()
 		c.ahead.ShutDown()
 		wg.Wait()
-		c.twins.closeAll()
+		c.twins.CloseAll()
 	}()
 	wg.Go(func() { c.pods.run(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), c.pods.synced) {
@@ -150,7 +151,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-c.reconnect:
-			c.twins.renew(func(home, name string) *twin { return c.open(ctx, home, name) })
+			c.twins.Renew(func(home, name string) *twin.Twin { return c.open(ctx, home, name) })
 		}
 	}
 }
@@ -191,11 +192,11 @@ func (c *Controller) adopt(ctx context.Context) {
 }
 
 // watch watches the twin, unless it is watched already.
-func (c *Controller) watch(home, name string) *twin {
-	return c.twins.ensure(home, name, func() *twin { return c.open(c.life, home, name) })
+func (c *Controller) watch(home, name string) *twin.Twin {
+	return c.twins.Ensure(home, name, func() *twin.Twin { return c.open(c.life, home, name) })
 }
 
-func (c *Controller) newTwin(ctx context.Context, home, name string) *twin {
+func (c *Controller) newTwin(ctx context.Context, home, name string) *twin.Twin {
 	changed := func(pod string) {
 		if pod == "" {
 			c.resyncNamespace(home)
@@ -208,9 +209,9 @@ func (c *Controller) newTwin(ctx context.Context, home, name string) *twin {
 			c.checkTwin(ctx, home)
 		}
 	}
-	return newTwin(ctx, twinConfig{home: home, name: name, cluster: c.cfg.Cluster, client: c.cfg.Target.Client(), noHomeAPI: c.cfg.NoHomeAPI, ends: &c.ends,
-		events: eventCopy{c.cfg.Home, c.cfg.Target.Name(), c.cfg.Words}, changed: changed, lost: lost, moved: c.cfg.Moved,
-		worry: func(err error) {
+	return twin.New(ctx, twin.Config{Home: home, Name: name, Cluster: c.cfg.Cluster, Client: c.cfg.Target.Client(), NoHomeAPI: c.cfg.NoHomeAPI, Ends: &c.ends,
+		Events: twin.EventCopy{Home: c.cfg.Home, Target: c.cfg.Target.Name(), Words: c.cfg.Words}, Changed: changed, Lost: lost, Moved: c.cfg.Moved,
+		Worry: func(err error) {
 			c.cfg.Log.Warn("no pod is sent yet: the twin lacks what pods there need", "namespace", home, "err", err)
 		}})
 }
@@ -229,11 +230,11 @@ func (c *Controller) checkTwin(ctx context.Context, home string) (gone bool) {
 		return false
 	}
 	if name, ok := held[home]; ok {
-		if t := c.twins.get(home); t == nil || t.name == name {
+		if t := c.twins.Get(home); t == nil || t.Name == name {
 			return false
 		}
 	}
-	c.twins.drop(home)
+	c.twins.Drop(home)
 	c.Prepare(home)
 	c.resyncNamespace(home)
 	return true
@@ -257,7 +258,7 @@ func (c *Controller) Busy(namespace string) bool {
 }
 
 // Forget stops watching the twin of a namespace that is no longer offloaded.
-func (c *Controller) Forget(home string) { c.twins.drop(home) }
+func (c *Controller) Forget(home string) { c.twins.Drop(home) }
 
 // forget drops the state of a pod that is gone.
 func (c *Controller) forget(home *corev1.Pod) {
@@ -274,10 +275,10 @@ func (c *Controller) resyncNamespace(ns string) {
 			c.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
 		}
 	}
-	for _, t := range c.twins.list() {
-		if ns == "" || t.home == ns {
-			for _, name := range t.names() {
-				c.queue.Add(types.NamespacedName{Namespace: t.home, Name: name})
+	for _, t := range c.twins.List() {
+		if ns == "" || t.Home == ns {
+			for _, name := range t.Names() {
+				c.queue.Add(types.NamespacedName{Namespace: t.Home, Name: name})
 			}
 		}
 	}
@@ -292,14 +293,14 @@ func (c *Controller) Away(namespace, name string) (twin, pod string, err error) 
 	if home == nil {
 		return "", "", apierrors.NewNotFound(corev1.Resource("pods"), name)
 	}
-	t := c.twins.get(namespace)
+	t := c.twins.Get(namespace)
 	if t == nil {
 		return "", "", ErrNotKnown
 	}
-	if p := translate.Current(t.podsOf(home.UID)); p != nil {
-		return t.name, p.Name, nil
+	if p := translate.Current(t.PodsOf(home.UID)); p != nil {
+		return t.Name, p.Name, nil
 	}
-	if !t.synced() {
+	if !t.Synced() {
 		return "", "", ErrNotKnown
 	}
 	return "", "", apierrors.NewServiceUnavailable("offload: pod " + name + " has not started on " + c.cfg.Target.Name() + " yet")

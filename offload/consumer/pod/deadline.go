@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/twin"
 )
 
 // spec.activeDeadlineSeconds is enforced away where a pod's final end is decided there: by the provider's kubelet with
@@ -14,11 +15,11 @@ import (
 // the deadline, while the link is up. The pod then fails at home as a kubelet's would.
 
 // expire ends an away pod after its deadline, and makes the home pod fail when nothing of it runs any more.
-func (c *Controller) expire(ctx context.Context, home *corev1.Pod, t *twin) error {
-	have := t.wrappersOf(home.UID)
+func (c *Controller) expire(ctx context.Context, home *corev1.Pod, t *twin.Twin) error {
+	have := t.WrappersOf(home.UID)
 	if standing := slices.DeleteFunc(slices.Clone(have), translate.Wrapper.Ending); len(standing) > 0 {
 		for _, w := range standing {
-			if err := t.remove(ctx, w, nil); err != nil {
+			if err := t.Remove(ctx, w, nil); err != nil {
 				return c.twinError(ctx, t, err)
 			}
 		}
@@ -26,7 +27,7 @@ func (c *Controller) expire(ctx context.Context, home *corev1.Pod, t *twin) erro
 	}
 	st := *home.Status.DeepCopy()
 	st.Reason, st.Message = translate.ReasonDeadline, translate.MessageDeadline
-	if p := translate.Current(t.podsOf(home.UID)); p != nil { // records how its containers end
+	if p := translate.Current(t.PodsOf(home.UID)); p != nil { // records how its containers end
 		st.InitContainerStatuses = translate.Containers(home.Status.InitContainerStatuses, p.Status.InitContainerStatuses, home.Spec.InitContainers, translate.RestartPolicy(home), nil)
 		st.ContainerStatuses = translate.Containers(home.Status.ContainerStatuses, p.Status.ContainerStatuses, home.Spec.Containers, translate.RestartPolicy(home), nil)
 		return c.writeStatus(ctx, home, st)
@@ -42,5 +43,5 @@ func (c *Controller) expire(ctx context.Context, home *corev1.Pod, t *twin) erro
 	}
 	ended := home.DeepCopy()
 	ended.Status = st
-	return c.writeStatus(ctx, home, translate.Ended(translate.WithEnd(ended, c.ends.get(home.UID)), corev1.PodFailed))
+	return c.writeStatus(ctx, home, translate.Ended(translate.WithEnd(ended, c.ends.Get(home.UID)), corev1.PodFailed))
 }

@@ -15,6 +15,7 @@ import (
 
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/translate/translatetest"
+	"rivulet/offload/consumer/pod/twin"
 )
 
 // A pod whose deadline has passed fails at home as it would there: with the reason of a
@@ -41,7 +42,7 @@ func TestAPodFailsAfterItsDeadline(t *testing.T) {
 	c := New(Config{Home: home, Target: place{target}, Cluster: "home-id", HostIP: netip.MustParseAddr("10.0.0.1"), NoHomeAPI: true,
 		Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Recorder: recorder, Log: slog.New(slog.DiscardHandler)})
 	w := newShown(target)
-	c.twins.ensure("lab", "lab-a", func() *twin { return w.twin })
+	c.twins.Ensure("lab", "lab-a", func() *twin.Twin { return w.twin })
 	atHome := newSeen()
 	c.pods.nodes = map[string]cache.SharedIndexInformer{"b": atHome}
 	look := func(sets, pods []any) *corev1.Pod {

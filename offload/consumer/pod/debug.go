@@ -2,25 +2,23 @@ package pod
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/consumer/pod/translate"
-	"rivulet/offload/policy"
+	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/replacement"
 )
 
 // debug adds the home pod's ephemeral containers (kubectl debug) to the away pod, one by one. Like a kubelet it starts
 // each once: not again in a replacement of the pod in which it ran. It returns the statuses of refused ones: they wait
 // with the reason, and then end with it.
-func (c *Controller) debug(ctx context.Context, t *twin, home *corev1.Pod) (refused []corev1.ContainerStatus, err error) {
+func (c *Controller) debug(ctx context.Context, t *twin.Twin, home *corev1.Pod) (refused []corev1.ContainerStatus, err error) {
 	if len(home.Spec.EphemeralContainers) == 0 {
 		return nil, nil
 	}
@@ -28,7 +26,7 @@ func (c *Controller) debug(ctx context.Context, t *twin, home *corev1.Pod) (refu
 	if left > 0 {
 		c.queue.AddAfter(keyOf(home), left)
 	}
-	p := translate.Current(t.podsOf(home.UID))
+	p := translate.Current(t.PodsOf(home.UID))
 	if p == nil || p.DeletionTimestamp != nil || translate.Terminal(p.Status.Phase) {
 		return refused, nil
 	}
@@ -40,20 +38,15 @@ func (c *Controller) debug(ctx context.Context, t *twin, home *corev1.Pod) (refu
 	}
 	var errs []error
 	for i := range missing {
-		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"ephemeralContainers": missing[i : i+1]}})
-		if err != nil {
-			return refused, err
-		}
-		_, err = t.client.CoreV1().Pods(t.name).Patch(ctx, p.Name, types.StrategicMergePatchType, patch,
-			metav1.PatchOptions{FieldManager: policy.FieldManager}, "ephemeralcontainers")
+		err := t.Debug(ctx, p, &missing[i])
 		switch {
 		case replacement.ForGood(err):
-			if c.checkTwin(ctx, t.home) {
+			if c.checkTwin(ctx, t.Home) {
 				return refused, errNotYet
 			}
 			why[missing[i].Name] = peer.Prose(fmt.Sprintf("%s does not take the ephemeral container: %v", c.cfg.Target.Name(), err))
 		default:
-			errs = append(errs, ignoreGone(err))
+			errs = append(errs, twin.IgnoreGone(err))
 		}
 	}
 	for i := range home.Spec.EphemeralContainers {

@@ -18,6 +18,7 @@ import (
 
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/translate/translatetest"
+	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
 )
 
@@ -43,7 +44,7 @@ func TestARefusedDebuggerHoldsUpNoOther(t *testing.T) {
 	in.pods.show(away)
 	events := record.NewFakeRecorder(10)
 	c := New(Config{Target: place{client}, Recorder: events})
-	c.twins.ensure("lab", in.name, func() *twin { return in.twin })
+	c.twins.Ensure("lab", in.twin.Name, func() *twin.Twin { return in.twin })
 	refused, err := c.debug(t.Context(), in.twin, home)
 	if err != nil || len(patches) != 1 || !strings.Contains(patches[0], "plain") {
 		t.Fatalf("started: %v (%v)", patches, err)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
 )
@@ -30,34 +31,34 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 	case t == nil:
 		return c.release(ctx, home)
 	}
-	if !t.synced() {
+	if !t.Synced() {
 		return nil // the twin queues it again
 	}
-	if have := t.wrappersOf(home.UID); len(have) > 0 {
+	if have := t.WrappersOf(home.UID); len(have) > 0 {
 		if standing := slices.DeleteFunc(slices.Clone(have), translate.Wrapper.Ending); len(standing) > 0 {
 			if told, err := c.reportEnd(ctx, t, home, standing[0]); err != nil || !told {
 				return err
 			}
 			for _, w := range standing {
-				if err := t.remove(ctx, w, home.DeletionGracePeriodSeconds); err != nil {
+				if err := t.Remove(ctx, w, home.DeletionGracePeriodSeconds); err != nil {
 					return c.heldUp(home, c.twinError(ctx, t, err))
 				}
 			}
 		}
-		if err := t.hasten(ctx, home); err != nil {
+		if err := t.Hasten(ctx, home); err != nil {
 			return c.heldUp(home, c.twinError(ctx, t, err))
 		}
-		return c.follow(ctx, home, t.away(home.UID, have[0]))
+		return c.follow(ctx, home, t.Away(home.UID, have[0]))
 	}
-	if p := translate.Current(t.podsOf(home.UID)); p != nil {
+	if p := translate.Current(t.PodsOf(home.UID)); p != nil {
 		return c.follow(ctx, home, translate.Away{Pod: p})
 	}
 	// The caches may lag behind this process's own create, so the API is read.
 	if stands, err := c.live(ctx, t, home); err != nil || stands {
 		return cmp.Or(err, errNotYet)
 	}
-	if s := t.tokens(home.UID); s != nil {
-		if err := t.removeTokens(ctx, s); err != nil {
+	if s := t.Tokens(home.UID); s != nil {
+		if err := t.RemoveTokens(ctx, s); err != nil {
 			return c.twinError(ctx, t, err)
 		}
 	}
@@ -67,48 +68,22 @@ func (c *Controller) depart(ctx context.Context, home *corev1.Pod) error {
 // reportEnd reports whether home has the end of the pod's Job, if there is one. The end is lost when the Job is
 // deleted, and the owner of a pod that vanished without an end makes it again. After a cut the caches may still show a
 // running Job, so the API is read.
-func (c *Controller) reportEnd(ctx context.Context, t *twin, home *corev1.Pod, w translate.Wrapper) (bool, error) {
+func (c *Controller) reportEnd(ctx context.Context, t *twin.Twin, home *corev1.Pod, w translate.Wrapper) (bool, error) {
 	if w.Job == nil || translate.Terminal(home.Status.Phase) {
 		return true, nil
 	}
-	live, err := t.get(ctx, w)
+	live, err := t.Get(ctx, w)
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, errNotYet // the cache lags
 	case err != nil:
 		return false, c.twinError(ctx, t, err)
-	case !live.IsOf(home.UID), !translate.Terminal(t.away(home.UID, live).Finished):
+	case !live.IsOf(home.UID), !translate.Terminal(t.Away(home.UID, live).Finished):
 		return true, nil
-	case !translate.Terminal(t.away(home.UID, w).Finished):
+	case !translate.Terminal(t.Away(home.UID, w).Finished):
 		return false, errNotYet // the watches will bring it, with the pod's last status
 	}
-	return false, c.follow(ctx, home, t.away(home.UID, live)) // its write queues the pod again
-}
-
-// hasten sends a grace period that was shortened after the deletion.
-func (t *twin) hasten(ctx context.Context, home *corev1.Pod) error {
-	for _, p := range t.podsOf(home.UID) {
-		if p.DeletionTimestamp == nil || p.DeletionGracePeriodSeconds == nil {
-			continue
-		}
-		if err := t.deletePod(ctx, p, translate.Sooner(home.DeletionGracePeriodSeconds, *p.DeletionGracePeriodSeconds)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// deletePod deletes an away pod, which ends by itself later. It does nothing without a grace period, or if the
-// provider's own bound applies.
-func (t *twin) deletePod(ctx context.Context, p *corev1.Pod, grace *int64) error {
-	if grace == nil {
-		return nil
-	}
-	err := t.client.CoreV1().Pods(t.name).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: grace, Preconditions: &metav1.Preconditions{UID: &p.UID}})
-	if apierrors.IsConflict(err) || replacement.Refused(err) {
-		return nil
-	}
-	return ignoreGone(err)
+	return false, c.follow(ctx, home, t.Away(home.UID, live)) // its write queues the pod again
 }
 
 // heldUp reports, in an event, that the provider refuses to end the pod.
@@ -123,7 +98,7 @@ func (c *Controller) heldUp(home *corev1.Pod, err error) error {
 func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
 	c.memory.accepted(home.UID)
 	c.forget(home)
-	if err := c.write(ctx, home, translate.Ended(translate.WithEnd(home, c.ends.get(home.UID)), "")); err != nil {
+	if err := c.write(ctx, home, translate.Ended(translate.WithEnd(home, c.ends.Get(home.UID)), "")); err != nil {
 		return err
 	}
 	err := c.cfg.Home.CoreV1().Pods(home.Namespace).Delete(ctx, home.Name, metav1.DeleteOptions{
@@ -131,12 +106,12 @@ func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
 	if apierrors.IsConflict(err) {
 		return nil // another pod has that name now
 	}
-	return ignoreGone(err)
+	return twin.IgnoreGone(err)
 }
 
 // sweep removes what the target still has for earlier pods of this name. home is the pod with that name, or nil.
-func (c *Controller) sweep(ctx context.Context, t *twin, k types.NamespacedName, home *corev1.Pod) error {
-	for _, w := range t.wrappersNamed(k.Name) {
+func (c *Controller) sweep(ctx context.Context, t *twin.Twin, k types.NamespacedName, home *corev1.Pod) error {
+	for _, w := range t.WrappersNamed(k.Name) {
 		if home != nil && w.IsOf(home.UID) {
 			continue
 		}
@@ -149,7 +124,7 @@ func (c *Controller) sweep(ctx context.Context, t *twin, k types.NamespacedName,
 
 // removeOrphan deletes a wrapper after home's API has confirmed that its pod is gone; an outdated cache must never end
 // a running pod.
-func (c *Controller) removeOrphan(ctx context.Context, t *twin, w translate.Wrapper) error {
+func (c *Controller) removeOrphan(ctx context.Context, t *twin.Twin, w translate.Wrapper) error {
 	obj := w.Object()
 	if w.Ending() {
 		return nil
@@ -158,13 +133,13 @@ func (c *Controller) removeOrphan(ctx context.Context, t *twin, w translate.Wrap
 	if err := c.confirmGone(ctx, t, name, uid); err != nil {
 		return err
 	}
-	c.cfg.Log.Info("removing what is left of a pod that is gone", "namespace", t.home, "pod", name, "uid", uid)
-	return t.remove(ctx, w, nil)
+	c.cfg.Log.Info("removing what is left of a pod that is gone", "namespace", t.Home, "pod", name, "uid", uid)
+	return t.Remove(ctx, w, nil)
 }
 
 // confirmGone reads home's API; errNotYet means that the pod exists.
-func (c *Controller) confirmGone(ctx context.Context, t *twin, name, uid string) error {
-	p, err := c.cfg.Home.CoreV1().Pods(t.home).Get(ctx, name, metav1.GetOptions{})
+func (c *Controller) confirmGone(ctx context.Context, t *twin.Twin, name, uid string) error {
+	p, err := c.cfg.Home.CoreV1().Pods(t.Home).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil && string(p.UID) == uid:
 		return errNotYet

@@ -56,22 +56,22 @@ func TestTheEndOfADeletedPodIsItsOwn(t *testing.T) {
 			away := translatetest.Running()
 			away.Namespace, away.Labels, away.Annotations = "lab-a", map[string]string{policy.HomeUIDLabel: string(home.UID), policy.OriginLabel: "aid"},
 				map[string]string{policy.HomePodAnnotation: home.Name, policy.HomeNamespaceAnnotation: "lab"}
-			await.True(t, 20*time.Second, "the watch begins", tw.synced)
+			await.True(t, 20*time.Second, "the watch begins", tw.Synced)
 			shown.Add(away)
-			await.True(t, 20*time.Second, "the pod is seen", func() bool { return len(tw.podsOf(home.UID)) == 1 })
+			await.True(t, 20*time.Second, "the pod is seen", func() bool { return len(tw.PodsOf(home.UID)) == 1 })
 			gone := away.DeepCopy()
 			gone.DeletionTimestamp, gone.Status.Phase = home.DeletionTimestamp, corev1.PodFailed
 			gone.Status.ContainerStatuses[1].State = translatetest.Exit(c.code)
 			shown.Delete(gone)
-			await.True(t, 20*time.Second, "the pod is gone", func() bool { return len(tw.podsOf(home.UID)) == 0 })
+			await.True(t, 20*time.Second, "the pod is gone", func() bool { return len(tw.PodsOf(home.UID)) == 0 })
 			if err := ctr.depart(ctx, home); err != nil {
 				t.Fatal(err)
 			}
 			if end := last.ContainerStatuses[0].State.Terminated; last.Phase != c.want || end == nil || end.ExitCode != c.code || end.Message != "its own word" || translate.Condition(&last, corev1.DisruptionTarget) != nil {
 				t.Errorf("%s %+v %+v", last.Phase, last.ContainerStatuses, last.Conditions)
 			}
-			ctr.ends.keep(types.NamespacedName{Namespace: "lab", Name: home.Name}, nil)
-			if ctr.ends.get(home.UID) != nil {
+			ctr.ends.Keep(types.NamespacedName{Namespace: "lab", Name: home.Name}, nil)
+			if ctr.ends.Get(home.UID) != nil {
 				t.Error("the end of a pod that is gone from home is kept for ever")
 			}
 		})

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
 )
 
@@ -51,7 +52,7 @@ func (c *Controller) comeHome(ctx context.Context, home *corev1.Pod) error {
 	}
 	ns, err := c.cfg.Home.CoreV1().Namespaces().Get(ctx, home.Namespace, metav1.GetOptions{})
 	if err != nil {
-		return ignoreGone(err)
+		return twin.IgnoreGone(err)
 	}
 	if now, _ := c.cfg.Parse(ns); now.When != policy.Burst && now.When != policy.Any { // an invalid label counts as off
 		return nil
@@ -69,7 +70,7 @@ func (c *Controller) evict(ctx context.Context, home *corev1.Pod) error {
 	if apierrors.IsTooManyRequests(err) {
 		return errNotYet
 	}
-	return ignoreGone(err)
+	return twin.IgnoreGone(err)
 }
 
 // Evict evicts exactly this pod, if its PodDisruptionBudget allows.
@@ -82,9 +83,9 @@ func Evict(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) erro
 
 // takeBack removes a wrapper whose pod the target refuses for good, and reports whether it does. The pod is refused
 // when the wrapper is gone.
-func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, have translate.Wrapper) (bool, error) {
-	if home.Status.StartTime != nil || have.Ending() || translate.HasRun(have) || len(t.podsOf(home.UID)) > 0 ||
-		strings.Contains(t.away(home.UID, have).Trouble, "quota") {
+func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin.Twin, have translate.Wrapper) (bool, error) {
+	if home.Status.StartTime != nil || have.Ending() || translate.HasRun(have) || len(t.PodsOf(home.UID)) > 0 ||
+		strings.Contains(t.Away(home.UID, have).Trouble, "quota") {
 		return false, nil
 	}
 	if wait := time.Until(c.memory.due(home.UID)); wait > 0 && wait <= anew { // not delayed by a clock that was set back
@@ -92,11 +93,11 @@ func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin, ha
 		return false, nil
 	}
 	c.memory.setRequested(home.UID)
-	refusal := t.rehearse(ctx, have)
+	refusal := t.Rehearse(ctx, have)
 	if refusal == nil {
 		c.queue.AddAfter(keyOf(home), anew)
 		return false, nil
 	}
 	c.memory.setRefused(home.UID, fmt.Sprintf("taken back from %s: %s", c.cfg.Target.Name(), refusal))
-	return true, c.twinError(ctx, t, t.remove(ctx, have, nil))
+	return true, c.twinError(ctx, t, t.Remove(ctx, have, nil))
 }

@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"rivulet/offload/consumer/pod/twin"
 )
 
 // giveBack evicts a pod whose namespace is no longer offloaded. Its PodDisruptionBudget decides when: until then it
@@ -25,5 +27,5 @@ func (c *Controller) giveBack(ctx context.Context, home *corev1.Pod) error {
 		}
 		return errNotYet
 	}
-	return ignoreGone(err)
+	return twin.IgnoreGone(err)
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
 )
@@ -17,7 +18,7 @@ import (
 // withHomeAddresses adapts the template to a provider that translates home's addresses: the addresses that the pod gets
 // of Services and of itself (policy.HomeAddressesOfPods) are home's. This is decided once, when the pod is sent, and
 // recorded in the annotation.
-func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in *twin, t *corev1.PodTemplateSpec, made string) error {
+func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in *twin.Twin, t *corev1.PodTemplateSpec, made string) error {
 	api, err := c.cfg.Home.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{ResourceVersion: "0"})
 	if err != nil {
 		return fmt.Errorf("offload: the address of home's API server: %w", err)
@@ -53,16 +54,16 @@ func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in
 	return nil
 }
 
-// addServices writes the variables of home's Services into the twin: see putServices.
-func (c *Controller) addServices(ctx context.Context, t *twin, afresh bool) (tooMany int, err error) {
-	tooMany, err = t.putServices(ctx, afresh, func() (*corev1.ServiceList, error) { // from the API server's cache, as for a kubelet
-		return c.cfg.Home.CoreV1().Services(t.home).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+// addServices writes the variables of home's Services into the twin: see PutServices.
+func (c *Controller) addServices(ctx context.Context, t *twin.Twin, afresh bool) (tooMany int, err error) {
+	tooMany, err = t.PutServices(ctx, afresh, func() (*corev1.ServiceList, error) { // from the API server's cache, as for a kubelet
+		return c.cfg.Home.CoreV1().Services(t.Home).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	})
 	return tooMany, c.twinError(ctx, t, err)
 }
 
 // keepServices writes the variables again if a container of the pod cannot be created without them.
-func (c *Controller) keepServices(ctx context.Context, t *twin, away *corev1.Pod) error {
+func (c *Controller) keepServices(ctx context.Context, t *twin.Twin, away *corev1.Pod) error {
 	if away == nil || !translate.Derives(&away.Spec, translate.ServicesMap) {
 		return nil
 	}

@@ -31,7 +31,8 @@ func TestAddressesOfHome(t *testing.T) {
 		service("lab", "my-db", "10.43.5.5", corev1.ServicePort{Name: "sql-port", Port: 5432}, corev1.ServicePort{Name: "gossip", Port: 7000, Protocol: corev1.ProtocolUDP}),
 		service("lab", "headless", "None", corev1.ServicePort{Port: 1}), service("lab", "alias", ""), service("other", "far", "10.43.6.6", corev1.ServicePort{Port: 1}))
 	events := record.NewFakeRecorder(10)
-	c, in := New(Config{Home: home, Cluster: "home-id", Recorder: events}), newShown(fake.NewClientset()).twin
+	there := fake.NewClientset()
+	c, in := New(Config{Home: home, Cluster: "home-id", Recorder: events}), newShown(there).twin
 	theirs := func(name string) corev1.EnvFromSource {
 		return corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
 	}
@@ -62,7 +63,7 @@ func TestAddressesOfHome(t *testing.T) {
 	}
 	told := func() map[string]string {
 		t.Helper()
-		m, err := in.client.CoreV1().ConfigMaps("lab-a").Get(t.Context(), translate.ServicesMap, metav1.GetOptions{})
+		m, err := there.CoreV1().ConfigMaps("lab-a").Get(t.Context(), translate.ServicesMap, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +104,7 @@ func TestAddressesOfHome(t *testing.T) {
 		t.Errorf("a Service of before the pod is not told: %v", told())
 	}
 	// What somebody deleted comes back when a container waits for it.
-	if err := in.client.CoreV1().ConfigMaps("lab-a").Delete(t.Context(), translate.ServicesMap, metav1.DeleteOptions{}); err != nil {
+	if err := there.CoreV1().ConfigMaps("lab-a").Delete(t.Context(), translate.ServicesMap, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	waits := &corev1.Pod{Spec: got.Spec, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{

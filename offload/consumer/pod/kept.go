@@ -1,43 +1,8 @@
 package pod
 
-import (
-	"cmp"
-	"slices"
-
-	corev1 "k8s.io/api/core/v1"
-
-	"rivulet/offload/consumer/pod/translate"
-	"rivulet/offload/replacement"
-)
-
 // If the provider replaces pods itself (package replacement), a pod with restartPolicy Always needs no ReplicaSet: the
 // away pod is its own record. A ReplicaSet is made if the provider refuses the pod, since a ReplicaSet waits for
 // capacity by itself. Existing ReplicaSets stay.
 
 // keeps reports whether the target replaces pods itself now.
 func (c *Controller) keeps() bool { return c.cfg.Keeps != nil && c.cfg.Keeps() }
-
-// records lists the records with the index value, the current one of the home pod first.
-func (t *twin) records(index, value string) []translate.Wrapper {
-	objs, _ := t.pods.GetIndexer().ByIndex(index, value)
-	var pods []*corev1.Pod
-	for _, o := range objs {
-		if p := o.(*corev1.Pod); replacement.IsRecord(p) {
-			pods = append(pods, p)
-		}
-	}
-	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		switch {
-		case translate.Better(a, b):
-			return -1
-		case translate.Better(b, a):
-			return 1
-		}
-		return cmp.Compare(a.Name, b.Name)
-	})
-	out := make([]translate.Wrapper, 0, len(pods))
-	for _, p := range pods {
-		out = append(out, translate.Wrapper{Pod: p})
-	}
-	return out
-}

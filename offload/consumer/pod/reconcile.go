@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
 	"rivulet/offload/target"
@@ -27,9 +28,9 @@ var errNotYet = target.ErrNotYet
 // actions.
 func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) error {
 	home := c.home(k)
-	c.ends.keep(k, home)
-	t := c.twins.get(k.Namespace)
-	if t != nil && t.synced() {
+	c.ends.Keep(k, home)
+	t := c.twins.Get(k.Namespace)
+	if t != nil && t.Synced() {
 		if err := c.sweep(ctx, t, k, home); err != nil {
 			return err
 		}
@@ -55,11 +56,11 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return c.trouble(ctx, home, err)
 	}
 	t = c.watch(k.Namespace, name)
-	if !t.synced() {
+	if !t.Synced() {
 		return nil // the twin queues it when it is ready
 	}
-	have := t.wrappersOf(home.UID)
-	if not, why := t.lacks(); not && len(have) == 0 {
+	have := t.WrappersOf(home.UID)
+	if not, why := t.Lacks(); not && len(have) == 0 {
 		if why != nil {
 			return c.trouble(ctx, home, why)
 		}
@@ -67,7 +68,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	}
 	var api string
 	if !c.cfg.NoHomeAPI {
-		api, err = t.homeAPI(ctx) // empty with an error
+		api, err = t.HomeAPI(ctx) // empty with an error
 	}
 	if err != nil && len(have) == 0 {
 		return c.trouble(ctx, home, c.twinError(ctx, t, err))
@@ -109,9 +110,9 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	var refused []corev1.ContainerStatus
 	if have[0].Object().GetDeletionTimestamp() == nil {
 		refused, err = c.debug(ctx, t, home)
-		err = errors.Join(err, c.keepTokens(ctx, t, home), c.keepServices(ctx, t, translate.Current(t.podsOf(home.UID))), c.mismatch(ctx, home, translate.Current(t.podsOf(home.UID))))
+		err = errors.Join(err, c.keepTokens(ctx, t, home), c.keepServices(ctx, t, translate.Current(t.PodsOf(home.UID))), c.mismatch(ctx, home, translate.Current(t.PodsOf(home.UID))))
 	}
-	away := t.away(home.UID, have[0])
+	away := t.Away(home.UID, have[0])
 	st := translate.Status(home, away, c.view(home))
 	st.EphemeralContainerStatuses = translate.WithRefused(st.EphemeralContainerStatuses, refused)
 	if wait := c.holdBack(home, away, st, time.Now(), c.busy()); wait > 0 {
@@ -123,8 +124,8 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 }
 
 // alter copies changes of the home pod; an event has the reason if the provider refuses one.
-func (c *Controller) alter(ctx context.Context, t *twin, home *corev1.Pod, have, want translate.Wrapper) error {
-	refused, err := t.alter(ctx, home, have, want)
+func (c *Controller) alter(ctx context.Context, t *twin.Twin, home *corev1.Pod, have, want translate.Wrapper) error {
+	refused, err := t.Alter(ctx, home, have, want)
 	if refused != nil {
 		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonRefused,
 			fmt.Sprintf("%s does not take the change of this pod, which runs on as it was: %v; make it anew with the change", c.cfg.Target.Name(), refused))
@@ -148,8 +149,8 @@ func (c *Controller) view(home *corev1.Pod) translate.View {
 
 // send makes the wrapper. A Job whose pod had started and that is gone is not made again: whether its work was done is
 // unknown.
-func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want translate.Wrapper) error {
-	if len(t.podsOf(home.UID)) > 0 {
+func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, want translate.Wrapper) error {
+	if len(t.PodsOf(home.UID)) > 0 {
 		return errNotYet // the previous ones are still being deleted
 	}
 	if c.justSent(home) {
@@ -173,7 +174,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want t
 		}
 	}
 	if home.Status.StartTime != nil {
-		live, err := t.find(ctx, home.UID, want, c.cfg.Keeps != nil)
+		live, err := t.Find(ctx, home.UID, want, c.cfg.Keeps != nil)
 		switch {
 		case err == nil && live.IsOf(home.UID):
 			return errNotYet // the cache lags
@@ -182,14 +183,14 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want t
 		case apierrors.IsNotFound(err) && want.Job != nil:
 			c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, translate.ReasonGone,
 				"the Job that ran this pod on %s was deleted there; it is not run a second time", c.cfg.Target.Name())
-			return c.writeStatus(ctx, home, translate.Ended(translate.WithEnd(home, c.ends.get(home.UID)), corev1.PodFailed))
+			return c.writeStatus(ctx, home, translate.Ended(translate.WithEnd(home, c.ends.Get(home.UID)), corev1.PodFailed))
 		}
 	}
 	there := func(err error) error {
 		return c.refuseForGood(ctx, home, fmt.Sprintf("offload: %s does not take this pod: %s", c.cfg.Target.Name(), err))
 	}
 	if c.memory.isRefused(home) && (want.Job != nil || !c.keeps()) { // by a controller, which reports it by an event only
-		if err := t.rehearse(ctx, want); err != nil {
+		if err := t.Rehearse(ctx, want); err != nil {
 			return there(err)
 		}
 	}
@@ -208,21 +209,21 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want t
 	if want.ReplicaSet != nil && c.keeps() {
 		want = translate.AsRecord(want, home)
 	}
-	made, err := t.create(ctx, want)
+	made, err := t.Create(ctx, want)
 	if replacement.ForGood(err) {
 		return there(err)
 	}
 	if want.Pod != nil && replacement.Refused(err) {
 		want = waits // for capacity, with the reason
-		made, err = t.create(ctx, want)
+		made, err = t.Create(ctx, want)
 	}
 	if unknownOutcome(err) {
 		c.memory.setUnsure(home.UID, true)
 	}
 	if apierrors.IsAlreadyExists(err) {
-		live, err := t.get(ctx, want)
+		live, err := t.Get(ctx, want)
 		if err == nil && want.Pod != nil && !replacement.IsRecord(live.Pod) {
-			return c.trouble(ctx, home, fmt.Errorf("pod %s in %s is somebody else's; delete it there, or rename this one", want.Pod.Name, t.name))
+			return c.trouble(ctx, home, fmt.Errorf("pod %s in %s is somebody else's; delete it there, or rename this one", want.Pod.Name, t.Name))
 		}
 		if err == nil && !live.IsOf(home.UID) {
 			err = c.removeOrphan(ctx, t, live)
@@ -246,8 +247,8 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin, want t
 }
 
 // twinError drops a twin that is gone from the target, so that the next attempt requests a new one.
-func (c *Controller) twinError(ctx context.Context, t *twin, err error) error {
-	if (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) && c.checkTwin(ctx, t.home) {
+func (c *Controller) twinError(ctx context.Context, t *twin.Twin, err error) error {
+	if (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)) && c.checkTwin(ctx, t.Home) {
 		return errNotYet // this cluster's rights ended with it
 	}
 	return err
@@ -325,7 +326,7 @@ func (c *Controller) knowsTwin(ctx context.Context, home *corev1.Pod) (bool, err
 		return true, nil
 	}
 	t, err := c.watched(ctx, home.Namespace)
-	return err == nil && (t == nil || t.synced()), err
+	return err == nil && (t == nil || t.Synced()), err
 }
 
 // writeStatus writes a status from the target's state, unless the target is unreachable and its last state outdated.
@@ -344,16 +345,9 @@ func (c *Controller) write(ctx context.Context, home *corev1.Pod, st corev1.PodS
 	p := home.DeepCopy()
 	p.Status = st
 	_, err := c.cfg.Home.CoreV1().Pods(p.Namespace).UpdateStatus(ctx, p, metav1.UpdateOptions{})
-	return ignoreGone(err)
+	return twin.IgnoreGone(err)
 }
 
 func keyOf(p *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-}
-
-func ignoreGone(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }

@@ -77,8 +77,8 @@ func (c *Controller) wasSent(home *corev1.Pod) bool {
 		return true
 	}
 	_, sent := c.memory.sentAt(home.UID)
-	if t := c.twins.get(home.Namespace); !sent && t != nil {
-		sent = len(t.wrappersOf(home.UID))+len(t.podsOf(home.UID)) > 0 // a pod may outlive its wrapper
+	if t := c.twins.Get(home.Namespace); !sent && t != nil {
+		sent = len(t.WrappersOf(home.UID))+len(t.PodsOf(home.UID)) > 0 // a pod may outlive its wrapper
 	}
 	return sent
 }

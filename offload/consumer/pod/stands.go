@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/twin"
 )
 
 // A pod is released at home, or refused, only with a proof that nothing runs for it away:
@@ -31,8 +32,8 @@ func unknownOutcome(err error) bool {
 }
 
 // live reads from the target's API whether anything exists there for the pod.
-func (c *Controller) live(ctx context.Context, t *twin, home *corev1.Pod) (bool, error) {
-	stands, err := t.stands(ctx, home)
+func (c *Controller) live(ctx context.Context, t *twin.Twin, home *corev1.Pod) (bool, error) {
+	stands, err := t.Stands(ctx, home)
 	return stands, c.twinError(ctx, t, err)
 }
 
@@ -58,8 +59,8 @@ func (c *Controller) settle(ctx context.Context, home *corev1.Pod) error {
 
 // watched returns the twin of the namespace, which is watched from now on; nil if the target has confirmed that there
 // is none, not even one being deleted.
-func (c *Controller) watched(ctx context.Context, namespace string) (*twin, error) {
-	if t := c.twins.get(namespace); t != nil {
+func (c *Controller) watched(ctx context.Context, namespace string) (*twin.Twin, error) {
+	if t := c.twins.Get(namespace); t != nil {
 		return t, nil
 	}
 	held, err := c.cfg.Target.Twins(ctx)
@@ -89,7 +90,7 @@ func (c *Controller) stands(ctx context.Context, home *corev1.Pod) (bool, error)
 	switch {
 	case err != nil || t == nil:
 		return false, err
-	case !t.synced():
+	case !t.Synced():
 		return false, errNotYet
 	case !c.wasSent(home):
 		return false, nil
@@ -99,12 +100,12 @@ func (c *Controller) stands(ctx context.Context, home *corev1.Pod) (bool, error)
 
 // showSent writes the status of a pod that runs away although it would be refused now: an earlier version has sent it.
 func (c *Controller) showSent(ctx context.Context, home *corev1.Pod) error {
-	t := c.twins.get(home.Namespace)
+	t := c.twins.Get(home.Namespace)
 	if t == nil {
 		return errNotYet
 	}
-	if have := t.wrappersOf(home.UID); len(have) > 0 {
-		return c.follow(ctx, home, t.away(home.UID, have[0]))
+	if have := t.WrappersOf(home.UID); len(have) > 0 {
+		return c.follow(ctx, home, t.Away(home.UID, have[0]))
 	}
 	return errNotYet
 }

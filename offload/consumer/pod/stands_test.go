@@ -26,6 +26,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
 )
 
@@ -37,23 +38,26 @@ type seen struct {
 }
 
 func newSeen() *seen {
-	return &seen{index: cache.NewIndexer(cache.MetaNamespaceKeyFunc, indexers)}
+	return &seen{index: cache.NewIndexer(cache.MetaNamespaceKeyFunc, twin.Indexers)}
 }
 
-func (s *seen) HasSynced() bool           { return s.ready }
+func (s *seen) HasSynced() bool { return s.ready }
+
 func (s *seen) GetIndexer() cache.Indexer { return s.index }
-func (s *seen) GetStore() cache.Store     { return s.index }
-func (s *seen) show(objs ...any)          { s.ready = true; _ = s.index.Replace(objs, "") }
+
+func (s *seen) GetStore() cache.Store { return s.index }
+
+func (s *seen) show(objs ...any) { s.ready = true; _ = s.index.Replace(objs, "") }
 
 // shown is a twin of namespace lab, with what the test lets its informers show.
 type shown struct {
-	*twin
+	twin                      *twin.Twin
 	pods, sets, jobs, secrets *seen
 }
 
 func newShown(client kubernetes.Interface) shown {
 	s := shown{nil, newSeen(), newSeen(), newSeen(), newSeen()}
-	s.twin = over(twinConfig{home: "lab", name: "lab-a", client: client}, s.pods, s.sets, s.jobs, s.secrets)
+	s.twin = twin.Over(twin.Config{Home: "lab", Name: "lab-a", Client: client}, s.pods, s.sets, s.jobs, s.secrets)
 	return s
 }
 
@@ -260,7 +264,7 @@ func TestNothingIsLetGoThatRuns(t *testing.T) {
 				Recorder: record.NewFakeRecorder(10000), Log: slog.New(slog.DiscardHandler)})
 			c.life = ctx
 			c.pods.nodes = map[string]cache.SharedIndexInformer{"b": atHome}
-			c.open = func(context.Context, string, string) *twin {
+			c.open = func(context.Context, string, string) *twin.Twin {
 				w := newShown(p.client)
 				open = append(open, w)
 				return w.twin

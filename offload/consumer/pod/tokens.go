@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
 )
 
@@ -91,28 +92,28 @@ func due(s *corev1.Secret, wanted []translate.Token) time.Time {
 }
 
 // sendTokens ensures that the tokens of a pod exist before it is sent.
-func (c *Controller) sendTokens(ctx context.Context, t *twin, home *corev1.Pod) error {
+func (c *Controller) sendTokens(ctx context.Context, t *twin.Twin, home *corev1.Pod) error {
 	wanted := translate.Tokens(home)
 	if len(wanted) == 0 {
 		return nil
 	}
-	if have := t.tokens(home.UID); have != nil && time.Until(due(have, wanted)) > 0 {
+	if have := t.Tokens(home.UID); have != nil && time.Until(due(have, wanted)) > 0 {
 		return nil // of an earlier attempt
 	}
 	s, err := c.mint(ctx, home)
 	if err != nil {
 		return err
 	}
-	return c.twinError(ctx, t, t.putTokens(ctx, s))
+	return c.twinError(ctx, t, t.PutTokens(ctx, s))
 }
 
 // keepTokens ensures that the tokens of a pod that was sent exist and are fresh.
-func (c *Controller) keepTokens(ctx context.Context, t *twin, home *corev1.Pod) error {
+func (c *Controller) keepTokens(ctx context.Context, t *twin.Twin, home *corev1.Pod) error {
 	wanted := translate.Tokens(home)
 	if len(wanted) == 0 {
 		return nil
 	}
-	if have := t.tokens(home.UID); have != nil {
+	if have := t.Tokens(home.UID); have != nil {
 		if left := time.Until(due(have, wanted)); left > 0 {
 			c.queue.AddAfter(keyOf(home), left)
 			return nil
@@ -125,21 +126,21 @@ func (c *Controller) keepTokens(ctx context.Context, t *twin, home *corev1.Pod) 
 		c.queue.AddAfter(keyOf(home), mintRetry)
 		return nil
 	}
-	return c.twinError(ctx, t, t.putTokens(ctx, s))
+	return c.twinError(ctx, t, t.PutTokens(ctx, s))
 }
 
 // sweepTokens removes the Secrets of earlier pods of this name, once nothing uses them. home is the pod with that name,
 // or nil.
-func (c *Controller) sweepTokens(ctx context.Context, t *twin, k types.NamespacedName, home *corev1.Pod) error {
-	for _, s := range t.tokensOf(k.Name) {
+func (c *Controller) sweepTokens(ctx context.Context, t *twin.Twin, k types.NamespacedName, home *corev1.Pod) error {
+	for _, s := range t.TokensOf(k.Name) {
 		uid := s.Labels[policy.HomeUIDLabel]
 		if home != nil && uid == string(home.UID) ||
-			len(t.wrappersOf(types.UID(uid))) > 0 || len(t.podsOf(types.UID(uid))) > 0 {
+			len(t.WrappersOf(types.UID(uid))) > 0 || len(t.PodsOf(types.UID(uid))) > 0 {
 			continue
 		}
 		err := c.confirmGone(ctx, t, k.Name, uid)
 		if err == nil {
-			err = t.removeTokens(ctx, s)
+			err = t.RemoveTokens(ctx, s)
 		}
 		if err != nil {
 			return c.twinError(ctx, t, err)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
 )
 
@@ -69,7 +70,7 @@ func TestAPodThatOutlivesItsWrapperWasSent(t *testing.T) {
 		Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
 	w := newShown(nil)
 	w.pods.show(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab-a", Name: "web-x", Labels: map[string]string{policy.HomeUIDLabel: "u1"}}})
-	c.twins.ensure("lab", "lab-a", func() *twin { return w.twin })
+	c.twins.Ensure("lab", "lab-a", func() *twin.Twin { return w.twin })
 	if !c.wasSent(p) {
 		t.Error("it would be refused, and let go while it runs")
 	}

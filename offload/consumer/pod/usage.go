@@ -2,7 +2,6 @@ package pod
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
 )
 
@@ -40,14 +40,14 @@ func (c *Controller) Usage(ctx context.Context, node string) ([]Usage, error) {
 	if !c.cfg.Up() {
 		return nil, fmt.Errorf("offload: %s does not answer; see rivulet peers, or rivulet burst list", c.cfg.Target.Name())
 	}
-	watched := c.twins.list()
+	watched := c.twins.List()
 	var mu sync.Mutex
 	var out []Usage
 	var errs []error
 	var wg sync.WaitGroup
 	for _, t := range watched {
 		wg.Go(func() {
-			used, err := t.metrics(ctx, c.cfg.Cluster)
+			used, err := t.Metrics(ctx, c.cfg.Cluster)
 			mu.Lock()
 			defer mu.Unlock()
 			errs = append(errs, err)
@@ -62,30 +62,14 @@ func (c *Controller) Usage(ctx context.Context, node string) ([]Usage, error) {
 	return out, errors.Join(errs...)
 }
 
-// metrics reads the usage of the twin's pods.
-func (t *twin) metrics(ctx context.Context, cluster string) ([]v1beta1.PodMetrics, error) {
-	raw, err := t.client.Discovery().RESTClient().Get().
-		AbsPath("/apis/metrics.k8s.io/v1beta1/namespaces/"+t.name+"/pods").
-		Param("labelSelector", policy.OriginLabel+"="+cluster).
-		SetHeader("Accept", "application/json").DoRaw(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("offload: what pods in %s use: %w", t.name, err)
-	}
-	var list v1beta1.PodMetricsList
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("offload: what pods in %s use: %w; are the versions too far apart?", t.name, err)
-	}
-	return list.Items, nil
-}
-
 // usageAtHome finds the home pod of a measured one. Of several, during a replacement, only the current one counts.
-func (c *Controller) usageAtHome(t *twin, m *v1beta1.PodMetrics) (Usage, bool) {
-	away := t.pod(m.Name)
+func (c *Controller) usageAtHome(t *twin.Twin, m *v1beta1.PodMetrics) (Usage, bool) {
+	away := t.Pod(m.Name)
 	if away == nil {
 		return Usage{}, false
 	}
-	home := c.home(types.NamespacedName{Namespace: t.home, Name: away.Annotations[policy.HomePodAnnotation]})
-	if home == nil || string(home.UID) != away.Labels[policy.HomeUIDLabel] || translate.Current(t.podsOf(home.UID)) != away {
+	home := c.home(types.NamespacedName{Namespace: t.Home, Name: away.Annotations[policy.HomePodAnnotation]})
+	if home == nil || string(home.UID) != away.Labels[policy.HomeUIDLabel] || translate.Current(t.PodsOf(home.UID)) != away {
 		return Usage{}, false
 	}
 	u := Usage{Namespace: home.Namespace, Name: home.Name, UID: home.UID, node: home.Spec.NodeName, At: m.Timestamp.Time}

@@ -28,7 +28,7 @@ func (c *Controller) Vacate(ctx context.Context) error {
 				return err
 			}
 			if gone[p.Namespace] = is; is {
-				c.twins.drop(p.Namespace)
+				c.twins.Drop(p.Namespace)
 			}
 		}
 		switch {

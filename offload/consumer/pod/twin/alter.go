@@ -1,4 +1,4 @@
-package pod
+package twin
 
 import (
 	"context"
@@ -15,16 +15,16 @@ import (
 	"rivulet/offload/policy"
 )
 
-// alter copies changes of the home pod to the away pod and to the template of its replacements: labels and annotations,
+// Alter copies changes of the home pod to the away pod and to the template of its replacements: labels and annotations,
 // which Services at home and away select by, and the fields that Kubernetes allows to change in a pod's spec
 // (translate.SpecChange). A change of the spec is sent once, by the generation of the home pod; refused is the
 // provider's refusal of it.
-func (t *twin) alter(ctx context.Context, home *corev1.Pod, have, want translate.Wrapper) (refused, err error) {
+func (t *Twin) Alter(ctx context.Context, home *corev1.Pod, have, want translate.Wrapper) (refused, err error) {
 	if have.Object().GetDeletionTimestamp() != nil {
 		return nil, nil
 	}
 	was, is := have.Template(), translate.SameKind(have, want, home).Template()
-	if p := translate.Current(t.podsOf(home.UID)); p != nil && p.DeletionTimestamp == nil {
+	if p := translate.Current(t.PodsOf(home.UID)); p != nil && p.DeletionTimestamp == nil {
 		if refused, err = t.alterPod(ctx, p, was, is); err != nil {
 			return nil, err
 		}
@@ -46,12 +46,12 @@ func (t *twin) alter(ctx context.Context, home *corev1.Pod, have, want translate
 	next.Labels, next.Annotations = is.Labels, is.Annotations
 	// They differ after the Service that leads to home's API server was replaced.
 	next.Spec.HostAliases = is.Spec.HostAliases
-	_, err = t.client.AppsV1().ReplicaSets(t.name).Update(ctx, set, metav1.UpdateOptions{})
-	return refused, ignoreGone(err)
+	_, err = t.client.AppsV1().ReplicaSets(t.Name).Update(ctx, set, metav1.UpdateOptions{})
+	return refused, IgnoreGone(err)
 }
 
 // alterPod repeats a refused change without the spec.
-func (t *twin) alterPod(ctx context.Context, p *corev1.Pod, was, is *corev1.PodTemplateSpec) (refused, err error) {
+func (t *Twin) alterPod(ctx context.Context, p *corev1.Pod, was, is *corev1.PodTemplateSpec) (refused, err error) {
 	metadata, spec := map[string]any{}, map[string]any{}
 	if labels := translate.Difference(p.Labels, was.Labels, is.Labels); len(labels) > 0 {
 		metadata["labels"] = labels
@@ -70,8 +70,8 @@ func (t *twin) alterPod(ctx context.Context, p *corev1.Pod, was, is *corev1.PodT
 		if err != nil {
 			return err
 		}
-		_, err = t.client.CoreV1().Pods(t.name).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
-		return ignoreGone(err)
+		_, err = t.client.CoreV1().Pods(t.Name).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
+		return IgnoreGone(err)
 	}
 	err = write(map[string]any{"metadata": metadata, "spec": spec})
 	if len(spec) > 0 && (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) {
@@ -82,7 +82,7 @@ func (t *twin) alterPod(ctx context.Context, p *corev1.Pod, was, is *corev1.PodT
 
 // alterJob copies the deadline of a pod with restartPolicy OnFailure. A Job's template is immutable; the Job makes no
 // second pod beside a living one.
-func (t *twin) alterJob(ctx context.Context, have, want translate.Wrapper) error {
+func (t *Twin) alterJob(ctx context.Context, have, want translate.Wrapper) error {
 	now, next := have.Job.Spec.ActiveDeadlineSeconds, want.Job.Spec.ActiveDeadlineSeconds
 	if next == nil || now != nil && *now == *next {
 		return nil
@@ -91,6 +91,6 @@ func (t *twin) alterJob(ctx context.Context, have, want translate.Wrapper) error
 	if err != nil {
 		return err
 	}
-	_, err = t.client.BatchV1().Jobs(t.name).Patch(ctx, have.Job.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
-	return ignoreGone(err)
+	_, err = t.client.BatchV1().Jobs(t.Name).Patch(ctx, have.Job.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
+	return IgnoreGone(err)
 }

@@ -1,4 +1,4 @@
-package pod
+package twin
 
 import (
 	"context"
@@ -73,26 +73,26 @@ func (t *copiedEvents) drop(name string) {
 	delete(t.held, name)
 }
 
-// eventCopy copies the events of twins to home.
-type eventCopy struct {
-	home   kubernetes.Interface
-	target string // its name
-	words  translate.Words
+// EventCopy copies the events of twins to home.
+type EventCopy struct {
+	Home   kubernetes.Interface
+	Target string // its name
+	Words  translate.Words
 }
 
 // follow copies the twin's events until ctx ends.
-func (c eventCopy) follow(ctx context.Context, t *twin) {
+func (c EventCopy) follow(ctx context.Context, t *Twin) {
 	if !cache.WaitForCacheSync(ctx.Done(), t.pods.HasSynced, t.sets.HasSynced, t.jobs.HasSynced) {
 		return
 	}
 	told := &copiedEvents{counts: map[string]int32{}, held: map[string]time.Time{}}
-	if list, err := c.home.CoreV1().Events(t.home).List(ctx, metav1.ListOptions{FieldSelector: "reportingComponent=" + translate.EventReporter}); err == nil {
+	if list, err := c.Home.CoreV1().Events(t.Home).List(ctx, metav1.ListOptions{FieldSelector: "reportingComponent=" + translate.EventReporter}); err == nil {
 		for i := range list.Items {
 			told.set(list.Items[i].Name, list.Items[i].Count)
 		}
 	}
 	queue := watch.Queue[string](50*time.Millisecond, 10*time.Second)
-	informer := informers.NewSharedInformerFactoryWithOptions(t.client, 0, informers.WithNamespace(t.name), informers.WithTransform(trim)).Core().V1().Events().Informer()
+	informer := informers.NewSharedInformerFactoryWithOptions(t.client, 0, informers.WithNamespace(t.Name), informers.WithTransform(trim)).Core().V1().Events().Informer()
 	enqueue := func(obj any) {
 		if e, ok := obj.(*corev1.Event); ok {
 			queue.Add(e.Name)
@@ -116,7 +116,7 @@ func (c eventCopy) follow(ctx context.Context, t *twin) {
 			return
 		}
 		again, later := false, time.Duration(0)
-		if obj, ok, _ := informer.GetStore().GetByKey(t.name + "/" + name); ok {
+		if obj, ok, _ := informer.GetStore().GetByKey(t.Name + "/" + name); ok {
 			e := obj.(*corev1.Event)
 			if mended, wait := t.mends(e, told); mended || wait > 0 {
 				later = wait
@@ -136,7 +136,7 @@ func (c eventCopy) follow(ctx context.Context, t *twin) {
 }
 
 // copy writes one event at home, unless it is there. It reports false if a retry may succeed.
-func (c eventCopy) copy(ctx context.Context, t *twin, e *corev1.Event, told *copiedEvents) bool {
+func (c EventCopy) copy(ctx context.Context, t *Twin, e *corev1.Event, told *copiedEvents) bool {
 	if e.Type != corev1.EventTypeWarning && (e.InvolvedObject.Kind != "Pod" || e.Reason == "Scheduled") {
 		return true // a made pod and its node at the provider are of no interest at home
 	}
@@ -147,12 +147,12 @@ func (c eventCopy) copy(ctx context.Context, t *twin, e *corev1.Event, told *cop
 	if pod == nil {
 		return false
 	}
-	want := translate.Event(e, t.name, t.home, pod, c.target)
-	want.Message = c.words.Of(want.Message)
+	want := translate.Event(e, t.Name, t.Home, pod, c.Target)
+	want.Message = c.Words.Of(want.Message)
 	if told.is(want.Name, want.Count) {
 		return true
 	}
-	events := c.home.CoreV1().Events(t.home)
+	events := c.Home.CoreV1().Events(t.Home)
 	_, err := events.Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager})
 	if apierrors.IsAlreadyExists(err) {
 		var have *corev1.Event
@@ -173,12 +173,12 @@ func (c eventCopy) copy(ctx context.Context, t *twin, e *corev1.Event, told *cop
 
 // mends reports whether the cause of an event, that a wrapper could make no pod, is resolved; otherwise when to check
 // again, if it may still resolve itself.
-func (t *twin) mends(e *corev1.Event, told *copiedEvents) (mended bool, wait time.Duration) {
+func (t *Twin) mends(e *corev1.Event, told *copiedEvents) (mended bool, wait time.Duration) {
 	if e.Reason != "FailedCreate" || e.InvolvedObject.Kind != "ReplicaSet" && e.InvolvedObject.Kind != "Job" {
 		return false, 0
 	}
 	wrapper, _ := t.subject(&e.InvolvedObject)
-	if wrapper != nil && len(t.podsOf(types.UID(wrapper.GetLabels()[policy.HomeUIDLabel]))) > 0 {
+	if wrapper != nil && len(t.PodsOf(types.UID(wrapper.GetLabels()[policy.HomeUIDLabel]))) > 0 {
 		return true, 0
 	}
 	return false, max(told.hold(translate.EventName(e), time.Now()), 0)
@@ -186,7 +186,7 @@ func (t *twin) mends(e *corev1.Event, told *copiedEvents) (mended bool, wait tim
 
 // subject returns the object in the twin that an event is about, nil if it is not in the cache (yet); about is false
 // for events on other objects.
-func (t *twin) subject(ref *corev1.ObjectReference) (found metav1.Object, about bool) {
+func (t *Twin) subject(ref *corev1.ObjectReference) (found metav1.Object, about bool) {
 	if ref.Kind == "PersistentVolumeClaim" { // its event explains why a pod waits
 		pod := t.userOf(ref.Name)
 		return pod, pod != nil
@@ -195,7 +195,7 @@ func (t *twin) subject(ref *corev1.ObjectReference) (found metav1.Object, about 
 	if store == nil {
 		return nil, false
 	}
-	obj, ok, _ := store.GetStore().GetByKey(t.name + "/" + ref.Name)
+	obj, ok, _ := store.GetStore().GetByKey(t.Name + "/" + ref.Name)
 	if !ok {
 		return nil, true
 	}
@@ -204,4 +204,17 @@ func (t *twin) subject(ref *corev1.ObjectReference) (found metav1.Object, about 
 		return nil, false
 	}
 	return m, true
+}
+
+// userOf returns an away pod that uses a claim of the twin, nil if there is none.
+func (t *Twin) userOf(claim string) metav1.Object {
+	for _, obj := range t.pods.GetStore().List() {
+		p := obj.(*corev1.Pod)
+		for _, v := range p.Spec.Volumes {
+			if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim {
+				return p
+			}
+		}
+	}
+	return nil
 }

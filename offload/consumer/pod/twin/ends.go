@@ -1,4 +1,4 @@
-package pod
+package twin
 
 import (
 	"maps"
@@ -11,15 +11,15 @@ import (
 	"rivulet/offload/policy"
 )
 
-// ends are the last states of ending away pods, by the home pod. A watch delivers how a pod ended together with its
+// Ends are the last states of ending away pods, by the home pod. A watch delivers how a pod ended together with its
 // deletion, and a cache keeps nothing of deleted objects. The zero value is ready.
-type ends struct {
+type Ends struct {
 	mu sync.Mutex
 	of map[types.UID]*corev1.Pod
 }
 
 // note is called with each state before a cache has it.
-func (e *ends) note(p *corev1.Pod) {
+func (e *Ends) note(p *corev1.Pod) {
 	if p.DeletionTimestamp == nil && !translate.Terminal(p.Status.Phase) {
 		return
 	}
@@ -34,7 +34,8 @@ func (e *ends) note(p *corev1.Pod) {
 	}
 }
 
-func (e *ends) get(uid types.UID) *corev1.Pod {
+// Get returns the last state of the away pod, nil if it is not known.
+func (e *Ends) Get(uid types.UID) *corev1.Pod {
 	if e == nil {
 		return nil
 	}
@@ -43,8 +44,8 @@ func (e *ends) get(uid types.UID) *corev1.Pod {
 	return e.of[uid]
 }
 
-// keep drops all pods of that name except the one that has it now, or nil.
-func (e *ends) keep(k types.NamespacedName, home *corev1.Pod) {
+// Keep drops all pods of that name except the one that has it now, or nil.
+func (e *Ends) Keep(k types.NamespacedName, home *corev1.Pod) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	maps.DeleteFunc(e.of, func(uid types.UID, p *corev1.Pod) bool {

@@ -1,4 +1,4 @@
-package pod
+package twin
 
 import (
 	"testing"
@@ -25,18 +25,18 @@ func TestARefusalThatMendsItselfIsNotTold(t *testing.T) {
 	}
 	told := &copiedEvents{counts: map[string]int32{}, held: map[string]time.Time{}}
 	refused := event("FailedCreate")
-	if mended, wait := tw.mends(refused, told); mended || wait <= 0 || wait > selfMending {
+	if mended, wait := tw.twin.mends(refused, told); mended || wait <= 0 || wait > selfMending {
 		t.Errorf("at first: mended %v, wait %s", mended, wait)
 	}
 	told.held[translate.EventName(refused)] = time.Now().Add(-selfMending)
-	if mended, wait := tw.mends(refused, told); mended || wait != 0 {
+	if mended, wait := tw.twin.mends(refused, told); mended || wait != 0 {
 		t.Errorf("without a pod for %s: mended %v, wait %s", selfMending, mended, wait)
 	}
 	tw.pods.show(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-x7k2p", Namespace: "lab-a", Labels: ours}})
-	if mended, _ := tw.mends(refused, told); !mended {
+	if mended, _ := tw.twin.mends(refused, told); !mended {
 		t.Error("told though the pod is there")
 	}
-	if mended, wait := tw.mends(event("BackoffLimitExceeded"), told); mended || wait != 0 {
+	if mended, wait := tw.twin.mends(event("BackoffLimitExceeded"), told); mended || wait != 0 {
 		t.Errorf("another warning: mended %v, wait %s", mended, wait)
 	}
 }

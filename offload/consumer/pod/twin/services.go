@@ -1,4 +1,4 @@
-package pod
+package twin
 
 import (
 	"context"
@@ -25,9 +25,9 @@ type links struct {
 	at   time.Time
 }
 
-// putServices writes the variables of home's Services, listed by list, unless they are there; afresh skips the memory of
+// PutServices writes the variables of home's Services, listed by list, unless they are there; afresh skips the memory of
 // the last write. tooMany is not zero if they are too large to be written.
-func (t *twin) putServices(ctx context.Context, afresh bool, list func() (*corev1.ServiceList, error)) (tooMany int, err error) {
+func (t *Twin) PutServices(ctx context.Context, afresh bool, list func() (*corev1.ServiceList, error)) (tooMany int, err error) {
 	t.links.mu.Lock()
 	defer t.links.mu.Unlock()
 	services, err := list()
@@ -44,7 +44,7 @@ func (t *twin) putServices(ctx context.Context, afresh bool, list func() (*corev
 	if !afresh && time.Since(t.links.at) < addressAge && maps.Equal(t.links.data, data) {
 		return 0, nil
 	}
-	all := t.client.CoreV1().ConfigMaps(t.name)
+	all := t.client.CoreV1().ConfigMaps(t.Name)
 	have, err := all.Get(ctx, translate.ServicesMap, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -52,7 +52,7 @@ func (t *twin) putServices(ctx context.Context, afresh bool, list func() (*corev
 			Labels: map[string]string{policy.OriginLabel: t.cluster}}}, metav1.CreateOptions{FieldManager: policy.FieldManager})
 	case err != nil:
 	case have.Labels[policy.ReflectedLabel] != "":
-		return 0, fmt.Errorf("offload: ConfigMap %s in %s has a name that is Rivulet's own; rename it", translate.ServicesMap, t.home)
+		return 0, fmt.Errorf("offload: ConfigMap %s in %s has a name that is Rivulet's own; rename it", translate.ServicesMap, t.Home)
 	case !maps.Equal(have.Data, data):
 		have.Data = data
 		_, err = all.Update(ctx, have, metav1.UpdateOptions{FieldManager: policy.FieldManager})
