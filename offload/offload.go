@@ -112,7 +112,7 @@ func New(cfg Config) (*Offload, error) {
 	moved := new(changes.Signal)
 	o := &Offload{router: &homeapi.Router{Pass: cfg.Peers.Pass, Log: cfg.Log.With("part", "homeapi")}}
 	mine := consumer.Config{
-		Home: cfg.Home, ID: cfg.ClusterID, Host: cfg.NodeName, NodeIP: cfg.NodeIP, Address: cfg.NodeAddress, Authority: stream.EngineAuthority(cfg.ServerTLSDir), Router: o.router,
+		Home: cfg.Home, ID: cfg.ClusterID, Host: cfg.NodeName, HomeNode: cfg.NodeName, NodeIP: cfg.NodeIP, Address: cfg.NodeAddress, Authority: stream.EngineAuthority(cfg.ServerTLSDir), Router: o.router,
 		Missing: cfg.Missing, Parting: cfg.Parting, Policies: cfg.Policies, Images: cfg.Images, Moved: moved.Notify, NodesChanged: cfg.NodesChanged, Log: cfg.Log,
 	}
 	lent := provider.Config{Peers: cfg.Peers, Hosted: cfg.Hosted, Config: tenancy.Config{

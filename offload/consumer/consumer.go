@@ -44,6 +44,8 @@ type Config struct {
 	ID string
 	// Host is the node name in the source of events.
 	Host string
+	// HomeNode is home's own node: its pods are not watched, and no virtual node gets its name. "" if it has none.
+	HomeNode string
 	// NodeIP is the address on which virtual nodes serve their kubelet API, Authority signs its certificates.
 	NodeIP    netip.Addr
 	Authority stream.Authority

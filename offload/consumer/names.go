@@ -61,8 +61,11 @@ func (c *Consumer) platformName(ctx context.Context, s *stack, p offer.Platform)
 	return node.PlatformName(s.name, p, s.spec.Short, func(name string) bool { return taken[name] || c.reserved(s, name) }), nil
 }
 
-// reserved reports whether another target has the name or may give it to a node. mu is held.
+// reserved reports whether another target has the name or may give it to a node, or home's own node has it. mu is held.
 func (c *Consumer) reserved(s *stack, name string) bool {
+	if name == c.cfg.HomeNode {
+		return true
+	}
 	for _, other := range c.stacks {
 		if other == s {
 			continue

@@ -82,7 +82,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 	branches := &branches{c: c, s: s, name: name, target: target, offloaded: offloaded, existing: existing, failed: make(chan error), log: log}
 	supply := &reflect.Supply{}
 	cfg := pod.Config{
-		Home: c.home, Target: target, Cluster: c.cfg.ID, HostIP: c.cfg.NodeIP, Words: c.cfg.Words,
+		Home: c.home, Cache: c.cache, HomeNode: c.cfg.HomeNode, Target: target, Cluster: c.cfg.ID, HostIP: c.cfg.NodeIP, Words: c.cfg.Words,
 		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
 		Offloaded: offloaded, Parse: c.policy.Parse, Check: c.policy.Check, Up: branches.up, Departed: func(ns string) {
 			if !offloaded(ns) {

@@ -111,7 +111,7 @@ func providers(n int, away kubernetes.Interface) (all []target.Spec) {
 }
 
 // watchesEach is how many watches of home's API one more target may add, with the namespaces of TestWatchesOfHome.
-const watchesEach = 2
+const watchesEach = 1
 
 // TestWatchesOfHome counts the watches of home's API, and the memory, with more and more targets.
 func TestWatchesOfHome(t *testing.T) {
@@ -136,7 +136,7 @@ func TestWatchesOfHome(t *testing.T) {
 	watches, away := &openWatches{open: map[string]int{}}, fake.NewClientset()
 	home := rest.CopyConfig(server.Config)
 	home.Wrap(watches.wrap)
-	c, err := New(Config{Home: home, ID: "home", Host: "home", NodeIP: netip.MustParseAddr("127.0.0.1"), Log: slog.New(slog.DiscardHandler)})
+	c, err := New(Config{Home: home, ID: "home", HomeNode: "home", NodeIP: netip.MustParseAddr("127.0.0.1"), Log: slog.New(slog.DiscardHandler)})
 	must(t, err)
 	running, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -178,6 +178,23 @@ func TestWatchesOfHome(t *testing.T) {
 		of[n] = settled(n)
 		t.Logf("%7d  %15d  %7.1f", n, of[n], heap())
 	}
+	for _, node := range []string{"home", "b00", "b29"} {
+		_, err := server.Client.CoreV1().Pods(space(0)).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "on-" + node},
+			Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "example.com/c"}}}}, metav1.CreateOptions{})
+		must(t, err)
+	}
+	await.Empty(t, time.Minute, "two targets have a pod each", func(context.Context) string {
+		for _, n := range c.VirtualNodes() {
+			want := 0
+			if n.Name == "b00" || n.Name == "b29" {
+				want = 1
+			}
+			if n.Pods != want {
+				return fmt.Sprintf("%s has %d", n.Name, n.Pods)
+			}
+		}
+		return ""
+	})
 	if most := of[1] + 29*watchesEach; of[30] > most {
 		t.Errorf("30 targets have %d watches of home open, more than %d", of[30], most)
 	}

@@ -1,9 +1,6 @@
 package pod
 
 import (
-	"context"
-	"maps"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,120 +10,122 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
+	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/watch"
 )
 
-// bound are the pods of home that are bound to a target's virtual nodes: one watch per node, since no field selector
-// matches several nodes.
+// bound are the pods of home that are bound to a target's virtual nodes.
 type bound struct {
-	mu     sync.Mutex
-	nodes  map[string]cache.SharedIndexInformer
-	life   context.Context // of run; nil before
-	active sync.WaitGroup
+	all interface { // the pods of all targets
+		GetIndexer() cache.Indexer
+		HasSynced() bool
+	}
+	mu    sync.Mutex
+	nodes map[string]bool
 }
 
-// add starts watching the pods of another node.
-func (b *bound) add(node string, make func() cache.SharedIndexInformer) {
+// byNode indexes the pods of home by their node.
+const byNode = "node"
+
+func indexNode(obj any) ([]string, error) {
+	if p, ok := obj.(*corev1.Pod); ok {
+		return []string{p.Spec.NodeName}, nil
+	}
+	return nil, nil
+}
+
+// allBound is the informer that all targets share: one watch of the pods that are bound to other nodes than home's own.
+func allBound(cfg *Config) *homecache.Informer {
+	return cfg.Cache.Informer(homecache.Key{Kind: "Pod"}, func() cache.SharedIndexInformer {
+		selector := fields.AndSelectors(fields.OneTermNotEqualSelector("spec.nodeName", ""), fields.OneTermNotEqualSelector("spec.nodeName", cfg.HomeNode))
+		factory := informers.NewSharedInformerFactoryWithOptions(cfg.Home, 0, informers.WithTransform(watch.Unmanaged),
+			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector.String() }))
+		inf := factory.Core().V1().Pods().Informer()
+		_ = inf.AddIndexers(cache.Indexers{byNode: indexNode, byReference: indexReferences}) // fails only on a stopped informer
+		return inf
+	})
+}
+
+func (b *bound) synced() bool { return b.all.HasSynced() }
+
+// served are the target's nodes.
+func (b *bound) served() (nodes []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.nodes[node] != nil {
-		return
+	for node := range b.nodes {
+		nodes = append(nodes, node)
 	}
-	if b.nodes == nil {
-		b.nodes = map[string]cache.SharedIndexInformer{}
-	}
-	b.nodes[node] = make()
-	b.start(b.nodes[node])
+	return nodes
 }
 
-// start: mu is held.
-func (b *bound) start(inf cache.SharedIndexInformer) {
-	if ctx := b.life; ctx != nil && ctx.Err() == nil {
-		b.active.Go(func() { inf.RunWithContext(ctx) })
-	}
-}
-
-// run watches until ctx ends.
-func (b *bound) run(ctx context.Context) {
-	b.mu.Lock()
-	b.life = ctx
-	for _, inf := range b.nodes {
-		b.start(inf)
-	}
-	b.mu.Unlock()
-	<-ctx.Done()
-	b.mu.Lock() // a later add sees that run has ended
-	defer b.mu.Unlock()
-	b.active.Wait()
-}
-
-func (b *bound) synced() bool {
-	return !slices.ContainsFunc(b.informers(), func(inf cache.SharedIndexInformer) bool { return !inf.HasSynced() })
-}
-
-func (b *bound) informers() []cache.SharedIndexInformer {
+func (b *bound) has(p *corev1.Pod) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.Collect(maps.Values(b.nodes))
+	return b.nodes[p.Spec.NodeName]
 }
 
-func (b *bound) list() []*corev1.Pod {
-	var out []*corev1.Pod
-	for _, inf := range b.informers() {
-		for _, obj := range inf.GetStore().List() {
+func (b *bound) list() []*corev1.Pod { return b.on(b.served()...) }
+
+func (b *bound) on(nodes ...string) (out []*corev1.Pod) {
+	for _, node := range nodes {
+		objs, _ := b.all.GetIndexer().ByIndex(byNode, node)
+		for _, obj := range objs {
 			out = append(out, obj.(*corev1.Pod))
 		}
 	}
 	return out
 }
 
-// get returns the pod of that name, nil without one. If the caches have two, because a deletion has not arrived yet, it
-// is the newer one.
+// get returns the pod of that name, nil without one.
 func (b *bound) get(k types.NamespacedName) *corev1.Pod {
-	var found *corev1.Pod
-	for _, inf := range b.informers() {
-		obj, ok, _ := inf.GetStore().GetByKey(k.String())
-		if !ok {
-			continue
-		}
-		if p := obj.(*corev1.Pod); found == nil || found.CreationTimestamp.Before(&p.CreationTimestamp) {
-			found = p
-		}
+	obj, ok, _ := b.all.GetIndexer().GetByKey(k.String())
+	if !ok || !b.has(obj.(*corev1.Pod)) {
+		return nil
 	}
-	return found
+	return obj.(*corev1.Pod)
 }
 
 // Serve adds the pods of another virtual node of the target. It serves them after the node is deleted as well, until
 // they are gone. It may be called at any time, and repeatedly.
 func (c *Controller) Serve(node string) {
-	c.pods.add(node, func() cache.SharedIndexInformer {
-		factory := informers.NewSharedInformerFactoryWithOptions(c.cfg.Home, 0, informers.WithTransform(watch.Unmanaged),
-			informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-				o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
-			}))
-		inf := factory.Core().V1().Pods().Informer()
-		enqueue := func(obj any) {
-			if p, ok := obj.(*corev1.Pod); ok {
-				c.queue.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
-			}
+	c.pods.mu.Lock()
+	c.pods.nodes[node] = true
+	c.pods.mu.Unlock()
+	for _, p := range c.pods.on(node) { // others are seen later
+		c.queue.Add(keyOf(p))
+	}
+}
+
+// events handles changes of the target's pods among those of all targets.
+func (b *bound) events(c *Controller) cache.ResourceEventHandler {
+	seen := func(p *corev1.Pod) {
+		if b.has(p) {
+			c.queue.Add(keyOf(p))
 		}
-		// These fail only on a stopped informer.
-		_ = inf.AddIndexers(cache.Indexers{byReference: indexReferences})
-		_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: enqueue,
-			UpdateFunc: func(was, obj any) {
-				enqueue(obj)
-				c.unrefer(was, obj)
-			},
-			DeleteFunc: func(obj any) {
-				if p, ok := watch.Last(obj).(*corev1.Pod); ok {
-					enqueue(p)
-					c.unrefer(p, nil)
-					c.forget(p)
-					c.cfg.Departed(p.Namespace)
-				}
-			},
-		})
-		return inf
-	})
+	}
+	gone := func(p *corev1.Pod) {
+		if b.has(p) {
+			c.queue.Add(keyOf(p))
+			c.unrefer(p, nil)
+			c.forget(p)
+			c.cfg.Departed(p.Namespace)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { seen(obj.(*corev1.Pod)) },
+		UpdateFunc: func(before, obj any) {
+			was, is := before.(*corev1.Pod), obj.(*corev1.Pod)
+			if was.UID != is.UID { // another one of the same name, perhaps of another target
+				gone(was)
+			} else if b.has(is) {
+				c.unrefer(was, is)
+			}
+			seen(is)
+		},
+		DeleteFunc: func(obj any) {
+			if p, ok := watch.Last(obj).(*corev1.Pod); ok {
+				gone(p)
+			}
+		},
+	}
 }

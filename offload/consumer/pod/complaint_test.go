@@ -60,7 +60,7 @@ func TestAPodThatIsNotInStepIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	c := New(Config{Home: fake.NewClientset(home), Target: twinRefused{place{fake.NewClientset()}}, Nodes: []string{"b"}, Cluster: "home-id",
 		Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	go c.pods.run(t.Context())
+	go c.atHome.Run(t.Context(), c.pods.events(c))
 	if !cache.WaitForCacheSync(t.Context().Done(), c.pods.synced) {
 		t.Fatal("no pods of home")
 	}

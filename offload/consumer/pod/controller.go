@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/fabric/changes"
+	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
@@ -29,14 +30,18 @@ import (
 // concurrent creations in one write.
 const workers = 24
 
-// Config are the dependencies of a Controller. All fields but Parse, Look, Bring, Unreferred, Unfit, Unwelcome, Keeps,
-// HomeAddresses, Moved and NoHomeAPI are required.
+// Config are the dependencies of a Controller. All fields but Cache, HomeNode, Parse, Look, Bring, Unreferred, Unfit,
+// Unwelcome, Keeps, HomeAddresses, Moved and NoHomeAPI are required.
 type Config struct {
-	Home    kubernetes.Interface
-	Target  target.Target
-	Cluster string     // this cluster's ID
-	HostIP  netip.Addr // the virtual node's address
-	Words   translate.Words
+	Home kubernetes.Interface
+	// Cache shares the watch of home's pods with other targets; nil makes one.
+	Cache *homecache.Cache
+	// HomeNode is home's own node, whose pods are not watched; "" if home has none.
+	HomeNode string
+	Target   target.Target
+	Cluster  string     // this cluster's ID
+	HostIP   netip.Addr // the virtual node's address
+	Words    translate.Words
 	// Offloaded reports whether pods of the namespace may run away. Call Resync after a change.
 	Offloaded func(namespace string) bool
 	// Parse reads a namespace's offload policy; nil is policy.Parse.
@@ -84,11 +89,12 @@ type Config struct {
 // Controller reconciles the pods bound to a target's virtual nodes with their wrappers and pods on the target. See the
 // package comment.
 type Controller struct {
-	cfg   Config
-	queue *watch.Retries[types.NamespacedName]
-	ahead *watch.Retries[string] // namespaces, see Prepare
-	pods  bound
-	twins twin.Set
+	cfg    Config
+	queue  *watch.Retries[types.NamespacedName]
+	ahead  *watch.Retries[string] // namespaces, see Prepare
+	pods   bound
+	atHome *homecache.Informer // of pods
+	twins  twin.Set
 	// reconnect triggers the renewal of all watches.
 	reconnect chan struct{}
 
@@ -108,8 +114,14 @@ func New(cfg Config) *Controller {
 	if cfg.Parse == nil {
 		cfg.Parse = policy.Parse
 	}
+	if cfg.Cache == nil {
+		cfg.Cache = homecache.New(cfg.Log)
+	}
+	atHome := allBound(&cfg)
 	c := &Controller{
 		cfg:    cfg,
+		pods:   bound{all: atHome, nodes: map[string]bool{}},
+		atHome: atHome,
 		memory: newMemory(), reconnect: make(chan struct{}, 1),
 		queue: watch.Queue[types.NamespacedName](50*time.Millisecond, 10*time.Second),
 		ahead: watch.Queue[string](time.Second, 10*time.Second),
@@ -133,7 +145,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		wg.Wait()
 		c.twins.CloseAll()
 	}()
-	wg.Go(func() { c.pods.run(ctx) })
+	wg.Go(func() { c.atHome.Run(ctx, c.pods.events(c)) })
 	if !cache.WaitForCacheSync(ctx.Done(), c.pods.synced) {
 		return ctx.Err()
 	}

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
@@ -43,8 +42,8 @@ func TestAPodFailsAfterItsDeadline(t *testing.T) {
 		Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Recorder: recorder, Log: slog.New(slog.DiscardHandler)})
 	w := newShown(target)
 	c.twins.Ensure("lab", "lab-a", func() *twin.Twin { return w.twin })
-	atHome := newSeen()
-	c.pods.nodes = map[string]cache.SharedIndexInformer{"b": atHome}
+	atHome := newSeenAtHome()
+	c.pods.all, c.pods.nodes = atHome, map[string]bool{"b": true}
 	look := func(sets, pods []any) *corev1.Pod {
 		t.Helper()
 		now, err := home.CoreV1().Pods("lab").Get(ctx, pod.Name, metav1.GetOptions{})

@@ -9,17 +9,19 @@ import (
 	"rivulet/offload/policy"
 )
 
-// byReference indexes the pods of home by what they refer to.
+// byReference indexes the pods of home by their node and what they refer to.
 const byReference = "reference"
 
 func indexReferences(obj any) (keys []string, _ error) {
 	for o := range objects(obj) {
-		keys = append(keys, referenceKey(o))
+		keys = append(keys, referenceKey(obj.(*corev1.Pod).Spec.NodeName, o))
 	}
 	return keys, nil
 }
 
-func referenceKey(o policy.Object) string { return o.Kind + "/" + o.Namespace + "/" + o.Name }
+func referenceKey(node string, o policy.Object) string {
+	return node + "/" + o.Kind + "/" + o.Namespace + "/" + o.Name
+}
 
 // objects are those that a pod refers to; none for nil.
 func objects(obj any) map[policy.Object]bool {
@@ -35,12 +37,11 @@ func objects(obj any) map[policy.Object]bool {
 // Refers reports whether a pod that is bound to the target refers to the object; known is false until all pods were
 // listed.
 func (c *Controller) Refers(o policy.Object) (refers, known bool) {
-	known = true
-	for _, inf := range c.pods.informers() {
-		if keys, err := inf.GetIndexer().IndexKeys(byReference, referenceKey(o)); err == nil && len(keys) > 0 {
+	known = c.pods.synced()
+	for _, node := range c.pods.served() {
+		if keys, err := c.pods.all.GetIndexer().IndexKeys(byReference, referenceKey(node, o)); err == nil && len(keys) > 0 {
 			return true, true
 		}
-		known = known && inf.HasSynced()
 	}
 	return false, known
 }

@@ -41,6 +41,11 @@ func newSeen() *seen {
 	return &seen{index: cache.NewIndexer(cache.MetaNamespaceKeyFunc, twin.Indexers)}
 }
 
+// newSeenAtHome is newSeen for pods of home.
+func newSeenAtHome() *seen {
+	return &seen{index: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byNode: indexNode, byReference: indexReferences})}
+}
+
 func (s *seen) HasSynced() bool { return s.ready }
 
 func (s *seen) GetIndexer() cache.Indexer { return s.index }
@@ -254,7 +259,7 @@ func TestNothingIsLetGoThatRuns(t *testing.T) {
 			return a.GetSubresource() == "eviction", nil, nil
 		})
 
-		offloaded, atHome := true, newSeen()
+		offloaded, atHome := true, newSeenAtHome()
 		var c *Controller
 		var open []shown
 		start := func() {
@@ -263,7 +268,7 @@ func TestNothingIsLetGoThatRuns(t *testing.T) {
 				Offloaded: func(string) bool { return offloaded }, Up: func() bool { return true }, Departed: func(string) {},
 				Recorder: record.NewFakeRecorder(10000), Log: slog.New(slog.DiscardHandler)})
 			c.life = ctx
-			c.pods.nodes = map[string]cache.SharedIndexInformer{"b": atHome}
+			c.pods.all, c.pods.nodes = atHome, map[string]bool{"b": true}
 			c.open = func(context.Context, string, string) *twin.Twin {
 				w := newShown(p.client)
 				open = append(open, w)
