@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -89,12 +88,11 @@ type Config struct {
 // Controller reconciles the pods bound to a target's virtual nodes with their wrappers and pods on the target. See the
 // package comment.
 type Controller struct {
-	cfg    Config
+	index
+
 	queue  *watch.Retries[types.NamespacedName]
 	ahead  *watch.Retries[string] // namespaces, see Prepare
-	pods   bound
-	atHome *homecache.Informer // of pods
-	twins  twin.Set
+	atHome *homecache.Informer    // of pods
 	// reconnect triggers the renewal of all watches.
 	reconnect chan struct{}
 
@@ -104,9 +102,7 @@ type Controller struct {
 	ends       twin.Ends
 
 	unstarted unstarted                                               // see busy
-	open      func(ctx context.Context, home, name string) *twin.Twin // New, except in tests
-
-	memory memory
+	open      func(ctx context.Context, home, name string) *twin.Twin // newTwin, except in tests
 }
 
 // New makes a Controller; Run starts it.
@@ -119,12 +115,11 @@ func New(cfg Config) *Controller {
 	}
 	atHome := allBound(&cfg)
 	c := &Controller{
-		cfg:    cfg,
-		pods:   bound{all: atHome, nodes: map[string]bool{}},
-		atHome: atHome,
-		memory: newMemory(), reconnect: make(chan struct{}, 1),
-		queue: watch.Queue[types.NamespacedName](50*time.Millisecond, 10*time.Second),
-		ahead: watch.Queue[string](time.Second, 10*time.Second),
+		index:     index{cfg: cfg, pods: bound{all: atHome, nodes: map[string]bool{}}, memory: newMemory()},
+		atHome:    atHome,
+		reconnect: make(chan struct{}, 1),
+		queue:     watch.Queue[types.NamespacedName](50*time.Millisecond, 10*time.Second),
+		ahead:     watch.Queue[string](time.Second, 10*time.Second),
 	}
 	c.open = c.newTwin
 	for _, node := range cfg.Nodes {
@@ -252,23 +247,6 @@ func (c *Controller) checkTwin(ctx context.Context, home string) (gone bool) {
 	return true
 }
 
-// Busy reports whether pods of the namespace that were sent away still exist at home. It is true until home's pods were
-// listed once.
-func (c *Controller) Busy(namespace string) bool {
-	if !c.pods.synced() {
-		return true
-	}
-	for _, p := range c.pods.list() {
-		if p.Namespace != namespace || translate.Terminal(p.Status.Phase) && p.DeletionTimestamp == nil {
-			continue
-		}
-		if c.wasSent(p) {
-			return true
-		}
-	}
-	return false
-}
-
 // Forget stops watching the twin of a namespace that is no longer offloaded.
 func (c *Controller) Forget(home string) { c.twins.Drop(home) }
 
@@ -295,70 +273,3 @@ func (c *Controller) resyncNamespace(ns string) {
 		}
 	}
 }
-
-// ErrNotKnown is the error of Away until the pods of the target were listed.
-var ErrNotKnown error = apierrors.NewServiceUnavailable("offload: the target has not told yet which pods it runs; try again in a moment")
-
-// Away returns the twin and the name under which a pod of home runs on the target.
-func (c *Controller) Away(namespace, name string) (twin, pod string, err error) {
-	home := c.home(types.NamespacedName{Namespace: namespace, Name: name})
-	if home == nil {
-		return "", "", apierrors.NewNotFound(corev1.Resource("pods"), name)
-	}
-	t := c.twins.Get(namespace)
-	if t == nil {
-		return "", "", ErrNotKnown
-	}
-	if p := translate.Current(t.PodsOf(home.UID)); p != nil {
-		return t.Name, p.Name, nil
-	}
-	if !t.Synced() {
-		return "", "", ErrNotKnown
-	}
-	return "", "", apierrors.NewServiceUnavailable("offload: pod " + name + " has not started on " + c.cfg.Target.Name() + " yet")
-}
-
-// On lists the pods of home that are bound to the virtual node. They are shared with the cache.
-func (c *Controller) On(node string) []*corev1.Pod {
-	return slices.DeleteFunc(c.pods.list(), func(p *corev1.Pod) bool { return p.Spec.NodeName != node })
-}
-
-// Counts reports whether a pod is included in numbers of pods: it runs or will run. Finished and refused pods are not.
-func Counts(p *corev1.Pod) bool {
-	return !translate.Terminal(p.Status.Phase) && p.Status.Reason != translate.ReasonRefused
-}
-
-// Counts returns the number of pods of the virtual node that count, and why others were refused, by namespace/name.
-func (c *Controller) Counts(node string) (pods int, refused map[string]string) {
-	refused = map[string]string{}
-	refusals := c.memory.refusals(c.pods.list)
-	for _, p := range c.pods.list() {
-		if p.Spec.NodeName != node {
-			continue
-		}
-		if why, ok := refusals[p.UID]; ok {
-			refused[p.Namespace+"/"+p.Name] = why
-		}
-		if Counts(p) {
-			pods++
-		}
-	}
-	return pods, refused
-}
-
-// Images are the images of home's pods that are bound to the target, as the pods name them.
-func (c *Controller) Images() (out []string) {
-	for _, p := range c.pods.list() {
-		for _, of := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-			for _, one := range of {
-				out = append(out, one.Image)
-			}
-		}
-		for _, one := range p.Spec.EphemeralContainers {
-			out = append(out, one.Image)
-		}
-	}
-	return out
-}
-
-func (c *Controller) home(k types.NamespacedName) *corev1.Pod { return c.pods.get(k) }

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/consumer/pod/translate"
@@ -130,7 +131,7 @@ func (c *Controller) removeOrphan(ctx context.Context, t *twin.Twin, w translate
 		return nil
 	}
 	uid, name := obj.GetLabels()[policy.HomeUIDLabel], obj.GetAnnotations()[policy.HomePodAnnotation]
-	if err := c.confirmGone(ctx, t, name, uid); err != nil {
+	if err := confirmGone(ctx, c.cfg.Home, t.Home, name, uid); err != nil {
 		return err
 	}
 	c.cfg.Log.Info("removing what is left of a pod that is gone", "namespace", t.Home, "pod", name, "uid", uid)
@@ -138,8 +139,8 @@ func (c *Controller) removeOrphan(ctx context.Context, t *twin.Twin, w translate
 }
 
 // confirmGone reads home's API; errNotYet means that the pod exists.
-func (c *Controller) confirmGone(ctx context.Context, t *twin.Twin, name, uid string) error {
-	p, err := c.cfg.Home.CoreV1().Pods(t.Home).Get(ctx, name, metav1.GetOptions{})
+func confirmGone(ctx context.Context, client kubernetes.Interface, namespace, name, uid string) error {
+	p, err := client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil && string(p.UID) == uid:
 		return errNotYet

@@ -61,12 +61,12 @@ func (c *Controller) comeHome(ctx context.Context, home *corev1.Pod) error {
 	if err != nil || !kept {
 		return errors.Join(err, errNotYet)
 	}
-	return c.evict(ctx, home)
+	return evict(ctx, c.cfg.Home, home)
 }
 
 // evict evicts the pod, so that its owner makes another, if its PodDisruptionBudget allows.
-func (c *Controller) evict(ctx context.Context, home *corev1.Pod) error {
-	err := Evict(ctx, c.cfg.Home, home)
+func evict(ctx context.Context, client kubernetes.Interface, home *corev1.Pod) error {
+	err := Evict(ctx, client, home)
 	if apierrors.IsTooManyRequests(err) {
 		return errNotYet
 	}

@@ -39,5 +39,5 @@ func (c *Controller) mismatch(ctx context.Context, home, away *corev1.Pod) error
 	if !kept {
 		return errNotYet
 	}
-	return c.evict(ctx, home)
+	return evict(ctx, c.cfg.Home, home)
 }

@@ -143,8 +143,8 @@ func (c *Controller) copyGrace(home, away *corev1.Pod) {
 		"%s %s: a peer bounds it to 10 minutes, and to 45 s with a preStop hook; leave the hook out, have it done in that time, or keep the pod at home (rivulet.dev/offload=off)", home.Spec.NodeName, shorter)
 }
 
-func (c *Controller) view(home *corev1.Pod) translate.View {
-	return translate.View{Node: home.Spec.NodeName, HostIP: c.cfg.HostIP, Home: c.cfg.Target.Home, Words: c.cfg.Words}
+func (x *index) view(home *corev1.Pod) translate.View {
+	return translate.View{Node: home.Spec.NodeName, HostIP: x.cfg.HostIP, Home: x.cfg.Target.Home, Words: x.cfg.Words}
 }
 
 // send makes the wrapper. A Job whose pod had started and that is gone is not made again: whether its work was done is

@@ -34,18 +34,6 @@ func objects(obj any) map[policy.Object]bool {
 	return out
 }
 
-// Refers reports whether a pod that is bound to the target refers to the object; known is false until all pods were
-// listed.
-func (c *Controller) Refers(o policy.Object) (refers, known bool) {
-	known = c.pods.synced()
-	for _, node := range c.pods.served() {
-		if keys, err := c.pods.all.GetIndexer().IndexKeys(byReference, referenceKey(node, o)); err == nil && len(keys) > 0 {
-			return true, true
-		}
-	}
-	return false, known
-}
-
 // unrefer reports the objects that was refers to and is does not.
 func (c *Controller) unrefer(was, is any) {
 	if c.cfg.Unreferred == nil {

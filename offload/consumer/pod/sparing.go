@@ -67,22 +67,6 @@ func (c *Controller) justSent(home *corev1.Pod) bool {
 	return true
 }
 
-// wasSent reports whether, by the caches, something was made away for the pod; its condition is written late.
-func (c *Controller) wasSent(home *corev1.Pod) bool {
-	if c.memory.isUnsure(home.UID) {
-		return true
-	}
-	cond := translate.Condition(&home.Status, translate.OffloadedCondition)
-	if cond != nil && cond.Status == corev1.ConditionTrue {
-		return true
-	}
-	_, sent := c.memory.sentAt(home.UID)
-	if t := c.twins.Get(home.Namespace); !sent && t != nil {
-		sent = len(t.WrappersOf(home.UID))+len(t.PodsOf(home.UID)) > 0 // a pod may outlive its wrapper
-	}
-	return sent
-}
-
 // follow writes the status of a pod that is being deleted. It leaves the end of its last away pod to release, which
 // writes how it ended, and does not write changes that only reflect home's own deletion.
 func (c *Controller) follow(ctx context.Context, home *corev1.Pod, away translate.Away) error {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/twin"
@@ -34,7 +35,7 @@ const renewAnnotation = "rivulet.dev/renew-at"
 const mintRetry = 30 * time.Second
 
 // mint requests the tokens at home. The error has the cure if it is the user's.
-func (c *Controller) mint(ctx context.Context, home *corev1.Pod) (*corev1.Secret, error) {
+func mint(ctx context.Context, client kubernetes.Interface, cluster string, home *corev1.Pod) (*corev1.Secret, error) {
 	wanted := translate.Tokens(home)
 	if len(wanted) == 0 {
 		return nil, nil
@@ -46,7 +47,7 @@ func (c *Controller) mint(ctx context.Context, home *corev1.Pod) (*corev1.Secret
 	s := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        translate.TokenSecret(home.UID),
-			Labels:      map[string]string{policy.OriginLabel: c.cfg.Cluster, policy.HomeUIDLabel: string(home.UID)},
+			Labels:      map[string]string{policy.OriginLabel: cluster, policy.HomeUIDLabel: string(home.UID)},
 			Annotations: map[string]string{policy.HomePodAnnotation: home.Name},
 		},
 		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{},
@@ -59,7 +60,7 @@ func (c *Controller) mint(ctx context.Context, home *corev1.Pod) (*corev1.Secret
 		if t.Audience != "" {
 			spec.Audiences = []string{t.Audience}
 		}
-		got, err := c.cfg.Home.CoreV1().ServiceAccounts(home.Namespace).CreateToken(ctx, account, &authv1.TokenRequest{Spec: spec}, metav1.CreateOptions{})
+		got, err := client.CoreV1().ServiceAccounts(home.Namespace).CreateToken(ctx, account, &authv1.TokenRequest{Spec: spec}, metav1.CreateOptions{})
 		if err != nil {
 			return nil, fmt.Errorf("token of service account %s: %w", account, err)
 		}
@@ -100,7 +101,7 @@ func (c *Controller) sendTokens(ctx context.Context, t *twin.Twin, home *corev1.
 	if have := t.Tokens(home.UID); have != nil && time.Until(due(have, wanted)) > 0 {
 		return nil // of an earlier attempt
 	}
-	s, err := c.mint(ctx, home)
+	s, err := mint(ctx, c.cfg.Home, c.cfg.Cluster, home)
 	if err != nil {
 		return err
 	}
@@ -119,7 +120,7 @@ func (c *Controller) keepTokens(ctx context.Context, t *twin.Twin, home *corev1.
 			return nil
 		}
 	}
-	s, err := c.mint(ctx, home)
+	s, err := mint(ctx, c.cfg.Home, c.cfg.Cluster, home)
 	if err != nil {
 		// The pod runs on, as at home, with a warning like a kubelet's.
 		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "TokenNotRenewed", "%v", err)
@@ -138,7 +139,7 @@ func (c *Controller) sweepTokens(ctx context.Context, t *twin.Twin, k types.Name
 			len(t.WrappersOf(types.UID(uid))) > 0 || len(t.PodsOf(types.UID(uid))) > 0 {
 			continue
 		}
-		err := c.confirmGone(ctx, t, k.Name, uid)
+		err := confirmGone(ctx, c.cfg.Home, t.Home, k.Name, uid)
 		if err == nil {
 			err = t.RemoveTokens(ctx, s)
 		}

@@ -36,23 +36,23 @@ type ContainerUsage struct {
 
 // Usage reads the usage of one virtual node's pods from the target's resource metrics API, under their names at home.
 // With an error it may be incomplete.
-func (c *Controller) Usage(ctx context.Context, node string) ([]Usage, error) {
-	if !c.cfg.Up() {
-		return nil, fmt.Errorf("offload: %s does not answer; see rivulet peers, or rivulet burst list", c.cfg.Target.Name())
+func (x *index) Usage(ctx context.Context, node string) ([]Usage, error) {
+	if !x.cfg.Up() {
+		return nil, fmt.Errorf("offload: %s does not answer; see rivulet peers, or rivulet burst list", x.cfg.Target.Name())
 	}
-	watched := c.twins.List()
+	watched := x.twins.List()
 	var mu sync.Mutex
 	var out []Usage
 	var errs []error
 	var wg sync.WaitGroup
 	for _, t := range watched {
 		wg.Go(func() {
-			used, err := t.Metrics(ctx, c.cfg.Cluster)
+			used, err := t.Metrics(ctx, x.cfg.Cluster)
 			mu.Lock()
 			defer mu.Unlock()
 			errs = append(errs, err)
 			for i := range used {
-				if u, ok := c.usageAtHome(t, &used[i]); ok && u.node == node {
+				if u, ok := x.usageAtHome(t, &used[i]); ok && u.node == node {
 					out = append(out, u)
 				}
 			}
@@ -63,12 +63,12 @@ func (c *Controller) Usage(ctx context.Context, node string) ([]Usage, error) {
 }
 
 // usageAtHome finds the home pod of a measured one. Of several, during a replacement, only the current one counts.
-func (c *Controller) usageAtHome(t *twin.Twin, m *v1beta1.PodMetrics) (Usage, bool) {
+func (x *index) usageAtHome(t *twin.Twin, m *v1beta1.PodMetrics) (Usage, bool) {
 	away := t.Pod(m.Name)
 	if away == nil {
 		return Usage{}, false
 	}
-	home := c.home(types.NamespacedName{Namespace: t.Home, Name: away.Annotations[policy.HomePodAnnotation]})
+	home := x.home(types.NamespacedName{Namespace: t.Home, Name: away.Annotations[policy.HomePodAnnotation]})
 	if home == nil || string(home.UID) != away.Labels[policy.HomeUIDLabel] || translate.Current(t.PodsOf(home.UID)) != away {
 		return Usage{}, false
 	}

@@ -9,9 +9,6 @@ import (
 	"rivulet/offload/consumer/pod/translate"
 )
 
-// lost reports whether the target has stopped answering; false right after a start.
-func (c *Controller) lost() bool { return c.cfg.Lost != nil && c.cfg.Lost() }
-
 // Vacate is called regularly while the target's offer is withdrawn. It queries which twins are gone: their pods that
 // are being deleted are released at once, and others fail, so that their owners decide.
 func (c *Controller) Vacate(ctx context.Context) error {
