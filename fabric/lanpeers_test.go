@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -13,8 +14,7 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// bounded is a cluster with room for few, at which every stranger is another machine
-// unless mac says otherwise.
+// bounded is a cluster with room for few. Each look at a hardware address finds another machine, or mac if it is set.
 func (w *world) bounded(name string, l lanpeers.Limits, used ...peer.ID) (c *cluster, mac *atomic.Pointer[string]) {
 	mac = &atomic.Pointer[string]{}
 	n := atomic.Int64{}
@@ -24,7 +24,7 @@ func (w *world) bounded(name string, l lanpeers.Limits, used ...peer.ID) (c *clu
 			if m := mac.Load(); m != nil {
 				return *m
 			}
-			return string(rune('a' + n.Add(1)%26))
+			return fmt.Sprintf("02:00:%08x", n.Add(1))
 		}
 	}), mac
 }
