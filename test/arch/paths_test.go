@@ -31,6 +31,9 @@ func TestPathsThatPagesNameAreThere(t *testing.T) {
 	}
 	all, seen := "\n"+strings.Join(files, "\n")+"\n", 0
 	for page, text := range pagesOf(t) {
+		if page == "docs/reference/suites.md" {
+			continue // written by make test-all from test/suites.yaml, whose paths TestSuitesFile of test/programs/check checks
+		}
 		var names []string
 		for _, m := range inTree.FindAllStringSubmatch(text, -1) {
 			names = append(names, m[1])
