@@ -62,7 +62,7 @@ func (x *exchanger) discovered(source string, ev discovery.Event) {
 	m := x.members.all[key]
 	if ev.Kind == discovery.Removed {
 		if m != nil && m.Gone(entry) {
-			x.members.forget(key)
+			x.members.forget(key, m)
 		}
 		delete(x.members.known, entry)
 		return
@@ -117,7 +117,7 @@ func (x *exchanger) loop(ctx context.Context, key string, m *member) {
 		} else if idle {
 			x.members.mu.Lock()
 			if m.Idle() {
-				x.members.forget(key)
+				x.members.forget(key, m)
 			}
 			x.members.mu.Unlock()
 		}
@@ -189,8 +189,10 @@ func (x *exchanger) attempt(ctx context.Context, key string, m *member) {
 	defer x.members.mu.Unlock()
 	err = pairing.AsRefusal(err, x.settings.name.get(), m.Handle())
 	reason := peering.Explain(err, addrs)
-	if p, ok := x.decisions.Revocation(id); ok && p.Denied && mine {
-		reason = deniedReason(p)
+	if facts := x.admission.facts(id); facts.Denied && facts.Approved == "" && !m.Pinned() { // before the exchange or during it
+		p, _ := x.decisions.Revocation(id)
+		_, err = pairing.Evaluate(facts, m.Handle(), netip.Addr{})
+		mine, reason = true, deniedReason(p)
 	}
 	x.log.Debug("exchange failed", "peer", m.Title(), "err", err)
 	x.members.do(m, m.Failed(time.Now(), err, mine, reason))
@@ -205,7 +207,7 @@ func (x *exchanger) exchanged(key string, m *member, r peer.Record, told wgkey.P
 		for _, entry := range known.TakeOver(m.Machine) {
 			x.members.known[entry] = string(r.ID)
 		}
-		x.members.forget(key)
+		x.members.forget(key, m)
 		m = known
 	}
 	x.members.do(m, m.Exchanged(time.Now(), told))

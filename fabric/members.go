@@ -172,9 +172,9 @@ func (s *members) start(key string, m *member) {
 	}
 }
 
-// forget removes a member that is not needed.
-func (s *members) forget(key string) {
-	if m := s.all[key]; m != nil && m.Forgettable() {
+// forget removes a member that is not needed; another one may have its key by now.
+func (s *members) forget(key string, m *member) {
+	if s.all[key] == m && m.Forgettable() {
 		delete(s.all, key)
 		if m.stop != nil {
 			m.stop()

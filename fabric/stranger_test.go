@@ -2,7 +2,10 @@ package fabric
 
 import (
 	"context"
+	"crypto/tls"
+	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +21,7 @@ type stranger struct {
 	id     rpc.Identity
 	self   pairing.Self
 	record peer.Record
+	starts uint64 // after the first
 }
 
 func newStranger(t *testing.T, n byte) *stranger {
@@ -46,7 +50,7 @@ func (s *stranger) pair(c *cluster) error {
 			return netip.PrefixFrom(netip.MustParseAddr("10.99.0.0"), podCIDR.Bits()), nil
 		},
 		Admit: func(pairing.Stranger) (string, error) { return peer.TrustLAN, nil },
-		Epoch: 1, Now: time.Now,
+		Epoch: 1 + s.starts, Now: time.Now,
 	}
 	c.await("an open control port", func() bool {
 		return pairing.Reach(context.Background(), s.id, c.id(), netip.AddrPortFrom(onLAN, c.cfg.Port), nil) == nil
@@ -59,4 +63,37 @@ func (s *stranger) pair(c *cluster) error {
 func (s *stranger) leave(c *cluster) error {
 	return pairing.SendEnd(context.Background(), s.id, c.id(), netip.AddrPortFrom(onLAN, c.cfg.Port), nil,
 		pairing.End{Versions: pairing.Versions, ID: s.id.ID, Sequence: 1 << 40})
+}
+
+// alone is a cluster that discovers nothing.
+func alone(c *Config) { c.Sources = nil }
+
+// answers opens the stranger's control port. Each connection calls do with its number, from 1 on, then proves the
+// stranger's identity and ends.
+func (s *stranger) answers(t *testing.T, do func(n int32)) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	s.self.ControlPort = uint16(l.Addr().(*net.TCPAddr).Port)
+	var n atomic.Int32
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				do(n.Add(1))
+				tls.Server(c, rpc.ServerTLS(s.id)).Handshake() //nolint:errcheck // the other end may have gone
+			}()
+		}
+	}()
+}
+
+func (s *stranger) at() string {
+	return netip.AddrPortFrom(onLAN, s.self.ControlPort).String()
 }

@@ -37,7 +37,7 @@ func (s *members) makeRoomForStranger() bool {
 	if victim == "" {
 		return false
 	}
-	s.forget(victim)
+	s.forget(victim, s.all[victim])
 	return true
 }
 

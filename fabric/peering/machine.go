@@ -156,8 +156,12 @@ func (m *Machine) Begin() {
 
 func (m *Machine) End() { m.attempting, m.attempts = false, m.attempts+1 }
 
-// Exchanged processes a successful exchange, in which the peer received the next key of this cluster.
+// Exchanged processes a successful exchange, in which the peer received the next key of this cluster. The peering may
+// have ended since.
 func (m *Machine) Exchanged(now time.Time, taken wgkey.Public) (do Effects) {
+	if !m.pinned {
+		return 0
+	}
 	m.exchanged, m.backoff, m.refusal, m.keyTaken = now, pairing.Pace{}, nil, taken
 	if m.state == peer.Connected {
 		do = m.enter(now, peer.Connected, "")

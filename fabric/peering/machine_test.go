@@ -81,6 +81,8 @@ func (d *driver) event(name string, pick func(n int) int) Effects {
 		}
 		defer d.End()
 		switch {
+		case !d.Pinned() && pick(3) == 0: // the peering has ended since the exchange
+			return d.Exchanged(d.now, keys[0])
 		case d.denied && !d.Pinned():
 			return d.Failed(d.now, denied, true, "denied")
 		case pick(2) == 0:
