@@ -43,7 +43,7 @@ type endings struct {
 // Unpeer ends the peering with a cluster: when it returns, nothing is sent to it or accepted from it. The cluster is
 // notified; if that fails, it receives the end at its next exchange.
 //
-//	store the revocation, requests end ─▶ notify ─▶ delete the record, tunnel and routes end
+//	store the revocation, requests end, delete the record ─▶ notify ─▶ tunnel and routes end
 //
 // A power cut in between is repaired when the records are loaded. If the peering has ended already, only whether it is
 // remembered changes.
@@ -52,11 +52,19 @@ func (e *endings) Unpeer(ctx context.Context, target string, how Unpeer) (peer.V
 	if p, ok := revoked(e.decisions, target); err != nil && ok && p.WasPeer {
 		if p.Denied == how.Forget {
 			p.Denied = !how.Forget
+			pinned := false
 			_, err := e.party.Farewell(p.ID, func(heard, skip uint64) error {
+				if _, pinned = e.members.record(p.ID); pinned {
+					return nil
+				}
 				p.Heard, p.Skip = heard, skip
-				return e.decisions.Revoke(p)
+				return errors.Join(e.decisions.Revoke(p), e.members.part(p))
 			})
-			if err = errors.Join(err, e.members.drop(p.ID, p)); err != nil {
+			if pinned { // it has become a peer again meanwhile
+				return e.unpeer(ctx, p.ID, how)
+			}
+			e.members.drop(p.ID, p)
+			if err != nil {
 				return peer.View{}, err
 			}
 		}
@@ -90,12 +98,16 @@ func (e *endings) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View
 	}
 	p := trust.Revocation{ID: id, Name: r.Name, At: time.Now(), Denied: !how.Forget, WasPeer: true}
 	ways := e.waysTo(id)
+	var stays error
 	end, err := e.party.Farewell(id, func(heard, skip uint64) error {
+		if _, pinned := e.members.record(id); !pinned && how.Forget {
+			return noPeer(id.Short()) // it has ended meanwhile, perhaps with a denial
+		}
 		p.Heard, p.Skip = heard, skip
 		if err := e.decisions.Revoke(p); err != nil {
 			return err
 		}
-		e.members.part(id)
+		stays = e.members.part(p)
 		return nil
 	})
 	if err != nil {
@@ -105,14 +117,14 @@ func (e *endings) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View
 		e.plane.kick()
 	}
 	told := e.sendEnd(ctx, id, ways, end)
-	err = e.members.drop(id, p)
+	e.members.drop(id, p)
 	e.awaitGone(id)
 	e.log.Info("peering ended", "peer", r.Name, "id", id.Short(), "told", told)
-	if !told && err == nil && !how.Force {
+	if !told && stays == nil && !how.Force {
 		e.log.Warn("the peer could not be told, it hears it when it calls", "peer", r.Name)
 	}
 	v := peer.View{Record: peer.Record{ID: id, Name: r.Name}, State: peer.Denied, Reason: deniedReason(p)}
-	return v, err
+	return v, stays
 }
 
 // way is one path to a peer: on the LAN, or with dial through the tunnel.
@@ -194,8 +206,9 @@ func (e *endings) endedByThem(id peer.ID, heard, skip uint64) error {
 		return err
 	}
 	e.log.Info("the peer has ended the peering", "peer", r.Name, "id", id.Short())
-	e.members.part(id)
-	return e.members.drop(id, p)
+	err := e.members.part(p)
+	e.members.drop(id, p)
+	return err
 }
 
 // endedThere reports whether a refusal means that the other side has ended the peering, and processes that. The sender
@@ -223,7 +236,7 @@ func (e *endings) Departed() (out []peer.ID) {
 // Leave notifies all peers that this cluster is about to forget them. From here on no cluster becomes a peer in this
 // run. It returns the names of the notified ones.
 func (e *endings) Leave(ctx context.Context) (told []string) {
-	e.admission.leaving.Store(true)
+	e.party.Between(func() { e.admission.leaving.Store(true) })
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, r := range e.members.records() {

@@ -422,18 +422,22 @@ func (s *members) Life(id peer.ID) context.Context {
 	return nil
 }
 
-// part makes the cluster a stranger: its requests end, and nothing is learnt from it.
-func (s *members) part(id peer.ID) {
+// part makes the cluster a stranger: its requests end, nothing is learnt from it, and its record is removed. It is called
+// between two messages, so that it does not remove the record of a peering that has begun anew.
+func (s *members) part(p trust.Revocation) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if m := s.byID(id); m != nil {
+	if m := s.byID(p.ID); m != nil {
 		m.unpin()
 	}
+	s.mu.Unlock()
+	if err := s.store.DeletePeer(p.ID); err != nil {
+		return fmt.Errorf("%s is no peer any more, yet its record may come back after a restart: %w", p.Name, err)
+	}
+	return nil
 }
 
-// drop removes the record, and the peer from the tunnel.
-func (s *members) drop(id peer.ID, p trust.Revocation) error {
-	err := s.store.DeletePeer(id)
+// drop shows the end of a peering, and removes the peer from the tunnel.
+func (s *members) drop(id peer.ID, p trust.Revocation) {
 	s.mu.Lock()
 	if m := s.byID(id); m != nil {
 		reason := ""
@@ -449,8 +453,4 @@ func (s *members) drop(id peer.ID, p trust.Revocation) error {
 	s.changed.Notify()
 	s.mu.Unlock()
 	s.plane.kick()
-	if err != nil {
-		return fmt.Errorf("%s is no peer any more, yet its record may come back after a restart: %w", p.Name, err)
-	}
-	return nil
 }

@@ -313,6 +313,13 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	return r, false, nil
 }
 
+// Between calls do between two messages.
+func (p *Party) Between(do func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	do()
+}
+
 // Change changes a record between two messages.
 func (p *Party) Change(id peer.ID, change func(*peer.Record)) error {
 	p.mu.Lock()
