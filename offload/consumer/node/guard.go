@@ -7,25 +7,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/fabric/changes"
+	"rivulet/offload/consumer/homecache"
 )
 
 // guard watches the Node for cordons, and makes it again if it is deleted. Otherwise Kubernetes would remove its pods a
 // minute later, and their owners would make others while these still run.
 func (n *Node) guard(ctx context.Context) {
-	informer := informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", n.id.Name).String()
-	})).Core().V1().Nodes().Informer()
-	_ = informer.SetTransform(func(obj any) (any, error) { // fails only on a running informer
-		if node, ok := obj.(*corev1.Node); ok {
-			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
-				Spec: corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable}}, nil
-		}
-		return obj, nil
+	nodes := n.cache.Informer(homecache.Key{Kind: "Node"}, func() cache.SharedIndexInformer {
+		return informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTransform(func(obj any) (any, error) {
+			if node, ok := obj.(*corev1.Node); ok {
+				return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
+					Spec: corev1.NodeSpec{Unschedulable: node.Spec.Unschedulable}}, nil
+			}
+			return obj, nil
+		})).Core().V1().Nodes().Informer()
 	})
 	heard := func(obj any) {
 		if node, ok := obj.(*corev1.Node); ok && node.Name == n.id.Name {
@@ -38,7 +37,7 @@ func (n *Node) guard(ctx context.Context) {
 			}
 		}
 	}
-	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: heard, UpdateFunc: func(_, obj any) { heard(obj) }, DeleteFunc: func(obj any) {
+	nodes.Run(ctx, cache.ResourceEventHandlerFuncs{AddFunc: heard, UpdateFunc: func(_, obj any) { heard(obj) }, DeleteFunc: func(obj any) {
 		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err != nil || key != n.id.Name {
 			return
 		}
@@ -50,5 +49,4 @@ func (n *Node) guard(ctx context.Context) {
 			changes.Wait(ctx, time.Second)
 		}
 	}})
-	informer.RunWithContext(ctx)
 }

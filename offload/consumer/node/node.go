@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/offer"
 )
 
@@ -35,6 +36,7 @@ const (
 type Node struct {
 	id     Identity
 	client kubernetes.Interface
+	cache  *homecache.Cache
 	log    *slog.Logger
 	// changed is called after Ready or Cordoned has changed.
 	changed func()
@@ -47,9 +49,10 @@ type Node struct {
 	cordoned bool
 }
 
-// New makes a Node; Run starts it. changed is called after Ready or Cordoned has changed.
-func New(client kubernetes.Interface, id Identity, changed func(), log *slog.Logger) *Node {
-	return &Node{id: id, client: client, changed: changed, log: log}
+// New makes a Node; Run starts it. All virtual nodes with the same cache share a watch. changed is called after Ready or
+// Cordoned has changed.
+func New(client kubernetes.Interface, cache *homecache.Cache, id Identity, changed func(), log *slog.Logger) *Node {
+	return &Node{id: id, client: client, cache: cache, changed: changed, log: log}
 }
 
 // Ready reports whether the last offer was that of a reachable target that can run pods.

@@ -18,6 +18,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"pgregory.net/rapid"
 
+	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
@@ -118,7 +119,7 @@ func TestANodeLives(t *testing.T) {
 	turned := make(chan struct{}, 10)
 	run := func() (n *Node, stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
-		n = New(client, id, func() { turned <- struct{}{} }, slog.New(slog.DiscardHandler))
+		n = New(client, homecache.New(slog.New(slog.DiscardHandler)), id, func() { turned <- struct{}{} }, slog.New(slog.DiscardHandler))
 		done := make(chan struct{})
 		go func() { defer close(done); _ = n.Run(ctx, offers) }()
 		return n, func() { cancel(); <-done }
