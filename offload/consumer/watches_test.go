@@ -18,6 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
@@ -203,13 +204,23 @@ func TestWatchesOfHome(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 		t.Logf("%4d × %s", kinds[kind], kind)
 	}
-	c.SetTargets(target.Peer, nil, true)
-	await.Empty(t, 2*time.Minute, "no watch of offloaded namespaces is left without targets", func(context.Context) string {
-		for key := range watches.all() {
-			if strings.Contains(key, "/namespaces/lab") {
-				return key
+	none := func(what, path string) {
+		t.Helper()
+		await.Empty(t, 2*time.Minute, what, func(context.Context) string {
+			for key := range watches.all() {
+				if strings.Contains(key, path) {
+					return key
+				}
 			}
-		}
-		return ""
-	})
+			return ""
+		})
+	}
+	_, err = server.Client.CoreV1().Namespaces().Patch(ctx, space(1), types.MergePatchType, []byte(`{"metadata":{"labels":{"`+policy.NamespaceLabel+`":null}}}`), metav1.PatchOptions{})
+	must(t, err)
+	none("no watch of a namespace that is not offloaded any more", "/namespaces/"+space(1)+"/")
+	if left, want := watches.sum(), of[30]-6; left != want { // six kinds
+		t.Errorf("%d watches are left, not %d", left, want)
+	}
+	c.SetTargets(target.Peer, nil, true)
+	none("no watch of offloaded namespaces is left without targets", "/namespaces/lab")
 }
