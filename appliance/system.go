@@ -137,7 +137,8 @@ func (s *System) run(ctx context.Context) error {
 	})
 	go s.usage.Run(ctx)
 	go s.showLamp(ctx)
-	return s.manager.Run(ctx)
+	s.manager.Run(ctx)
+	return nil
 }
 
 // components are all components, in the order in which they start.

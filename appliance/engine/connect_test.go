@@ -40,7 +40,7 @@ func TestConnectIsTriedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = m.Run(ctx) // ends with ctx
+	m.Run(ctx)
 	if tries != 4 || !shown || len(problems.Problems()) > 0 {
 		t.Errorf("%d tries, shown %v, left %v", tries, shown, problems.Problems())
 	}

@@ -62,16 +62,6 @@ type Status struct {
 	Starts    int           `json:"starts"` // number of calls of Run
 }
 
-// Fatal marks an error that a restart does not cure; it ends the appliance.
-func Fatal(err error) error { return &fatal{err} }
-
-type fatal struct{ error }
-
-func (f *fatal) Unwrap() error { return f.error }
-
-// IsFatal reports whether err was made by Fatal.
-func IsFatal(err error) bool { return errors.As(err, new(*fatal)) }
-
 // Stage is a component's access to its own status.
 type Stage struct {
 	m *Manager
@@ -134,10 +124,8 @@ func New(log *slog.Logger, comps ...Component) (*Manager, error) {
 	return m, nil
 }
 
-// Run starts everything and blocks until ctx ends or a component fails with Fatal; then it stops the components in
-// reverse order and returns the fatal error, or nil.
-func (m *Manager) Run(ctx context.Context) error {
-	fatalErr := make(chan error, len(m.comps))
+// Run starts everything and blocks until ctx ends; then it stops the components in reverse order.
+func (m *Manager) Run(ctx context.Context) {
 	cancels := make([]context.CancelFunc, len(m.comps))
 	done := make([]chan struct{}, len(m.comps))
 	for i := range m.comps {
@@ -146,16 +134,10 @@ func (m *Manager) Run(ctx context.Context) error {
 		cancels[i], done[i] = cancel, make(chan struct{})
 		go func() {
 			defer close(done[i])
-			if err := m.keep(cctx, i); err != nil {
-				fatalErr <- err
-			}
+			m.keep(cctx, i)
 		}()
 	}
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-fatalErr:
-	}
+	<-ctx.Done()
 	for i := len(m.comps) - 1; i >= 0; i-- {
 		cancels[i]()
 		select {
@@ -164,28 +146,23 @@ func (m *Manager) Run(ctx context.Context) error {
 			m.log.Warn("component does not stop; going on without it", "component", m.comps[i].Name)
 		}
 	}
-	return err
 }
 
-// keep runs one component until ctx ends or it fails with Fatal.
-func (m *Manager) keep(ctx context.Context, i int) error {
+// keep runs one component until ctx ends.
+func (m *Manager) keep(ctx context.Context, i int) {
 	c := m.comps[i]
 	pause, said := backoffMin, ""
 	for {
 		if !m.waitNeeds(ctx, i) {
 			m.set(i, Stopped, "")
-			return nil
+			return
 		}
 		started := time.Now()
 		m.started(i)
 		err := c.Run(ctx, &Stage{m, i})
 		if ctx.Err() != nil {
 			m.set(i, Stopped, "")
-			return nil //nolint:nilerr // stopped: its error is no failure
-		}
-		if IsFatal(err) {
-			m.set(i, Failed, err.Error())
-			return err
+			return // stopped: its error is no failure
 		}
 		if time.Since(started) > steady {
 			pause = backoffMin

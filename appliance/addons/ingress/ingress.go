@@ -111,9 +111,6 @@ func (c *Controller) Switch(on bool) {
 	}
 }
 
-// On reports whether it is switched on.
-func (c *Controller) On() bool { return c.on.Load() }
-
 // Run works until ctx ends; it may be called once at a time. It calls ready after the first pass over all Ingresses.
 func (c *Controller) Run(ctx context.Context, ready func()) error {
 	events := record.NewBroadcaster(record.WithContext(ctx))

@@ -12,7 +12,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"rivulet/appliance"
-	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/state/bolt"
 )
 
@@ -52,7 +51,7 @@ func runError(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, bolt.ErrDamaged), errors.Is(err, bolt.ErrInUse), lifecycle.IsFatal(err),
+	case errors.Is(err, bolt.ErrDamaged), errors.Is(err, bolt.ErrInUse),
 		errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR): // a file for a folder, or the other way round
 		return &exitError{exitConfig, err}
 	}
