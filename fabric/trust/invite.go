@@ -92,23 +92,22 @@ func (b *Store) Invites() (out []Invite) {
 
 // RevokeInvite revokes an unused invite.
 func (b *Store) RevokeInvite(id string) error {
-	b.mu.Lock()
-	i := slices.IndexFunc(b.c.Invites, func(e entry) bool { return e.ID == id })
-	used := i >= 0 && b.c.Invites[i].UsedBy != ""
-	b.mu.Unlock()
-	switch {
-	case i < 0:
+	if !slices.ContainsFunc(b.Invites(), func(i Invite) bool { return i.ID == id }) {
 		return fmt.Errorf("there is no invite %q; see: rivulet invite list", id)
-	case used:
-		return fmt.Errorf("invite %s was used already; end the peering with: rivulet unpeer NAME", id)
 	}
-	return b.change(func(c *content) {
+	used := false
+	err := b.change(func(c *content) {
 		for i := range c.Invites {
-			if c.Invites[i].ID == id && c.Invites[i].UsedBy == "" {
-				c.Invites[i].Revoked = true
+			if x := &c.Invites[i]; x.ID == id {
+				used = x.UsedBy != ""
+				x.Revoked = x.Revoked || !used
 			}
 		}
 	})
+	if used {
+		return fmt.Errorf("invite %s was used already; end the peering with: rivulet unpeer NAME", id)
+	}
+	return err
 }
 
 // Redeem uses an invite for the cluster, once. The same cluster may repeat it before it expires: its answer may have

@@ -286,3 +286,17 @@ func FuzzParseCode(f *testing.F) {
 		}
 	})
 }
+
+// An invite is either used or revoked, and the one who revokes it is told which.
+func TestAnInviteIsUsedOrRevoked(t *testing.T) {
+	for range 500 {
+		b := open(t, &notes{})
+		i, secret, _ := b.NewInvite(begin)
+		revoked, used := make(chan error, 1), make(chan error, 1)
+		go func() { revoked <- b.RevokeInvite(i.ID) }()
+		go func() { used <- b.Redeem(secret, id(1), begin) }()
+		if r, u := <-revoked, <-used; (r == nil) == (u == nil) {
+			t.Fatalf("revoked: %v, used: %v", r, u)
+		}
+	}
+}
