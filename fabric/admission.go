@@ -158,7 +158,7 @@ func (a *admission) makeRoom(at netip.Addr, name string) error {
 	a.members.mu.Lock()
 	defer a.members.mu.Unlock()
 	if m := a.members.byID(victim); m != nil && a.members.run != nil {
-		m.Displace()
+		m.Displace(true)
 		if m.source() != source {
 			a.lan.Displaced()
 		}
@@ -167,6 +167,9 @@ func (a *admission) makeRoom(at netip.Addr, name string) error {
 		a.members.loops.Go(func() { // not here: the caller holds the exchange's lock
 			if err := a.displace(ctx, victim); err != nil {
 				a.log.Warn("a peer that was to make room stays", "id", victim.Short(), "err", err)
+				a.members.mu.Lock()
+				m.Displace(false)
+				a.members.mu.Unlock()
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -163,6 +164,44 @@ func TestAFloodPushesOutFew(t *testing.T) {
 	if err := newStranger(t, 70).pair(few); pairing.Code(err) != "full" {
 		t.Errorf("a third that pushes out another machine's: %v", err)
 	}
+}
+
+// fullNotes is a store of notes whose disk can be full.
+type fullNotes struct {
+	memory
+	full atomic.Bool
+}
+
+func (n *fullNotes) PutNote(name string, blob []byte) error {
+	if n.full.Load() {
+		return errors.New("no space left on device")
+	}
+	return n.memory.PutNote(name, blob)
+}
+
+// A peer whose end could not be stored is not counted as leaving.
+func TestADisplacedPeerStays(t *testing.T) {
+	w := newWorld(t)
+	notes := &fullNotes{memory: memory{blobs: map[string][]byte{}}}
+	a := w.cluster(1, "a", alone, func(c *Config) {
+		c.Notes, c.LANPeers = notes, lanpeers.Limits{Total: 1, BySource: 9, Window: time.Nanosecond, Silent: time.Nanosecond, Settled: time.Hour}
+	})
+	first := newStranger(t, 60)
+	if err := first.pair(a); err != nil {
+		t.Fatal(err)
+	}
+	notes.full.Store(true)
+	if err := newStranger(t, 61).pair(a); err != nil {
+		t.Fatal(err)
+	}
+	a.await("that it stays", func() bool {
+		return !slices.ContainsFunc(a.lanPeers(), func(p lanpeers.Peer) bool { return p.Leaving })
+	})
+	notes.full.Store(false)
+	if err := newStranger(t, 62).pair(a); err != nil {
+		t.Fatal(err)
+	}
+	a.await("that the first makes room", func() bool { _, pinned := a.record(first.id.ID); return !pinned })
 }
 
 // So many in a time, whatever becomes of them: each is written to the disk.

@@ -293,8 +293,8 @@ func (m *Machine) Reconsider(now time.Time) Effects {
 	return m.Due(now, true)
 }
 
-// Displace marks a peer that another will replace.
-func (m *Machine) Displace() { m.displaced = true }
+// Displace marks a peer that another will replace, or one that stays after all.
+func (m *Machine) Displace(on bool) { m.displaced = on }
 
 // Notice sets what people should read about a peer that works.
 func (m *Machine) Notice(notice string) Effects {
