@@ -87,10 +87,12 @@ func (w *world) gated(n byte, name string) (c *cluster, shut *atomic.Bool, open 
 // awaitWaiting waits until a goroutine is in the function.
 func (c *cluster) awaitWaiting(function string) {
 	c.w.t.Helper()
-	c.await("a goroutine in "+function, func() bool {
-		var b bytes.Buffer
-		return pprof.Lookup("goroutine").WriteTo(&b, 1) == nil && bytes.Contains(b.Bytes(), []byte(function))
-	})
+	c.await("a goroutine in "+function, func() bool { return c.waiting(function) })
+}
+
+func (c *cluster) waiting(function string) bool {
+	var b bytes.Buffer
+	return pprof.Lookup("goroutine").WriteTo(&b, 1) == nil && bytes.Contains(b.Bytes(), []byte(function))
 }
 
 // A former peer that is denied by unpeer while it becomes a peer again is none afterwards.
@@ -133,14 +135,52 @@ func TestAnExchangeWhileLeaving(t *testing.T) {
 	go func() { paired <- s.pair(a) }()
 	a.awaitWaiting("(*admission).admit")
 	go func() { defer close(left); a.Leave(t.Context()) }()
-	a.await("that it leaves", func() bool {
-		var b bytes.Buffer
-		return a.admission.leaving.Load() || pprof.Lookup("goroutine").WriteTo(&b, 1) == nil && bytes.Contains(b.Bytes(), []byte("(*endings).Leave"))
-	})
+	a.await("that it leaves", func() bool { return a.admission.leaving.Load() || a.waiting("(*endings).Leave") })
 	close(open)
 	<-paired
 	<-left
 	if _, pinned := a.record(s.id.ID); pinned && !notified.Load() {
 		t.Error("it is a peer, and was not notified")
+	}
+}
+
+// A decision does not return before an exchange that began without it has ended.
+func TestADecisionDuringAnExchange(t *testing.T) {
+	for name, decide := range map[string]func(a *cluster, s *stranger) error{
+		"another mode of trust": func(a *cluster, _ *stranger) error { a.SetTrust(Policy{Mode: pairing.ModeAsk}); return nil },
+		"an approval withdrawn": func(a *cluster, s *stranger) error { return a.Withdraw(s.id.ID) },
+		"approved": func(a *cluster, s *stranger) error {
+			v, err := a.ApproveAt(a.w.t.Context(), s.id.ID, netip.AddrPortFrom(onLAN, 1).String())
+			if v.Trust.How != peer.TrustApproved {
+				a.w.t.Errorf("approved: %q", v.Trust.How)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			a, shut, open := w.gated(1, "a")
+			s := newStranger(t, 60)
+			shut.Store(true)
+			paired, decided := make(chan error, 1), make(chan error, 1)
+			go func() { paired <- s.pair(a) }()
+			a.awaitWaiting("(*admission).admit")
+			var before bool // a peer when the decision has returned
+			go func() {
+				err := decide(a, s)
+				_, before = a.record(s.id.ID)
+				decided <- err
+			}()
+			a.await("the decision", func() bool {
+				return len(decided) == 1 || a.waiting("(*Party).Between") || a.waiting("(*operator).approve")
+			})
+			close(open)
+			if err := errors.Join(<-paired, <-decided); err != nil {
+				t.Fatal(err)
+			}
+			if _, after := a.record(s.id.ID); after != before {
+				t.Errorf("a peer when it returned: %t, afterwards: %t", before, after)
+			}
+		})
 	}
 }

@@ -68,10 +68,14 @@ func (o *operator) ApproveAt(ctx context.Context, id peer.ID, address string) (p
 // Withdraw removes an approval that has not led to a peering. The rules for strangers apply to the cluster again; a
 // peer remains one.
 func (o *operator) Withdraw(id peer.ID) error {
-	if _, pinned := o.members.record(id); pinned {
-		return nil
-	}
-	if err := o.decisions.Unapprove(id); err != nil {
+	var pinned bool
+	var err error
+	o.party.Between(func() {
+		if _, pinned = o.members.record(id); !pinned {
+			err = o.decisions.Unapprove(id)
+		}
+	})
+	if pinned || err != nil {
 		return err
 	}
 	o.members.mu.Lock()
@@ -86,9 +90,16 @@ func (o *operator) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPo
 	if id == o.identity.ID {
 		return peer.View{}, fmt.Errorf("that is this cluster itself; name another one")
 	}
-	if _, pinned := o.members.record(id); pinned {
+	var pinned bool
+	var err error
+	o.party.Between(func() {
+		if _, pinned = o.members.record(id); !pinned {
+			err = o.decisions.Approve(id, how, time.Now())
+		}
+	})
+	if pinned {
 		notice := ""
-		err := o.party.Change(id, func(r *peer.Record) {
+		err = o.party.Change(id, func(r *peer.Record) {
 			if r.Trust.How == peer.TrustLAN {
 				r.Trust = peer.Trust{How: how, At: time.Now()}
 				notice = fmt.Sprintf("its trust was %s and is %s now: it does not give way to new peers of this LAN, and unpeer --lan leaves it", peer.TrustLAN, how)
@@ -103,7 +114,7 @@ func (o *operator) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPo
 		}
 		return peer.View{}, noPeer(id.Short())
 	}
-	if err := o.decisions.Approve(id, how, time.Now()); err != nil {
+	if err != nil {
 		return peer.View{}, err
 	}
 	o.members.mu.Lock()

@@ -129,7 +129,8 @@ func (f *Fabric) SetTrust(p Policy) {
 	if f.settings.policy() == p {
 		return
 	}
-	f.settings.trust.set(newTrust(p))
+	trust := newTrust(p)
+	f.party.Between(func() { f.settings.trust.set(trust) })
 	f.members.mu.Lock()
 	defer f.members.mu.Unlock()
 	for _, m := range f.members.all {
