@@ -43,11 +43,11 @@ func (*home) IsWatchListSemanticsUnSupported() bool { return true }
 func (h *home) informer(namespace string) cache.SharedIndexInformer {
 	source := h.namespaces[namespace]
 	return cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListFunc: func(o metav1.ListOptions) (kruntime.Object, error) {
+		ListWithContextFunc: func(_ context.Context, o metav1.ListOptions) (kruntime.Object, error) {
 			h.lists.Add(1)
 			return source.List(o)
 		},
-		WatchFunc: func(o metav1.ListOptions) (watch.Interface, error) {
+		WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			w, err := source.Watch(o)
 			if err != nil {
 				return nil, err
