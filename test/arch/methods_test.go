@@ -21,7 +21,7 @@ var manyMethods = map[string]int{
 	"appliance/vcluster.cluster":       55,
 	"fabric/peering.Machine":           56, // events, and one method for each fact that is read
 	"offload/consumer/explain.Facts":   65,
-	"offload/consumer/pod.Controller":  91,
+	"offload/consumer/pod.Controller":  58,
 	"offload/provider/tenancy.Tenancy": 85,
 }
 
