@@ -23,6 +23,9 @@ import (
 // pollAPI is the interval of requests to a starting API server, which cannot notify yet.
 const pollAPI = 200 * time.Millisecond
 
+// longestPollAPI is its longest interval, on a slow machine.
+const longestPollAPI = time.Second
+
 // WaitAPI blocks until the API server is ready, or ctx ends.
 func WaitAPI(ctx context.Context, kubeconfig string) error {
 	for {
@@ -30,8 +33,8 @@ func WaitAPI(ctx context.Context, kubeconfig string) error {
 		if cfg, err := RESTConfig(kubeconfig); err == nil && readyz(ctx, cfg) {
 			return nil
 		}
-		// On a slow machine most of the time stays with the API server.
-		if !changes.Wait(ctx, max(pollAPI, 4*time.Since(begun))) {
+		// On a slow machine most of the time stays with the API server; a request that timed out may not cost more.
+		if !changes.Wait(ctx, min(max(pollAPI, 4*time.Since(begun)), longestPollAPI)) {
 			return ctx.Err()
 		}
 	}
