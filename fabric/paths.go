@@ -23,8 +23,8 @@ type (
 	taker interface {
 		HandOver(conn net.Conn, begun []byte) error
 	}
-	// teller calls changed whenever the path to a peer has changed, until ctx or the data plane ends.
-	teller interface {
+	// pathWatcher calls changed whenever the path to a peer has changed, until ctx or the data plane ends.
+	pathWatcher interface {
 		WatchPaths(ctx context.Context, changed func()) error
 	}
 )
@@ -93,7 +93,7 @@ type pathView struct {
 
 // run updates the paths.
 func (v *pathView) run(ctx context.Context) {
-	t, ok := v.data.(teller)
+	t, ok := v.data.(pathWatcher)
 	if !ok {
 		return
 	}

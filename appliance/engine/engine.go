@@ -83,10 +83,7 @@ func (e *Engine) DataDir() string { return DataDir(e.cfg.StateDir) }
 func DataDir(stateDir string) string { return filepath.Join(stateDir, "k3s") }
 
 // Kubeconfig is the path of the administrator's kubeconfig; k3s writes it.
-func (e *Engine) Kubeconfig() string { return Kubeconfig(e.cfg.StateDir) }
-
-// Kubeconfig is the path of the administrator's kubeconfig in a state folder.
-func Kubeconfig(stateDir string) string { return paths.Kubeconfig(stateDir) }
+func (e *Engine) Kubeconfig() string { return paths.Kubeconfig(e.cfg.StateDir) }
 
 // CRIConfig is the path of the settings that k3s writes for crictl.
 func CRIConfig(stateDir string) string {
@@ -94,9 +91,7 @@ func CRIConfig(stateDir string) string {
 }
 
 // LogFile is the file of the engine's output.
-func (e *Engine) LogFile() string { return logFile(e.cfg.StateDir) }
-
-func logFile(stateDir string) string { return paths.EngineLog(stateDir) }
+func (e *Engine) LogFile() string { return paths.EngineLog(e.cfg.StateDir) }
 
 // PIDFile has the engine's process number while it runs.
 func (e *Engine) PIDFile() string { return filepath.Join(e.cfg.RunDir, "engine.pid") }

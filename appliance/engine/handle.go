@@ -6,6 +6,8 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"rivulet/appliance/state/paths"
 )
 
 // Handle gives other components access to an engine: its folders, which are known before it starts, and clients. It
@@ -26,10 +28,10 @@ func NewHandle(state string) *Handle { return &Handle{state: state} }
 func (h *Handle) DataDir() string { return DataDir(h.state) }
 
 // LogFile is the file of the engine's output.
-func (h *Handle) LogFile() string { return logFile(h.state) }
+func (h *Handle) LogFile() string { return paths.EngineLog(h.state) }
 
 // Kubeconfig is the path of the administrator's kubeconfig; k3s writes it.
-func (h *Handle) Kubeconfig() string { return Kubeconfig(h.state) }
+func (h *Handle) Kubeconfig() string { return paths.Kubeconfig(h.state) }
 
 // REST returns the configuration of clients of the API server; an error before k3s has written it.
 func (h *Handle) REST() (*rest.Config, error) { return RESTConfig(h.Kubeconfig()) }

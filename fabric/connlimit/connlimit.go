@@ -47,7 +47,7 @@ type Listener struct {
 
 // Listen limits l: within applies to connections for whose local address inside returns true, outer to the others.
 func Listen(l net.Listener, inside func(local netip.Addr) bool, outer, within Side) *Listener {
-	return &Listener{Listener: l, inside: inside, outer: newCrowd(outer), within: newCrowd(within)}
+	return &Listener{Listener: l, inside: inside, outer: newGroup(outer), within: newGroup(within)}
 }
 
 func (l *Listener) Accept() (net.Conn, error) {
@@ -96,7 +96,7 @@ type group struct {
 	strangers, peers, users pool
 }
 
-func newCrowd(s Side) *group { return &group{Side: s} }
+func newGroup(s Side) *group { return &group{Side: s} }
 
 // pool holds connections, oldest first, and how many each party has.
 type pool struct {

@@ -37,7 +37,7 @@ func from(n int) *pipe { return &pipe{from: netip.AddrFrom4([4]byte{192, 0, 2, b
 func TestLimitsHold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := func(name string, most int) int { return rapid.IntRange(1, most).Draw(t, name) }
-		d := newCrowd(Side{Limits{Strangers: n("strangers", 12), PerSource: n("each", 6), PerOwner: n("owner", 8), Peers: n("peers", 12), PerPeer: n("peer", 6)}, inTens})
+		d := newGroup(Side{Limits{Strangers: n("strangers", 12), PerSource: n("each", 6), PerOwner: n("owner", 8), Peers: n("peers", 12), PerPeer: n("peer", 6)}, inTens})
 		var open []*conn
 		for range n("steps", 60) {
 			who := rapid.IntRange(0, max(len(open)-1, 0)).Draw(t, "who")
@@ -91,7 +91,7 @@ func TestLimitsHold(t *testing.T) {
 // A peer with ten addresses, which all of its connections have proved to be, holds its
 // share and no more; all others come and stay, also when the whole is full.
 func TestOnePeerWithManyAddresses(t *testing.T) {
-	d := newCrowd(Side{Limits{Strangers: 64, PerSource: 16, PerOwner: 32, Peers: 100, PerPeer: 40}, inTens})
+	d := newGroup(Side{Limits{Strangers: 64, PerSource: 16, PerOwner: 32, Peers: 100, PerPeer: 40}, inTens})
 	held := func(peer string) int { return d.peers.by[peer] }
 	attack := func(owner int, tries int) (let int) {
 		for i := range tries {
@@ -220,7 +220,7 @@ func (w wrapped) NetConn() net.Conn { return w.Conn }
 
 // Connections of users last beyond the lifetime of all others, and are bounded apart.
 func TestLasting(t *testing.T) {
-	d := newCrowd(Side{Limits: Limits{Strangers: 9, PerSource: 9, PerOwner: 9, Peers: 9, PerPeer: 9, Lifetime: time.Millisecond, Users: 3, PerUser: 2}})
+	d := newGroup(Side{Limits: Limits{Strangers: 9, PerSource: 9, PerOwner: 9, Peers: 9, PerPeer: 9, Lifetime: time.Millisecond, Users: 3, PerUser: 2}})
 	var anna []*conn
 	for range 2 {
 		c := d.admit(from(1)).(*conn)

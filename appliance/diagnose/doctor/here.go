@@ -25,6 +25,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/engine"
+	"rivulet/appliance/state/paths"
 	"rivulet/fabric/netmon"
 )
 
@@ -47,7 +48,7 @@ func Here(state, run string, supervisor func(context.Context) (api.Status, error
 		Routes:     routes,
 		Neighbours: neighbours,
 		API: func() (kubernetes.Interface, error) {
-			cfg, err := engine.RESTConfig(engine.Kubeconfig(absolute(state)))
+			cfg, err := engine.RESTConfig(paths.Kubeconfig(absolute(state)))
 			if err != nil {
 				return nil, err
 			}

@@ -15,6 +15,7 @@ import (
 
 	"rivulet/appliance/lifetime/backup"
 	"rivulet/appliance/state/durable"
+	"rivulet/appliance/state/paths"
 	"rivulet/appliance/vcluster"
 )
 
@@ -30,7 +31,7 @@ type Device struct {
 // Installed is where `rivulet install` puts the binary.
 const Installed = "/usr/local/bin/rivulet"
 
-func (d *Device) dir() string                 { return Dir(d.State) }
+func (d *Device) dir() string                 { return paths.Versions(d.State) }
 func (d *Device) Load() (State, error)        { return Load(d.dir()) }
 func (d *Device) Save(s State) error          { return store(d.dir(), s) }
 func (d *Device) Now() time.Time              { return time.Now().UTC().Truncate(time.Second) }

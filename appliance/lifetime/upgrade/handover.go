@@ -16,6 +16,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/health"
+	"rivulet/appliance/state/paths"
 	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 )
@@ -51,7 +52,7 @@ func (h *Handover) Routes(mux *http.ServeMux) {
 		if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
 			return nil, err
 		}
-		st, err := Load(Dir(h.State))
+		st, err := Load(paths.Versions(h.State))
 		if err != nil {
 			return nil, err
 		}
@@ -85,7 +86,7 @@ func (h *Handover) waitForHolders(holders []string) {
 	h.mu.Unlock()
 	go func() {
 		for changes.Wait(ctx, holdLook) {
-			st, err := Load(Dir(h.State))
+			st, err := Load(paths.Versions(h.State))
 			if err != nil || st.Phase != Staged { // cancelled
 				h.held(ctx, nil)
 				return
@@ -135,7 +136,7 @@ func (h *Handover) holders(ctx context.Context) (names []string) {
 
 // View is the part of status about upgrades, nil without one; it also updates their health problems.
 func (h *Handover) View() *api.Upgrade {
-	st, err := Load(Dir(h.State))
+	st, err := Load(paths.Versions(h.State))
 	h.Health.Report(health.UpgradeUnreadable, err)
 	if err != nil {
 		return nil

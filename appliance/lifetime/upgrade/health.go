@@ -14,6 +14,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/engine"
+	"rivulet/appliance/state/paths"
 	"rivulet/appliance/version"
 )
 
@@ -56,7 +57,7 @@ func (d *Device) healthy(ctx context.Context, a Attempt) error {
 	if !st.Ready {
 		return fmt.Errorf("it is not ready: %s", st.Waiting)
 	}
-	if err := touch(ctx, engine.Kubeconfig(d.State), a.Next.Name); err != nil {
+	if err := touch(ctx, paths.Kubeconfig(d.State), a.Next.Name); err != nil {
 		return fmt.Errorf("the datastore takes no write: %w", err)
 	}
 	var missing []string

@@ -20,6 +20,7 @@ import (
 
 	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/state/durable"
+	"rivulet/appliance/state/paths"
 	"rivulet/appliance/version"
 	"rivulet/image/flash"
 	"rivulet/image/signed"
@@ -60,7 +61,7 @@ const binaryName = "rivulet"
 // Stage checks a release file and, unless only that was requested, stores it beside the running version, to be tried at
 // the next start. It runs nothing of the file before the signature is verified.
 func Stage(ctx context.Context, r Request) (next Version, err error) {
-	dir := Dir(r.State)
+	dir := paths.Versions(r.State)
 	roots, err := signed.Roots()
 	if err != nil {
 		return next, err
@@ -139,7 +140,7 @@ func claim(dir string) (s State, release func(), err error) {
 
 // Cancel cancels an update: a staged one is dropped, a tried one is undone at the judge's next check.
 func Cancel(state string, now time.Time) (Phase, error) {
-	dir := Dir(state)
+	dir := paths.Versions(state)
 	s, err := Load(dir)
 	if err != nil {
 		return Idle, err

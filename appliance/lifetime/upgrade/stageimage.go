@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"rivulet/appliance/lifetime/slots"
+	"rivulet/appliance/state/paths"
 	"rivulet/image/device/layout"
 	"rivulet/image/flash"
 	"rivulet/image/signed"
@@ -19,7 +20,7 @@ import (
 // StageImage checks an update bundle and, unless only that was requested, writes it to the slot that does not run, to
 // be tried at the next start of rivulet.
 func StageImage(ctx context.Context, r Request) (next Version, err error) {
-	dir := Dir(r.State)
+	dir := paths.Versions(r.State)
 	roots, err := signed.Roots()
 	if err != nil {
 		return next, err

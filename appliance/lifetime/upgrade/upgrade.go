@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"rivulet/appliance/state/durable"
-	"rivulet/appliance/state/paths"
 )
 
 // Phase is the progress of an update.
@@ -208,9 +207,6 @@ func (s State) replaced(self string) bool {
 func (s State) reset() State {
 	return State{Format: format, Phase: Idle, Generation: s.Generation, Last: s.Last, Slot: s.Slot, SlotKubernetes: s.SlotKubernetes}
 }
-
-// Dir is the folder of versions in a state folder.
-func Dir(state string) string { return paths.Versions(state) }
 
 const stateName = "update.json"
 

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"rivulet/appliance/engine"
+	"rivulet/appliance/state/paths"
 )
 
 // completed is what a shell is offered for the last word, and how: 4 is no files, 0 files.
@@ -107,7 +107,7 @@ func TestObjectsAreCompleted(t *testing.T) {
 	defer apiServer.Close()
 	dir := t.TempDir()
 	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: x\nclusters: [{name: x, cluster: {server: %q}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\n", apiServer.URL)
-	if err := os.WriteFile(engine.Kubeconfig(dir), []byte(kubeconfig), 0o600); err != nil {
+	if err := os.WriteFile(paths.Kubeconfig(dir), []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for line, want := range map[string]string{"offload ": "lab", "why ": "lab/web", "why -n lab ": "one", "move volume ": "lab/data", "pods -n ": "lab"} {

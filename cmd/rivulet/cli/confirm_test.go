@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rivulet/appliance/engine"
+	"rivulet/appliance/state/paths"
 )
 
 // ends are the verbs that end something: pods, data, access, a peering. What follows them is what
@@ -68,7 +68,7 @@ func fakeDevice(t *testing.T, pods, claims *string, silent *string) string {
 	t.Cleanup(apiServer.Close)
 	dir := t.TempDir()
 	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: default\nclusters: [{name: default, cluster: {server: %q}}]\ncontexts: [{name: default, context: {cluster: default, user: default}}]\nusers: [{name: default, user: {token: x}}]\n", apiServer.URL)
-	if err := os.WriteFile(engine.Kubeconfig(dir), []byte(kubeconfig), 0o600); err != nil {
+	if err := os.WriteFile(paths.Kubeconfig(dir), []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b := `"id": "` + strings.Repeat("b", 32) + `", "name": "b"`

@@ -83,7 +83,7 @@ func newDrain(c *common) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			d := &drain.Drain{Client: client, Nodes: names, Force: force, Report: c.teller(cmd.OutOrStdout())}
+			d := &drain.Drain{Client: client, Nodes: names, Force: force, Report: c.printSteps(cmd.OutOrStdout())}
 			err = d.Run(ctx)
 			if errors.Is(err, drain.ErrLeft) {
 				return &exitError{exitNotReady, fmt.Errorf("%w; %s", err, leftCure(nodes, args[0]))}
@@ -107,8 +107,8 @@ func leftCure(nodes []corev1.Node, name string) string {
 	return "run rivulet drain " + name + " again, with a longer --timeout"
 }
 
-// teller prints each step as a line.
-func (c *common) teller(out io.Writer) func(drain.Event) {
+// printSteps returns a function that prints each step as a line.
+func (c *common) printSteps(out io.Writer) func(drain.Event) {
 	if c.forProgram() {
 		return func(e drain.Event) { _ = c.print(out, e) } // the reader has gone
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/engine"
+	"rivulet/appliance/state/paths"
 )
 
 // newTool passes all arguments to an embedded tool.
@@ -36,7 +37,7 @@ func newTool(c *common, name string) *cobra.Command {
 				if _, err := c.usable(cmd.Context()); err != nil && name == "kubectl" && !local(args) {
 					return err
 				}
-				os.Setenv("KUBECONFIG", engine.Kubeconfig(c.dirs.State))
+				os.Setenv("KUBECONFIG", paths.Kubeconfig(c.dirs.State))
 			}
 			if os.Getenv("CONTAINER_RUNTIME_ENDPOINT") == "" {
 				os.Setenv("CONTAINER_RUNTIME_ENDPOINT", "unix:///run/k3s/containerd/containerd.sock")

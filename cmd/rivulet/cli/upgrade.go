@@ -12,6 +12,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/lifetime/slots"
 	"rivulet/appliance/lifetime/upgrade"
+	"rivulet/appliance/state/paths"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 )
@@ -101,7 +102,7 @@ func describeRunning(ctx context.Context, c *common, r *upgrade.Request) (runs b
 		if r.Running, err = os.Executable(); err != nil {
 			return false, err
 		}
-		s, err := upgrade.Load(upgrade.Dir(c.dirs.State))
+		s, err := upgrade.Load(paths.Versions(c.dirs.State))
 		if err == nil && s.Current != nil {
 			d := upgrade.Device{State: c.dirs.State}
 			r.Running = d.Binary(*s.Current)
@@ -150,7 +151,7 @@ func cancelUpgrade(cmd *cobra.Command, c *common) error {
 }
 
 func showUpgrade(cmd *cobra.Command, c *common) error {
-	s, err := upgrade.Load(upgrade.Dir(c.dirs.State))
+	s, err := upgrade.Load(paths.Versions(c.dirs.State))
 	if err != nil {
 		return err
 	}
@@ -185,7 +186,7 @@ func showUpgrade(cmd *cobra.Command, c *common) error {
 // waitUpgrade follows the upgrade to its end.
 func waitUpgrade(ctx context.Context, cmd *cobra.Command, c *common) error {
 	for {
-		s, err := upgrade.Load(upgrade.Dir(c.dirs.State))
+		s, err := upgrade.Load(paths.Versions(c.dirs.State))
 		if err != nil {
 			return err
 		}

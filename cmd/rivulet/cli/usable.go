@@ -15,6 +15,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/engine"
+	"rivulet/appliance/state/paths"
 )
 
 // answered is a program's error with another text.
@@ -27,7 +28,7 @@ func (e answered) Unwrap() error { return e.of }
 
 // usable is the configuration for this device's API server, with its owner's rights, or an error with a cure.
 func (c *common) usable(ctx context.Context) (*rest.Config, error) {
-	kubeconfig := engine.Kubeconfig(c.dirs.State)
+	kubeconfig := paths.Kubeconfig(c.dirs.State)
 	f, err := os.Open(kubeconfig)
 	switch {
 	case errors.Is(err, fs.ErrPermission):

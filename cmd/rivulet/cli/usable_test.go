@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"rivulet/appliance/engine"
+	"rivulet/appliance/state/paths"
 )
 
 // Where nobody listens at the API server's address every verb says what to do, and not what the kernel said.
@@ -21,7 +21,7 @@ func TestAPIServerThatIsDown(t *testing.T) {
 	l.Close()
 	dir := t.TempDir()
 	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: default\nclusters: [{name: default, cluster: {server: %q}}]\ncontexts: [{name: default, context: {cluster: default, user: default}}]\nusers: [{name: default, user: {token: x}}]\n", "https://"+l.Addr().String())
-	if err := os.WriteFile(engine.Kubeconfig(dir), []byte(kubeconfig), 0o600); err != nil {
+	if err := os.WriteFile(paths.Kubeconfig(dir), []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("KUBECONFIG", "")

@@ -21,6 +21,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/engine"
+	"rivulet/appliance/state/paths"
 	"rivulet/offload/policy"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/lab"
@@ -174,7 +175,7 @@ func (d *Device) ClientOf(file string) (kubernetes.Interface, error) {
 }
 
 func (d *Device) config() (*rest.Config, error) {
-	cfg, err := engine.RESTConfig(engine.Kubeconfig(d.Path("/var/lib/rivulet")))
+	cfg, err := engine.RESTConfig(paths.Kubeconfig(d.Path("/var/lib/rivulet")))
 	if err != nil {
 		return nil, err
 	}
