@@ -6,14 +6,20 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/engine/iptables"
@@ -233,6 +239,30 @@ func TestWaitAPIEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	if err := WaitAPI(ctx, filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Fatal("an API server was found where there is none")
+	}
+}
+
+// A starting API server may take a request and never answer it. That must not cost much more than the request.
+func TestWaitAPIAfterARequestWithoutAnAnswer(t *testing.T) {
+	var requests atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if requests.Add(1) == 1 {
+			<-r.Context().Done()
+		}
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	err := clientcmd.WriteToFile(clientcmdapi.Config{CurrentContext: "it", Clusters: map[string]*clientcmdapi.Cluster{"it": {Server: server.URL}},
+		Contexts: map[string]*clientcmdapi.Context{"it": {Cluster: "it"}}}, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	if err := WaitAPI(t.Context(), file); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); requests.Load() != 2 || took > 7*time.Second { // 2 s for the first request
+		t.Errorf("%d requests in %v", requests.Load(), took)
 	}
 }
 
