@@ -2,6 +2,7 @@ package target
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -83,12 +84,15 @@ type transport struct {
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Query().Get("watch") == "" {
-		return t.observe(t.next.RoundTrip(r))
+		resp, err := t.next.RoundTrip(r)
+		t.observe(r, err)
+		return resp, err
 	}
 	works, stop := t.link.back.Changed()
 	defer stop()
 	for pause := (changes.Backoff{First: reopen, Longest: lastReopen}); ; {
-		resp, err := t.observe(t.open(r))
+		resp, err := t.open(r)
+		t.observe(r, err)
 		if err == nil || !changes.Wait(r.Context(), reopen) {
 			return resp, err
 		}
@@ -101,13 +105,13 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-func (t transport) observe(resp *http.Response, err error) (*http.Response, error) {
-	if err != nil {
-		t.link.Failed()
-	} else {
+// observe notes what the result of r shows of the link: nothing if its caller has cancelled it.
+func (t transport) observe(r *http.Request, err error) {
+	if err == nil {
 		t.link.Works()
+	} else if !errors.Is(r.Context().Err(), context.Canceled) {
+		t.link.Failed()
 	}
-	return resp, err
 }
 
 func (t transport) open(r *http.Request) (*http.Response, error) {

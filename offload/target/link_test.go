@@ -75,3 +75,39 @@ func TestWatchesEnd(t *testing.T) {
 		t.Errorf("a slow answer: %q, %v", body, err)
 	}
 }
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A request whose time is over shows a broken link, one that its caller has cancelled shows nothing: otherwise each one
+// would end the pauses of keys that the target refuses.
+func TestACancelledRequestIsNoBrokenLink(t *testing.T) {
+	var l Link
+	waits := roundTripper(func(r *http.Request) (*http.Response, error) {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	})
+	get := func(ctx context.Context) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://target/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := l.Wrap(waits).RoundTrip(r); err == nil {
+			resp.Body.Close()
+			t.Error("an answer")
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	get(ctx)
+	if l.broken.Load() {
+		t.Error("broken by a request that was cancelled")
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	get(ctx)
+	if !l.broken.Load() {
+		t.Error("not broken by a request whose time is over")
+	}
+}
