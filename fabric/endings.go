@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -76,14 +75,13 @@ func (e *endings) Unpeer(ctx context.Context, target string, how Unpeer) (peer.V
 	return e.unpeer(ctx, id, how)
 }
 
-// revoked finds the cluster with the given name among those with a revocation.
+// revoked finds the cluster that the target names among those with a revocation; the first if there are several.
 func revoked(decisions *trust.Store, target string) (trust.Revocation, bool) {
-	for _, p := range decisions.Revocations() {
-		if strings.EqualFold(p.Name, target) || string(p.ID) == target || len(target) >= 4 && strings.HasPrefix(string(p.ID), target) {
-			return p, true
-		}
+	found := peer.Meant(decisions.Revocations(), target, func(p trust.Revocation) (peer.ID, []string) { return p.ID, []string{p.Name} })
+	if len(found) == 0 {
+		return trust.Revocation{}, false
 	}
-	return trust.Revocation{}, false
+	return found[0], true
 }
 
 func (e *endings) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View, error) {
