@@ -17,6 +17,7 @@ import (
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/usage"
 	"rivulet/appliance/network"
+	"rivulet/appliance/vcluster"
 	"rivulet/appliance/version"
 	"rivulet/offload/consumer/move"
 )
@@ -39,7 +40,7 @@ func (s *System) apiRoutes() http.Handler {
 	get("GET /v1/status", func() (any, error) { return s.Status(), nil })
 	get("GET /v1/health", func() (any, error) { return api.Health{Problems: s.problems()}, nil })
 	get("GET /v1/facts", s.ownFacts)
-	mux.Handle("GET /v1/metrics", prometheus.Handler(s.Status))
+	mux.Handle("GET /v1/metrics", prometheus.Handler(s.Status, vcluster.Usages(s.vclusters)))
 	mux.Handle("GET /v1/store", api.Bytes(s.store)) // a running supervisor has it locked
 	mux.HandleFunc("GET /v1/goroutines", func(w http.ResponseWriter, _ *http.Request) {
 		pprof.Lookup("goroutine").WriteTo(w, 2) //nolint:errcheck // the client has gone

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"rivulet/fabric/changes"
@@ -198,13 +199,15 @@ type Status struct {
 	// Open are the namespaces or namespace/services that are open to other clusters: by the ID of a peer,
 	// policy.OpenToAll or policy.OpenToGroup.
 	Open map[string][]string `json:"open,omitempty"`
-	// Consumers are the clusters that borrow from this one.
-	Consumers []Consumer `json:"consumers,omitempty"`
+	// Consumers are the clusters that borrow from this one; Lent is what they may use together.
+	Consumers []Consumer          `json:"consumers,omitempty"`
+	Lent      corev1.ResourceList `json:"lent,omitempty"`
 }
 
 // Status may be called at any time.
 func (o *Offload) Status() Status {
-	st := Status{VirtualNodes: append([]VirtualNode{}, o.VirtualNodes()...), LendNothing: o.LendNothing(), Namespaces: o.Namespaces().Namespaces(), Consumers: o.Consumers()}
+	st := Status{VirtualNodes: append([]VirtualNode{}, o.VirtualNodes()...), LendNothing: o.LendNothing(), Namespaces: o.Namespaces().Namespaces()}
+	st.Consumers, st.Lent = o.Consumers()
 	if o.agent != nil {
 		st.Open = o.agent.Open()
 	}

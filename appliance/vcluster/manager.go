@@ -33,6 +33,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"rivulet/appliance/api"
 	"rivulet/appliance/state/paths"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
@@ -466,6 +467,14 @@ func (k *Manager) Briefs() []View { return k.views((*cluster).brief) }
 // List returns all, by name.
 func (k *Manager) List() []View { return k.views((*cluster).view) }
 
+// Usage is what a virtual cluster uses of the machine.
+func (v View) Usage() api.VCluster {
+	return api.VCluster{
+		Name: v.Name, State: string(v.State), Memory: v.Private, MemoryLimit: v.Memory, Disk: v.Disk, Datastore: v.Stored, DatastoreLimit: v.Datastore,
+		Pods: v.Pods, Use: v.Use, Quota: v.Quota, Started: v.Took, Created: v.Created,
+	}
+}
+
 func (k *Manager) views(of func(*cluster) View) []View {
 	k.mu.Lock()
 	all := slices.Collect(maps.Values(k.all))
@@ -476,6 +485,16 @@ func (k *Manager) views(of func(*cluster) View) []View {
 	}
 	slices.SortFunc(out, func(a, b View) int { return strings.Compare(a.Name, b.Name) })
 	return out
+}
+
+// Usages returns what all use of the machine, by name.
+func Usages(k *Manager) func() []api.VCluster {
+	return func() (out []api.VCluster) {
+		for _, v := range k.List() {
+			out = append(out, v.Usage())
+		}
+		return out
+	}
 }
 
 // Get returns one.

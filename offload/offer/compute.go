@@ -248,6 +248,11 @@ func (m Room) Lent() corev1.ResourceList {
 	return m.total(func(l Lending) corev1.ResourceList { return l.Lent })
 }
 
+// Use are the requests of the consumer's pods, those without a node included.
+func (m Room) Use(id peer.ID) corev1.ResourceList {
+	return m.total(func(l Lending) corev1.ResourceList { return l.Use[id] })
+}
+
 func (m Room) total(of func(Lending) corev1.ResourceList) corev1.ResourceList {
 	all := corev1.ResourceList{}
 	for _, l := range m.Platforms {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/fabric/changes"
@@ -140,14 +141,15 @@ type Consumer struct {
 	Left   time.Duration `json:"left,omitempty"`
 }
 
-// Consumers are the clusters that borrow from this one, or have twins here, by ID.
-func (p *Provider) Consumers() (out []Consumer) {
-	for _, c := range p.tenancy.Status() {
+// Consumers are the clusters that borrow from this one, or have twins here, by ID; lent is what all may use together.
+func (p *Provider) Consumers() (out []Consumer, lent corev1.ResourceList) {
+	all, lent := p.tenancy.Status()
+	for _, c := range all {
 		silence := p.tenants.Silence(c.ID)
 		out = append(out, Consumer{Consumer: c, Peer: p.isPeer(c.ID), Silent: silence.For, Left: silence.Left})
 	}
 	slices.SortFunc(out, func(a, b Consumer) int { return strings.Compare(string(a.ID), string(b.ID)) })
-	return out
+	return out, lent
 }
 
 func (p *Provider) link(id peer.ID) (peer.Link, bool) {

@@ -1,162 +1,110 @@
-// Package prometheus exports the status in the text format of Prometheus. It reads nothing else, so that status and
-// metrics always agree; it writes and stores nothing.
+// Package prometheus exports the status in the text format of Prometheus or as OpenMetrics. It reads the status and the
+// list of virtual clusters and nothing else, so that status and metrics always agree; it writes and stores nothing.
+//
+// What other clusters choose (names, versions) is a label of `_info` metrics only, short, and of one value for an hour:
+// whatever a peer sends, its series are bounded. Everything else has the cluster's ID. Addresses are no labels.
 package prometheus
 
 import (
 	"io"
 	"net/http"
-	"slices"
+	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/lifecycle"
-	"rivulet/fabric/peer"
-	"rivulet/fabric/tunnel"
 )
 
-// Handler answers with all current metrics.
-func Handler(status func() api.Status) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		Write(w, status()) //nolint:errcheck // the client has gone
+// Source is what is exported.
+type Source struct {
+	Status    func() api.Status
+	VClusters func() []api.VCluster
+	names     names
+}
+
+// Handler answers with all current metrics, in the format that the client accepts.
+func Handler(status func() api.Status, vclusters func() []api.VCluster) http.Handler {
+	s := &Source{Status: status, VClusters: vclusters}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		format := Format(r.Header)
+		w.Header().Set("Content-Type", string(format))
+		s.Write(w, format, time.Now()) //nolint:errcheck // the client has gone
 	})
 }
 
+// Format is the one that a client accepts: OpenMetrics, or the text format of Prometheus.
+func Format(accepts http.Header) expfmt.Format {
+	format := expfmt.NegotiateIncludingOpenMetrics(accepts)
+	if t := format.FormatType(); t != expfmt.TypeOpenMetrics && t != expfmt.TypeTextPlain {
+		return expfmt.NewFormat(expfmt.TypeTextPlain)
+	}
+	return format
+}
+
 // Write writes all metrics.
-func Write(w io.Writer, st api.Status) error {
-	for _, f := range families(st) {
+func (s *Source) Write(w io.Writer, format expfmt.Format, now time.Time) error {
+	enc := expfmt.NewEncoder(w, format)
+	for _, f := range s.families(now) {
 		if len(f.Metric) == 0 {
 			continue
 		}
-		if _, err := expfmt.MetricFamilyToText(w, f); err != nil {
+		if err := enc.Encode(f); err != nil {
 			return err
 		}
+	}
+	if c, ok := enc.(expfmt.Closer); ok {
+		return c.Close()
 	}
 	return nil
 }
 
-func families(st api.Status) []*dto.MetricFamily {
-	return append(device(st), append(peers(st), pods(st)...)...)
+func (s *Source) families(now time.Time) []*dto.MetricFamily {
+	st := s.Status()
+	c := &collection{names: &s.names, now: now}
+	c.device(st)
+	c.machine(st)
+	c.nodes(st)
+	c.peers(st)
+	c.tunnel(st)
+	c.lending(st)
+	c.vclusters(s.VClusters())
+	s.names.sweep(now)
+	return c.out
 }
 
-func device(st api.Status) []*dto.MetricFamily {
-	build := gauge("rivulet_build_info", "What runs; always 1.").add(1, "version", st.Version, "node", st.NodeName, "name", st.Name)
-	ready := gauge("rivulet_ready", "1 when pods can be scheduled at home and resolve names.").add(truth(st.Ready))
-	started := gauge("rivulet_start_time_seconds", "When the supervisor started, since 1970.").add(unixSeconds(st.Started))
-	problems := gauge("rivulet_health_problem", "1 for every problem that holds now.")
-	for _, p := range st.Health {
-		problems.add(1, "code", p.Code, "severity", string(p.Severity), "subject", p.Subject)
-	}
-	up := gauge("rivulet_stage_ready", "1 while the stage is ready.")
-	took := gauge("rivulet_stage_seconds", "From the supervisor's start until the stage was first ready.")
-	starts := counter("rivulet_stage_starts_total", "How often the stage was started.")
-	for _, s := range st.Stages {
-		up.add(truth(s.State == lifecycle.Ready), "stage", s.Name)
-		starts.add(float64(s.Starts), "stage", s.Name)
-		if s.Took > 0 {
-			took.add(s.Took.Seconds(), "stage", s.Name)
-		}
-	}
-	return []*dto.MetricFamily{build.f, ready.f, started.f, problems.f, up.f, took.f, starts.f}
+// collection are metrics under construction.
+type collection struct {
+	names *names
+	now   time.Time
+	out   []*dto.MetricFamily
 }
 
-func peers(st api.Status) []*dto.MetricFamily {
-	count := gauge("rivulet_peers", "Clusters that are known, by state.")
-	for _, state := range []peer.State{peer.Discovered, peer.Waiting, peer.Denied, peer.Refused, peer.Connecting, peer.Connected, peer.Lost} {
-		n := 0
-		for _, p := range st.Peers {
-			if p.State == state {
-				n++
-			}
-		}
-		count.add(float64(n), "state", string(state))
-	}
-	names := map[string]string{}
-	connected := gauge("rivulet_peer_connected", "1 while the peer answers through the tunnel.")
-	trip := gauge("rivulet_tunnel_rtt_seconds", "Round trip to the peer through the tunnel.")
-	for _, p := range st.Peers {
-		names[string(p.ID)] = p.Name
-		if p.ID == "" || !p.Complete() {
-			continue // discovered, not a peer
-		}
-		connected.add(truth(p.State == peer.Connected), "peer", p.Name, "id", string(p.ID))
-		if p.RTT > 0 && p.State == peer.Connected {
-			trip.add(p.RTT.Seconds(), "peer", p.Name, "id", string(p.ID))
-		}
-	}
-	received := counter("rivulet_tunnel_received_bytes_total", "From the peer since the tunnel's process started.")
-	sent := counter("rivulet_tunnel_sent_bytes_total", "To the peer since the tunnel's process started.")
-	age := gauge("rivulet_tunnel_handshake_age_seconds", "How long ago the tunnel last shook hands; over 180 nothing passes.")
-	path := gauge("rivulet_tunnel_path", "1 for the path that the peer's packets go by: direct, relay or stream.")
-	pathTrip := gauge("rivulet_tunnel_path_rtt_seconds", "Round trip by each path that answers.")
-	mtu := gauge("rivulet_tunnel_mtu_bytes", "What fits through the path to the peer in one packet, inside the tunnel.")
-	shook := gauge("rivulet_tunnel_last_handshake_seconds", "When the tunnel last shook hands, since 1970.")
-	dropped := counter("rivulet_tunnel_dropped_packets_total", "Refused by translation since the tunnel's process started.")
-	if st.Tunnel != nil {
-		dropped.add(float64(st.Tunnel.Dropped))
-		for _, p := range st.Tunnel.Peers {
-			who := []string{"peer", names[p.ID], "id", p.ID}
-			received.add(float64(p.Received), who...)
-			sent.add(float64(p.Sent), who...)
-			if p.MTU > 0 {
-				mtu.add(float64(p.MTU), who...)
-			}
-			if !p.LastHandshake.IsZero() {
-				shook.add(unixSeconds(p.LastHandshake), who...)
-				age.add(max(time.Since(p.LastHandshake).Seconds(), 0), who...)
-			}
-			addPaths(path, pathTrip, p, who)
-		}
-	}
-	return []*dto.MetricFamily{count.f, connected.f, trip.f, received.f, sent.f, shook.f, age.f, path.f, pathTrip.f, mtu.f, dropped.f}
-}
-
-// addPaths adds a peer's working paths.
-func addPaths(used, trip family, p tunnel.PeerStatus, who []string) {
-	for _, way := range p.Paths {
-		if !way.Alive && !way.Used {
-			continue
-		}
-		addr := ""
-		if way.Addr.IsValid() {
-			addr = way.Addr.String()
-		}
-		labels := append(slices.Clip(who), "path", string(way.Kind), "addr", addr, "via", way.Via)
-		used.add(truth(way.Used), labels...)
-		if way.RTT > 0 {
-			trip.add(way.RTT.Seconds(), labels...)
-		}
-	}
-}
-
-func pods(st api.Status) []*dto.MetricFamily {
-	count := gauge("rivulet_pods", "Pods that are not finished: ours here, ours elsewhere, those of others here.")
-	count.add(float64(st.Pods.Home), "where", "home").add(float64(st.Pods.Away), "where", "away").add(float64(st.Pods.Tenants), "where", "tenants")
-	nodes := gauge("rivulet_virtual_node_ready", "1 while the virtual node takes pods.")
-	for _, n := range st.VirtualNodes {
-		nodes.add(truth(n.Ready), "node", n.Name)
-	}
-	return []*dto.MetricFamily{count.f, nodes.f}
-}
-
-// family is one metric under construction.
+// family is one metric.
 type family struct{ f *dto.MetricFamily }
 
-func gauge(name, help string) family   { return newFamily(name, help, dto.MetricType_GAUGE) }
-func counter(name, help string) family { return newFamily(name, help, dto.MetricType_COUNTER) }
+func (c *collection) gauge(name, help string) family {
+	return c.family(name, help, dto.MetricType_GAUGE)
+}
 
-func newFamily(name, help string, kind dto.MetricType) family {
-	return family{&dto.MetricFamily{Name: &name, Help: &help, Type: &kind}}
+func (c *collection) counter(name, help string) family {
+	return c.family(name, help, dto.MetricType_COUNTER)
+}
+
+func (c *collection) family(name, help string, kind dto.MetricType) family {
+	f := family{&dto.MetricFamily{Name: &name, Help: &help, Type: &kind}}
+	c.out = append(c.out, f.f)
+	return f
 }
 
 // add adds a value; labels are names and values in turn.
 func (m family) add(value float64, labels ...string) family {
 	metric := &dto.Metric{}
 	for i := 0; i < len(labels); i += 2 {
-		metric.Label = append(metric.Label, &dto.LabelPair{Name: &labels[i], Value: &labels[i+1]})
+		text := clean(labels[i+1])
+		metric.Label = append(metric.Label, &dto.LabelPair{Name: &labels[i], Value: &text})
 	}
 	if m.f.GetType() == dto.MetricType_COUNTER {
 		metric.Counter = &dto.Counter{Value: &value}
@@ -167,11 +115,45 @@ func (m family) add(value float64, labels ...string) family {
 	return m
 }
 
+// when adds a time, unless it is zero.
+func (m family) when(t time.Time, labels ...string) {
+	if !t.IsZero() {
+		m.add(float64(t.UnixMilli())/1000, labels...)
+	}
+}
+
+// resources adds amounts in base units: cores, bytes, pieces.
+func (m family) resources(list corev1.ResourceList, only []corev1.ResourceName, labels ...string) {
+	for _, name := range only {
+		q, ok := list[name]
+		if !ok {
+			continue
+		}
+		m.add(q.AsApproximateFloat64(), append(labels[:len(labels):len(labels)], "resource", string(name), "unit", unit(name))...)
+	}
+}
+
+// unit is that of kube-state-metrics for the resource.
+func unit(name corev1.ResourceName) string {
+	switch {
+	case name == corev1.ResourceCPU:
+		return "core"
+	case name == corev1.ResourceMemory, name == corev1.ResourceEphemeralStorage, name == corev1.ResourceStorage, strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
+		return "byte"
+	}
+	return "integer"
+}
+
+// states adds 1 for the state that holds and 0 for the others.
+func (m family) states(now string, all []string, label string) {
+	for _, s := range all {
+		m.add(truth(s == now), label, s)
+	}
+}
+
 func truth(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
 }
-
-func unixSeconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

@@ -1,65 +1,122 @@
 package prometheus
 
 import (
+	"bytes"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"pgregory.net/rapid"
 
+	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/api"
+	"rivulet/appliance/config"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/machine/clock"
+	"rivulet/appliance/machine/host"
+	"rivulet/appliance/machine/usage"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/tunnel/paths"
 	"rivulet/fabric/wgkey"
 	"rivulet/offload"
+	"rivulet/offload/policy"
+	"rivulet/offload/provider/tenancy"
 	"rivulet/test/harness/docpage"
 )
 
-func full() api.Status {
+var (
+	then = time.Unix(1700000000, 5e8)
+	key  = func() wgkey.Public { k, _ := wgkey.Generate(); return k.Public() }()
+)
+
+func list(cpu, memory string) corev1.ResourceList {
+	return corev1.ResourceList{"cpu": resource.MustParse(cpu), "memory": resource.MustParse(memory), "pods": resource.MustParse("10"), "ephemeral-storage": resource.MustParse("1Gi")}
+}
+
+// full is a status with every metric, and no field that is empty.
+func full() (api.Status, []api.VCluster) {
 	id := peer.ID(strings.Repeat("a", 32))
-	key, _ := wgkey.Generate()
 	net := netip.MustParsePrefix("10.42.0.0/16")
-	return api.Status{
-		Name: "pi", NodeName: "pi", Version: "1", Ready: true, Started: time.Unix(1700000000, 5e8),
-		Stages: []lifecycle.Status{{Name: "engine", State: lifecycle.Ready, Took: 1500 * time.Millisecond, Starts: 2}},
-		Peers: []peer.View{{State: peer.Connected, RTT: 250 * time.Microsecond, Record: peer.Record{ID: id, Name: "evil\"\n\\", WireGuardKey: key.Public(),
-			PeerCIDR: net, PeerMappedCIDR: net, LocalMappedCIDR: net, TunnelAddress: netip.MustParseAddr("10.42.255.254")}}, {State: peer.Discovered}},
-		Tunnel: &tunnel.Status{Dropped: 3, Peers: []tunnel.PeerStatus{{MTU: 1420, ID: string(id), Received: 10, Sent: 20, LastHandshake: time.Unix(1700000001, 0),
-			Paths: []paths.PathStatus{{Kind: paths.Relay, Via: "c", RTT: time.Millisecond, Alive: true, Used: true}, {Kind: paths.Direct}}}}},
-		Status: offload.Status{VirtualNodes: []offload.VirtualNode{{Name: "b", Ready: true}}},
-		Pods:   api.Pods{Home: 4, Away: 5, Tenants: 6},
-		Health: []health.Problem{{Kind: *health.Tun, Text: "x"}},
+	addr := netip.MustParseAddrPort("192.0.2.7:7442")
+	room := list("3500m", "4Gi")
+	room["nvidia.com/gpu"] = resource.MustParse("1")
+	st := api.Status{
+		Name: "pi", NodeName: "pi", ID: peer.ID(strings.Repeat("c", 32)), Version: "1", NodeAddress: "100.127.0.1", Ready: true, Started: then, ReadyAfter: 9 * time.Second, ReadyAfterBoot: 30 * time.Second, Waiting: "x",
+		Stages: []lifecycle.Status{{Name: "engine", State: lifecycle.Ready, Detail: "x", Since: then, Took: 1500 * time.Millisecond, SinceBoot: time.Second, Starts: 2}},
+		Host:   host.Facts{MissingTools: []string{"x"}, MemoryBytes: 4e9},
+		PIDs:   map[string]int{"supervisor": 1, "engine": 2, "tunnel": 3},
+		Peers: []peer.View{{State: peer.Connected, Reason: "x", Notice: "x", RTT: 250 * time.Microsecond, Since: then, LastSeen: then, Found: []string{"mdns"}, Addrs: []netip.AddrPort{addr}, Path: "x", Paths: []peer.Path{{Path: "x"}},
+			Record: peer.Record{ID: id, Name: "evil\"\n\\", Trust: peer.Trust{How: peer.TrustLAN, At: then, Source: "x"}, Certificate: []byte("x"), WireGuardKey: key, NextWireGuardKey: key,
+				PeerCIDR: net, PeerMappedCIDR: net, LocalMappedCIDR: net, TunnelAddress: netip.MustParseAddr("10.42.255.254"), Control: addr, Tunnel: addr, Version: "1", KubeVersion: "v1.35.3"}},
+			{State: peer.Discovered}},
+		Tunnel: &tunnel.Status{PID: 3, Version: "1", Port: 7442, Dropped: 3, Carried: 4, StreamPort: "x", Seen: []netip.AddrPort{addr}, Peers: []tunnel.PeerStatus{{MTU: 1420, ID: string(id), Endpoint: addr, Received: 10, Sent: 20, LastHandshake: then,
+			Problem: &tunnel.Problem{Text: "x", Cure: "x"}, Paths: []paths.PathStatus{{Kind: paths.Relay, Via: "c", Addr: addr, RTT: time.Millisecond, Alive: true, Used: true}, {Kind: paths.Direct}}}}},
+		Status: offload.Status{
+			VirtualNodes: []offload.VirtualNode{{Name: "b", Target: "b", ID: string(id), Kind: "peer", Ready: true, Reason: "x", OS: "linux", Architecture: "arm64", KubeVersion: "v1.35.3", Allocatable: list("2", "1Gi"), Pods: 5,
+				Refused: map[string]string{"lab/x": "x"}, Heard: then}},
+			LendNothing: []string{"x"}, Namespaces: map[string]policy.Namespace{"lab": {When: policy.Burst, To: "b", Reflect: "x"}}, Open: map[string][]string{"lab/web": {"all"}},
+			Consumers: []offload.Consumer{{Consumer: tenancy.Consumer{ID: id, Name: "b", Twins: map[string]string{"lab": "lab-b"}, Pods: 6, Use: list("1", "1Gi")}, Peer: true, Silent: time.Minute, Left: time.Hour}}, Lent: list("3", "3Gi"),
+		},
+		Pods:      api.Pods{Home: 4, Away: 5, Tenants: 6},
+		Room:      map[string]api.Room{"pi": {Allocatable: room, Requested: list("1", "1Gi"), Pressure: []string{"DiskPressure"}, Pods: 10, Architecture: "arm64"}, "b": {Requested: list("500m", "100Mi"), Pods: 5}},
+		Footprint: usage.Report{Processes: []usage.Process{{Name: "engine", PID: 2, PSS: 5e8, Private: 4e8, CPU: time.Hour}}, Written: usage.Writes{Bytes: 1e8, Over: 24 * time.Hour}, Disk: usage.Writes{Bytes: 2e8, Over: 24 * time.Hour}, DiskName: "mmcblk0"},
+		Clock:     clock.Status{Now: then, Source: "ntp", Synchronized: true, Plausible: true, Floor: then, Offset: time.Millisecond, Reference: "ntp", Jump: &clock.Jump{At: then, By: -time.Second}},
+		Config:    api.Config{File: "/etc/rivulet/config.yaml", From: config.FromFile, Loaded: then, Pending: []string{"x"}},
+		Addresses: []netip.Addr{addr.Addr()}, Services: []loadbalancer.Service{{Name: "lab/web", At: []string{"x"}}}, StatusPage: "http://pi.local", DatastoreReady: true,
+		Upgrade: &api.Upgrade{Phase: "staged", To: "2", From: "1", Until: then, HeldBy: []string{"x"}, Last: "x"},
+		Health:  []health.Problem{{Kind: *health.Tun, Subject: "x", Text: "x", Cure: "x", Since: then}},
 	}
+	return st, []api.VCluster{{Name: "ann", State: "Awake", Memory: 1e8, MemoryLimit: 5e8, Disk: 1e7, Datastore: 1e6, DatastoreLimit: 2e8, Pods: 3, Use: list("1", "1Gi"), Quota: list("2", "2Gi"), Started: time.Second, Created: then}}
+}
+
+func source(st api.Status, v []api.VCluster) *Source {
+	return &Source{Status: func() api.Status { return st }, VClusters: func() []api.VCluster { return v }}
+}
+
+func render(t testing.TB, s *Source, now time.Time) string {
+	t.Helper()
+	var b strings.Builder
+	if err := s.Write(&b, expfmt.NewFormat(expfmt.TypeTextPlain), now); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
 }
 
 // What is written is what a parser of Prometheus reads, whatever a peer calls itself.
 func TestAParserReadsIt(t *testing.T) {
-	var b strings.Builder
-	if err := Write(&b, full()); err != nil {
-		t.Fatal(err)
-	}
+	text := render(t, source(full()), then)
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	got, err := parser.TextToMetricFamilies(strings.NewReader(b.String()))
+	got, err := parser.TextToMetricFamilies(strings.NewReader(text))
 	if err != nil {
-		t.Fatalf("%v:\n%s", err, b.String())
+		t.Fatalf("%v:\n%s", err, text)
 	}
+	id := strings.Repeat("a", 32)
 	for _, line := range []string{
-		`rivulet_build_info{version="1",node="pi",name="pi"} 1`,
-		`rivulet_health_problem{code="tun",severity="error",subject=""} 1`,
-		`rivulet_stage_seconds{stage="engine"} 1.5`, `rivulet_stage_starts_total{stage="engine"} 2`,
+		`rivulet_build_info{version="1",node="pi",name="pi",id="` + strings.Repeat("c", 32) + `"} 1`,
+		`rivulet_health_problems{code="tun",severity="error"} 1`,
+		`rivulet_stage_startup_seconds{stage="engine"} 1.5`, `rivulet_stage_starts_total{stage="engine"} 2`,
 		`rivulet_peers{state="Connected"} 1`, `rivulet_peers{state="Lost"} 0`,
-		`rivulet_tunnel_path{peer="evil\"\n\\",id="` + strings.Repeat("a", 32) + `",path="relay",addr="",via="c"} 1`,
-		`rivulet_pods{where="away"} 5`, `rivulet_start_time_seconds 1.7000000005e+09`,
-		`rivulet_tunnel_rtt_seconds{peer="evil\"\n\\",id="` + strings.Repeat("a", 32) + `"} 0.00025`,
+		`rivulet_peer_info{id="` + id + `",name="evil\"_\\",version="1",kubernetes="v1.35.3",trust="lan"} 1`,
+		`rivulet_tunnel_path_used{id="` + id + `",path="relay"} 1`, `rivulet_tunnel_path_used{id="` + id + `",path="stream"} 0`,
+		`rivulet_pods{where="away"} 5`, `rivulet_start_time_seconds 1.7000000005e+09`, `rivulet_peer_rtt_seconds{id="` + id + `"} 0.00025`,
+		`rivulet_node_allocatable{node="pi",resource="cpu",unit="core"} 3.5`, `rivulet_node_allocatable{node="pi",resource="nvidia.com/gpu",unit="integer"} 1`,
+		`rivulet_node_requested{node="b",resource="memory",unit="byte"} 1.048576e+08`, `rivulet_lent{resource="memory",unit="byte"} 3.221225472e+09`,
+		`rivulet_consumer_requested{id="` + id + `",resource="cpu",unit="core"} 1`, `rivulet_process_cpu_seconds_total{process="engine"} 3600`,
+		`rivulet_vclusters{state="Awake"} 1`, `rivulet_vcluster_memory_bytes{vcluster="ann"} 1e+08`, `rivulet_upgrade_phase{phase="staged"} 1`,
 	} {
-		if !strings.Contains(b.String(), line+"\n") {
-			t.Errorf("%s is missing in\n%s", line, b.String())
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("%s is missing in\n%s", line, text)
 		}
 	}
 	if len(got["rivulet_peer_connected"].GetMetric()) != 1 {
@@ -67,11 +124,94 @@ func TestAParserReadsIt(t *testing.T) {
 	}
 }
 
+// The names are those that promtool of Prometheus has nothing against.
+func TestNamesFollowTheConvention(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("needs promtool: test/deps metrics")
+	}
+	cmd := exec.Command(promtool, "check", "metrics")
+	cmd.Stdin = strings.NewReader(render(t, source(full()), then))
+	if out, err := cmd.CombinedOutput(); err != nil || len(bytes.TrimSpace(out)) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}
+
+// A scraper gets OpenMetrics if it accepts that, and the text format otherwise.
+func TestFormats(t *testing.T) {
+	s := source(full())
+	h := Handler(s.Status, s.VClusters)
+	for accept, want := range map[string][2]string{
+		"": {"text/plain; version=0.0.4", ""}, "text/html": {"text/plain; version=0.0.4", ""},
+		"application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5":                                   {"application/openmetrics-text; version=1.0.0", "# EOF\n"},
+		"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,text/plain;q=0.1": {"text/plain; version=0.0.4", ""},
+	} {
+		r, w := httptest.NewRequest(http.MethodGet, "/metrics", nil), httptest.NewRecorder()
+		r.Header.Set("Accept", accept)
+		h.ServeHTTP(w, r)
+		if got := w.Header().Get("Content-Type"); !strings.HasPrefix(got, want[0]) || strings.HasSuffix(w.Body.String(), "# EOF\n") != (want[1] != "") || !strings.Contains(w.Body.String(), "\nrivulet_ready 1") {
+			t.Errorf("Accept %q: %s, ends in %q", accept, got, w.Body.String()[max(0, w.Body.Len()-20):])
+		}
+	}
+}
+
+// Whatever a peer sends at each scrape, its series are few, and every line is one.
+func TestAHostilePeerMakesNoSeries(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		st, v := full()
+		s := source(st, v)
+		s.Status = func() api.Status { return st }
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		series, size := map[string]bool{}, 0
+		const scrapes = 30
+		for i := range scrapes {
+			st.Peers[0].Name = rapid.String().Draw(rt, "name") + strings.Repeat("ü", rapid.IntRange(0, 300).Draw(rt, "long"))
+			st.Peers[0].Version, st.Peers[0].KubeVersion = rapid.String().Draw(rt, "version"), rapid.String().Draw(rt, "kubernetes")
+			st.VirtualNodes[0].OS, st.VirtualNodes[0].Architecture = rapid.String().Draw(rt, "os"), rapid.String().Draw(rt, "arch")
+			st.VirtualNodes[0].Allocatable[corev1.ResourceName(rapid.String().Draw(rt, "resource"))] = resource.MustParse("1")
+			st.Tunnel.Peers[0].Paths[0].Addr = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(i))
+			st.Tunnel.Peers[0].Paths[0].Via = rapid.String().Draw(rt, "via")
+			text := render(t, s, then.Add(time.Duration(i)*time.Minute))
+			if _, err := parser.TextToMetricFamilies(strings.NewReader(text)); err != nil {
+				rt.Fatalf("%v:\n%s", err, text)
+			}
+			size = 0
+			for _, line := range strings.Split(text, "\n") {
+				if name, _, ok := strings.Cut(line, "} "); ok && !strings.HasPrefix(line, "#") {
+					series[name] = true
+					size++
+				}
+			}
+		}
+		if len(series) > size+5 {
+			rt.Fatalf("%d scrapes of %d series made %d", scrapes, size, len(series))
+		}
+	})
+}
+
+// A device with 200 peers and 200 virtual clusters has a bounded number of series.
+func TestSeriesOfALargeDevice(t *testing.T) {
+	st, v := full()
+	for i := range 199 {
+		id := peer.ID(fmt.Sprintf("%032d", i))
+		p, tp, n, c, vc := st.Peers[0], st.Tunnel.Peers[0], st.VirtualNodes[0], st.Consumers[0], v[0]
+		p.ID, tp.ID, n.Name, c.ID, vc.Name = id, string(id), "n"+string(id), id, "v"+string(id)
+		st.Peers, st.Tunnel.Peers, st.VirtualNodes, st.Consumers, v = append(st.Peers, p), append(st.Tunnel.Peers, tp), append(st.VirtualNodes, n), append(st.Consumers, c), append(v, vc)
+	}
+	text := render(t, source(st, v), then)
+	lines := strings.Count(text, "\nrivulet_")
+	if lines > 80*200 || len(text) > 2<<20 {
+		t.Errorf("%d series, %d bytes", lines, len(text))
+	}
+	t.Logf("%d series, %d bytes", lines, len(text))
+}
+
 // docs/reference/metrics.md has every metric that a full status makes.
 func TestReferenceOfMetrics(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Metrics\n\n`sudo rivulet metrics`, in the text format of Prometheus; how to collect them: [monitoring](../guide/how-to.md#monitor).\n\n| metric | type | labels | what |\n|---|---|---|---|\n")
-	for _, f := range families(full()) {
+	b.WriteString("# Metrics\n\n`sudo rivulet metrics`, or over the network with `metrics: lan` or `pods`, in the text format of Prometheus or as OpenMetrics; how to collect them: [monitoring](../guide/how-to.md#monitor). " +
+		"What other clusters choose, as their names, is a label of `_info` metrics alone: join it by `id`, as in `rivulet_peer_connected * on(instance, id) group_left(name) rivulet_peer_info`.\n\n| metric | type | labels | what |\n|---|---|---|---|\n")
+	for _, f := range source(full()).families(then) {
 		var labels []string
 		if len(f.Metric) == 0 {
 			t.Errorf("a full status has no %s: add it to full", f.GetName())
@@ -86,8 +226,8 @@ func TestReferenceOfMetrics(t *testing.T) {
 }
 
 func TestADeviceThatHasJustStarted(t *testing.T) {
-	var b strings.Builder
-	if err := Write(&b, api.Status{}); err != nil || !strings.Contains(b.String(), "rivulet_ready 0\n") {
-		t.Errorf("%v\n%s", err, b.String())
+	text := render(t, source(api.Status{}, nil), then)
+	if !strings.Contains(text, "rivulet_ready 0\n") || !strings.Contains(text, "rivulet_tunnel_up 0\n") {
+		t.Error(text)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -58,6 +59,24 @@ func memoryOf(proc string, pid int) (p Process, err error) {
 		return p, fmt.Errorf("footprint: process %d has ended", pid)
 	}
 	return Process{PSS: kB["Pss"] << 10, Private: (kB["Private_Clean"] + kB["Private_Dirty"]) << 10}, nil
+}
+
+// tick is the kernel's unit of CPU time in /proc, on every architecture.
+const tick = time.Second / 100
+
+// cpuOf returns the CPU time of a process, of the kernel for it included; 0 if it has ended.
+func cpuOf(proc string, pid int) time.Duration {
+	raw, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0
+	}
+	f := process.StatFields(string(raw))
+	if len(f) < 13 {
+		return 0
+	}
+	user, _ := strconv.ParseInt(f[11], 10, 64)
+	system, _ := strconv.ParseInt(f[12], 10, 64)
+	return time.Duration(user+system) * tick
 }
 
 // child finds a child process by its argv[0]; 0 if there is none.

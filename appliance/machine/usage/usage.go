@@ -45,6 +45,8 @@ type Process struct {
 	// its end would free.
 	PSS     uint64 `json:"pss"`
 	Private uint64 `json:"private"`
+	// CPU is its time on all processors since its start, nanoseconds.
+	CPU time.Duration `json:"cpu"`
 }
 
 // Writes are those to the card in the measured time.
@@ -198,7 +200,7 @@ func (w *Watch) weigh() (out []Process) {
 			continue
 		}
 		if p, err := memoryOf(w.proc, pid); err == nil {
-			p.Name, p.PID = name, pid
+			p.Name, p.PID, p.CPU = name, pid, cpuOf(w.proc, pid)
 			out = append(out, p)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"rivulet/appliance/health"
 	"rivulet/fabric/peer"
 )
@@ -203,6 +205,19 @@ func TestOfThisProcess(t *testing.T) {
 	}
 	if _, err := written("/proc", os.Getpid()); err != nil {
 		t.Error(err)
+	}
+	var used unix.Rusage
+	for used.Utime.Sec+used.Stime.Sec == 0 && used.Utime.Usec+used.Stime.Usec < 50_000 { // some ticks
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &used); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := time.Duration(used.Utime.Nano() + used.Stime.Nano())
+	if got := cpuOf("/proc", os.Getpid()); got < want-5*tick || got > want+time.Second {
+		t.Errorf("CPU time is %s, the kernel counts %s", got, want)
+	}
+	if got := cpuOf("/proc", 4194305); got != 0 {
+		t.Errorf("a process that is not there has %s", got)
 	}
 }
 

@@ -274,7 +274,8 @@ func testTwins(t *testing.T, p *provider) {
 		t.Errorf("bob's twins: %v", body)
 	}
 	await.True(t, time.Minute, "status", func() bool {
-		return fmt.Sprint(p.Status()[alice].Twins) == "map[lab:lab-alice-aliceaaa web:"+web+"]" && len(p.Status()) == 1
+		all, _ := p.Status()
+		return fmt.Sprint(all[alice].Twins) == "map[lab:lab-alice-aliceaaa web:"+web+"]" && len(all) == 1
 	})
 
 	// Released, gone, and made again when it is asked for again.

@@ -241,27 +241,30 @@ type Consumer struct {
 	Name string  `json:"name,omitempty"`
 	// Twins maps home namespaces to twins.
 	Twins map[string]string `json:"twins"`
-	// Pods is the number of unfinished pods.
-	Pods int `json:"pods"`
+	// Pods is the number of unfinished pods, Use are their requests.
+	Pods int                 `json:"pods"`
+	Use  corev1.ResourceList `json:"use,omitempty"`
 }
 
-// Status returns the consumers that have twins here.
-func (t *Tenancy) Status() map[peer.ID]Consumer {
-	consumers := map[peer.ID]Consumer{}
+// Status returns the consumers that have twins here, and what all consumers may use together; both are empty before that
+// is known.
+func (t *Tenancy) Status() (consumers map[peer.ID]Consumer, lent corev1.ResourceList) {
+	consumers = map[peer.ID]Consumer{}
 	twins, _ := t.twins.List(labels.Everything()) // a cache cannot fail
 	pods := t.room.Tenants()
+	room, _ := t.room.Room(t.Shares())
 	for _, ns := range twins {
 		id := peer.ID(ns.Labels[policy.OriginLabel])
 		c, known := consumers[id]
 		if !known {
-			c = Consumer{ID: id, Name: t.PeerName(id), Twins: map[string]string{}, Pods: pods[id]}
+			c = Consumer{ID: id, Name: t.PeerName(id), Twins: map[string]string{}, Pods: pods[id], Use: room.Use(id)}
 		}
 		if ns.Status.Phase != corev1.NamespaceTerminating {
 			c.Twins[ns.Annotations[policy.HomeNamespaceAnnotation]] = ns.Name
 		}
 		consumers[id] = c
 	}
-	return consumers
+	return consumers, room.Lent()
 }
 
 // Use is what the consumer's unfinished pods request, their number included, and its claims (storage).
@@ -273,10 +276,8 @@ func (t *Tenancy) Use(id peer.ID) corev1.ResourceList {
 		out[name] = sum
 	}
 	room, _ := t.room.Room(t.Shares())
-	for _, l := range room.Platforms {
-		for name, q := range l.Use[id] {
-			add(name, q)
-		}
+	for name, q := range room.Use(id) {
+		add(name, q)
 	}
 	twins, _ := t.twins.List(labels.SelectorFromSet(labels.Set{policy.OriginLabel: string(id)})) // a cache cannot fail
 	for _, ns := range twins {

@@ -117,7 +117,7 @@ func TestOneListOfProblems(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	statusShows(t, ctx, a, "ERROR   a network here has the addresses of the cluster [cidr]: ", true)
-	const metric = `rivulet_health_problem{code="cidr",severity="error",subject=""} 1`
+	const metric = `rivulet_health_problems{code="cidr",severity="error"} 1`
 	if out := labtest.Output(t, ctx, a, "rivulet", "metrics"); !strings.Contains(out, metric) || !strings.Contains(out, `rivulet_peers{state="Connected"} 1`) {
 		t.Errorf("%q is missing in\n%s", metric, out)
 	}
