@@ -76,6 +76,18 @@ func CallWithin(ctx context.Context, limit time.Duration, runDir, method, path s
 	return nil
 }
 
+// Client calls the supervisor whose socket is in a folder. The deadline of the context bounds a call; without one it
+// ends after callTimeout.
+type Client struct{ RunDir string }
+
+// Call is the function Call.
+func (c Client) Call(ctx context.Context, method, path string, in, out any) error {
+	if at, ok := ctx.Deadline(); ok {
+		return CallWithin(ctx, time.Until(at), c.RunDir, method, path, in, out)
+	}
+	return Call(ctx, c.RunDir, method, path, in, out)
+}
+
 // Do sends a request to the supervisor and returns its answer, for streams; the caller closes the body. Any status but
 // 2xx is an error.
 func Do(ctx context.Context, runDir, method, path string, body io.Reader) (*http.Response, error) {

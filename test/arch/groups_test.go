@@ -20,6 +20,7 @@ var applianceGroups = []string{
 	"addons",
 	"api",
 	"diagnose network vcluster",
+	"operate",
 	"lifetime ui",
 }
 

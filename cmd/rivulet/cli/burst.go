@@ -18,7 +18,6 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/burst"
-	"rivulet/offload/consumer/drain"
 	target "rivulet/offload/target/external"
 )
 
@@ -307,16 +306,11 @@ func newBurstRemove(c *common) *cobra.Command {
 
 // podsAt describes in sentences which pods end on a target; empty if that is unknown.
 func (c *common) podsAt(ctx context.Context, name string) string {
-	client, nodes, err := virtualNodes(ctx, c, name)
+	d, err := c.cluster().Drain(ctx, name)
 	if err != nil {
 		return ""
 	}
-	var names []string
-	for i := range nodes {
-		names = append(names, nodes[i].Name)
-	}
-	pods, _ := drain.Pods(ctx, client, names)
-	return drain.Ends(pods)
+	return d.String()
 }
 
 func printRemoved(cmd *cobra.Command, c *common, name string, gone burst.Removed) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/operate"
 )
 
 // yesFlag is of every verb that ends something: without it the verb asks for confirmation.
@@ -55,10 +56,8 @@ func (c *common) whatThereIs(ctx context.Context) (text string) {
 		return ""
 	}
 	var peers []string
-	for _, p := range st.Peers {
-		if !p.State.Apart() {
-			peers = append(peers, called(p))
-		}
+	for _, p := range operate.Peers(st.Peers) {
+		peers = append(peers, operate.NameOf(p))
 	}
 	if len(peers) > 0 {
 		text = ". Peers: " + strings.Join(peers, ", ")

@@ -8,10 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 
-	"rivulet/appliance/api"
 	"rivulet/offload/consumer/drain"
 )
 
@@ -28,24 +25,15 @@ func cordonVerb(c *common, verb, short string, on bool) *cobra.Command {
 		Use: verb + " NAME", Short: short, Args: oneNode,
 		Long: "NAME is a peer, the beginning of a cluster's ID (both: all platforms of it), or one virtual node. The same as kubectl " + verb + " of the virtual nodes.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, nodes, err := virtualNodes(cmd.Context(), c, args[0])
-			if err != nil {
-				return err
-			}
+			nodes, err := c.cluster().Cordon(cmd.Context(), args[0], on)
 			for _, node := range nodes {
-				if err := drain.Cordon(cmd.Context(), client, node.Name, on); err != nil {
-					return err
-				}
 				if c.forProgram() {
-					err = c.print(cmd.OutOrStdout(), map[string]any{"node": node.Name, "unschedulable": on})
+					err = errors.Join(err, c.print(cmd.OutOrStdout(), map[string]any{"node": node, "unschedulable": on}))
 				} else {
-					_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %sed\n", node.Name, verb)
-				}
-				if err != nil {
-					return err
+					err = errors.Join(err, printf(cmd, "%s: %sed\n", node, verb))
 				}
 			}
-			return nil
+			return err
 		},
 	}
 	return withOutput(c, cmd)
@@ -61,32 +49,23 @@ func newDrain(c *common) *cobra.Command {
 			"Exit code 0: no pod of this cluster is left there; 3: some are left after --timeout (evictions continue); 1: nothing was done.",
 		Args: oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, nodes, err := virtualNodes(cmd.Context(), c, args[0])
+			d, err := c.cluster().Drain(cmd.Context(), args[0])
+			if err == nil && !force {
+				err = d.Lost()
+			}
 			if err != nil {
 				return err
 			}
-			var names []string
-			for _, n := range nodes {
-				names = append(names, n.Name)
-			}
-			pods, err := drain.Pods(cmd.Context(), client, names)
-			if err != nil {
-				return err
-			}
-			if alone := drain.Alone(pods); len(alone) > 0 && !force {
-				return fmt.Errorf("%w; or: rivulet drain %s --force", &drain.Unmanaged{Pods: alone}, args[0])
-			}
-			if what := drain.Ends(pods); what != "" {
+			if what := d.String(); what != "" {
 				if err := confirm(cmd, args[0]+" takes no new pods"+what); err != nil {
 					return err
 				}
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			d := &drain.Drain{Client: client, Nodes: names, Force: force, Report: c.printSteps(cmd.OutOrStdout())}
-			err = d.Run(ctx)
+			err = d.Run(ctx, force, c.printSteps(cmd.OutOrStdout()))
 			if errors.Is(err, drain.ErrLeft) {
-				return &exitError{exitNotReady, fmt.Errorf("%w; %s", err, leftCure(nodes, args[0]))}
+				return &exitError{exitNotReady, err}
 			}
 			return err
 		},
@@ -95,16 +74,6 @@ func newDrain(c *common) *cobra.Command {
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "give up waiting after this time")
 	cmd.Flags().BoolVar(&force, "force", false, "also evict pods without an owner")
 	return withOutput(c, cmd)
-}
-
-// leftCure is the cure for pods that do not leave.
-func leftCure(nodes []corev1.Node, name string) string {
-	for i := range nodes {
-		if !ready(&nodes[i]) {
-			return "the peer cannot be reached, they leave when it is back; is it gone for good: rivulet unpeer " + name + " --force"
-		}
-	}
-	return "run rivulet drain " + name + " again, with a longer --timeout"
 }
 
 // printSteps returns a function that prints each step as a line.
@@ -130,31 +99,3 @@ func (c *common) printSteps(out io.Writer) func(drain.Event) {
 }
 
 var oneNode = takes(1, "%[1]s takes one peer; see: rivulet peers, and: %[2]s --help")
-
-func ready(node *corev1.Node) bool {
-	for _, cond := range node.Status.Conditions {
-		if cond.Type == corev1.NodeReady {
-			return cond.Status == corev1.ConditionTrue
-		}
-	}
-	return true // unknown
-}
-
-// virtualNodes finds the virtual nodes of a peer. It works without the supervisor, which is needed only for peers whose
-// node has another name.
-func virtualNodes(ctx context.Context, c *common, name string) (kubernetes.Interface, []corev1.Node, error) {
-	client, err := c.client()
-	if err != nil {
-		return nil, nil, err
-	}
-	var ids []string
-	if st, err := api.Get(ctx, c.dirs.Run); err == nil {
-		for _, p := range st.Peers {
-			if p.Name == name {
-				ids = append(ids, string(p.ID))
-			}
-		}
-	}
-	nodes, err := drain.Find(ctx, client, name, ids...)
-	return client, nodes, err
-}

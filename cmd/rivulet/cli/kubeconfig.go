@@ -1,22 +1,16 @@
 package cli
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/api"
-	"rivulet/appliance/network/users"
+	"rivulet/appliance/operate"
 )
 
 // defaultUser has the owner's rights.
@@ -36,7 +30,7 @@ func newKubeconfig(c *common) *cobra.Command {
 			if q.For, err = lifetime(life); err != nil {
 				return err
 			}
-			file, _, made, err := kubeconfigFor(cmd, c, q, server)
+			made, err := kubeconfigFor(cmd, c, q, server)
 			if err != nil {
 				return err
 			}
@@ -44,7 +38,7 @@ func newKubeconfig(c *common) *cobra.Command {
 			if err := keepPrivate(out); err != nil {
 				return err
 			}
-			if _, err := out.Write(file); err != nil {
+			if _, err := out.Write(made.File); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "user %s, role %s, until %s; to end it: sudo rivulet kubeconfig revoke %s\n", made.User, of(made.Kubeconfig), made.Expires.Local().Format(time.DateTime), made.User)
@@ -87,7 +81,7 @@ func newKubeconfigRevoke(c *common) *cobra.Command {
 			if err := confirm(cmd, "the access of "+args[0]+" ends at once, open connections included"); err != nil {
 				return err
 			}
-			if err := revokeKubeconfig(cmd, c, args[0], vcluster); err != nil {
+			if err := c.cluster().RevokeKubeconfig(cmd.Context(), args[0], vcluster); err != nil {
 				return err
 			}
 			return printf(cmd, "%s has no access any more\n", args[0])
@@ -98,68 +92,19 @@ func newKubeconfigRevoke(c *common) *cobra.Command {
 	return cmd
 }
 
-func revokeKubeconfig(cmd *cobra.Command, c *common, user, vcluster string) error {
-	path := "/v1/kubeconfigs/" + url.PathEscape(user)
-	if vcluster != "" {
-		path += "?vcluster=" + url.QueryEscape(vcluster)
-	}
-	return api.Call(cmd.Context(), c.dirs.Run, http.MethodDelete, path, nil, nil)
-}
-
-// lifetime parses a duration that may be in days or weeks.
+// lifetime parses --for.
 func lifetime(text string) (time.Duration, error) {
-	for unit, days := range map[string]time.Duration{"d": 1, "w": 7} {
-		if number, ok := strings.CutSuffix(text, unit); ok {
-			if n, err := strconv.ParseUint(number, 10, 16); err == nil && n <= 9999 {
-				return time.Duration(n) * days * 24 * time.Hour, nil
-			}
-		}
+	d, err := operate.Lifetime(text)
+	if err != nil {
+		return 0, usagef("--for %s is no time; for example: --for 30d, or --for 12h; see: rivulet kubeconfig --help", text)
 	}
-	if d, err := time.ParseDuration(text); err == nil {
-		return d, nil
-	}
-	return 0, usagef("--for %s is no time; for example: --for 30d, or --for 12h; see: rivulet kubeconfig --help", text)
+	return d, nil
 }
 
-// kubeconfigFor creates a key, registers it, and returns the file, or with a token the link.
-func kubeconfigFor(cmd *cobra.Command, c *common, q api.KubeconfigRequest, server string) (file []byte, link string, made api.NewKubeconfig, err error) {
-	var key *ecdsa.PrivateKey
-	token := ""
-	if q.Link {
-		token = users.NewToken()
-		key, err = users.TokenKey(token)
-	} else {
-		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	}
-	if err != nil {
-		return nil, "", made, err
-	}
-	if q.Certificate, err = users.Certificate(key, q.User, time.Now().Add(q.For)); err != nil {
-		return nil, "", made, err
-	}
-	end := busy("waiting for the API server")
-	err = api.CallWithin(cmd.Context(), time.Minute, c.dirs.Run, http.MethodPost, "/v1/kubeconfigs", q, &made)
-	end()
-	if err != nil {
-		return nil, "", made, err
-	}
-	if server != "" {
-		if !strings.Contains(server, "://") {
-			server = "https://" + server
-		}
-		if u, err := url.Parse(server); err == nil && u.Port() == "" {
-			server += ":7442"
-		}
-		made.Servers = []string{server}
-	}
-	if len(made.Servers) == 0 {
-		made.Servers = []string{"https://" + made.Cluster + ".local:7442"}
-	}
-	if q.Link {
-		return nil, made.Servers[0] + users.LinkPath + token, made, nil
-	}
-	file, err = users.File(made, key)
-	return file, "", made, err
+// kubeconfigFor makes a user's access, and shows what it waits for.
+func kubeconfigFor(cmd *cobra.Command, c *common, q api.KubeconfigRequest, server string) (operate.Kubeconfig, error) {
+	defer busy("waiting for the API server")()
+	return c.cluster().Kubeconfig(cmd.Context(), q, server)
 }
 
 // keepPrivate removes the permissions of others from the file that the shell has created for the output.

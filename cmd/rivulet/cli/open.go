@@ -1,19 +1,10 @@
 package cli
 
 import (
-	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
-	"rivulet/appliance/api"
-	"rivulet/fabric/peer"
-	"rivulet/offload/policy"
 )
 
 func newOpen(c *common) *cobra.Command {
@@ -27,17 +18,7 @@ func newOpen(c *common) *cobra.Command {
 			if to == "" {
 				return usagef("open needs --to PEER, group or all, for example: rivulet open lab --to b; see: rivulet open --help")
 			}
-			value := to
-			if to != policy.OpenToAll && to != policy.OpenToGroup {
-				st, err := api.Get(cmd.Context(), c.dirs.Run)
-				if err != nil {
-					return err
-				}
-				if value, err = openTo(st.Peers, to); err != nil {
-					return err
-				}
-			}
-			if err := labelOpen(cmd.Context(), c, args[0], value); err != nil {
+			if err := c.cluster().Open(cmd.Context(), args[0], to); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is open to %s\n", args[0], to)
@@ -54,7 +35,7 @@ func newClose(c *common) *cobra.Command {
 		Short: "undo rivulet open; connections end",
 		Args:  oneOpening,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := labelOpen(cmd.Context(), c, args[0], nil); err != nil {
+			if err := c.cluster().Close(cmd.Context(), args[0]); err != nil {
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is closed\n", args[0])
@@ -68,41 +49,4 @@ func oneOpening(cmd *cobra.Command, args []string) error {
 		return usagef("%s takes one namespace or NAMESPACE/SERVICE, for example: rivulet %s lab/web; see: rivulet %s --help", cmd.Name(), cmd.Name(), cmd.Name())
 	}
 	return nil
-}
-
-// openTo returns the ID of the one peer with that name or ID. Clusters that are no peers do not count, because any
-// cluster can have a name, and neither does a prefix of an ID, because an ID can be made that begins like another's
-// name.
-func openTo(all []peer.View, named string) (string, error) {
-	found := slices.DeleteFunc(notApart(all), func(p peer.View) bool { return p.Name != named && string(p.ID) != named })
-	switch len(found) {
-	case 1:
-		return string(found[0].ID), nil
-	case 0:
-		return "", fmt.Errorf("there is no peer %s; see: rivulet peers", named)
-	}
-	return "", fmt.Errorf("%d peers are called %s; name one by its ID: rivulet peers -o json", len(found), named)
-}
-
-// notApart are the peers among the discovered clusters.
-func notApart(all []peer.View) []peer.View {
-	return slices.DeleteFunc(slices.Clone(all), func(p peer.View) bool { return p.State.Apart() })
-}
-
-// labelOpen sets the label of a namespace or Service; nil removes it.
-func labelOpen(ctx context.Context, c *common, what string, value any) error {
-	client, patch, err := labels(c, map[string]any{policy.OpenLabel: value})
-	if err != nil {
-		return err
-	}
-	ns, service, one := strings.Cut(what, "/")
-	if one {
-		_, err = client.CoreV1().Services(ns).Patch(ctx, service, types.MergePatchType, patch, metav1.PatchOptions{})
-	} else {
-		_, err = client.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, patch, metav1.PatchOptions{})
-	}
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("there is no %s; see: rivulet kubectl get services --all-namespaces", what)
-	}
-	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/lifetime/cleanup"
+	"rivulet/appliance/operate"
 	"rivulet/fabric/peer"
 )
 
@@ -42,12 +43,12 @@ func newPeer(c *common) *cobra.Command {
 			case roles:
 				word.Peer = args[0]
 				off := func(on *bool) bool { return on != nil && !*on }
-				e, err := c.endingWith(cmd.Context(), args[0], off(word.Consume), off(word.Provide))
+				e, err := c.cluster().Ending(cmd.Context(), args[0], off(word.Consume), off(word.Provide))
 				if errors.Is(err, api.ErrNotRunning) {
 					return err
 				}
 				if what := e.String(); what != "" {
-					if err := confirm(cmd, "what is switched off with "+e.peer+" ends"+what); err != nil {
+					if err := confirm(cmd, "what is switched off with "+e.Peer+" ends"+what); err != nil {
 						return err
 					}
 				}
@@ -84,17 +85,17 @@ func newDeny(c *common) *cobra.Command {
 		Long:  "The denial survives restarts and is shown by rivulet peers; rivulet peer NAME revokes it.",
 		Args:  onePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			e, err := c.endingWith(cmd.Context(), args[0], true, true)
+			e, err := c.cluster().Ending(cmd.Context(), args[0], true, true)
 			if errors.Is(err, api.ErrNotRunning) {
 				return err
 			}
-			if e.peer != "" { // its pods are not waited for: it ends at once
-				if err := confirm(cmd, fmt.Sprintf("%s is a peer, and is cut off at once%s", e.peer, &e)); err != nil {
+			if e.Peer != "" { // its pods are not waited for: it ends at once
+				if err := confirm(cmd, fmt.Sprintf("%s is a peer, and is cut off at once%s", e.Peer, &e)); err != nil {
 					return err
 				}
 			}
 			return say(cmd, c, "/v1/peers/deny", api.Word{Peer: args[0]}, func(out io.Writer, v peer.View) error {
-				_, err := fmt.Fprintf(out, "%s is denied; rivulet peer %s takes that back\n", called(v), called(v))
+				_, err := fmt.Fprintf(out, "%s is denied; rivulet peer %s takes that back\n", operate.NameOf(v), operate.NameOf(v))
 				return err
 			})
 		},
@@ -124,20 +125,20 @@ func newUnpeer(c *common) *cobra.Command {
 				return err
 			}
 			word.Peer = args[0]
-			e, err := c.endingWith(cmd.Context(), args[0], true, true)
+			e, err := c.cluster().Ending(cmd.Context(), args[0], true, true)
 			if err == nil {
-				err = e.lost()
+				err = e.Lost()
 			}
 			if err != nil && (!word.Force || errors.Is(err, api.ErrNotRunning)) {
 				return err
 			}
-			if e.peer != "" {
-				if err := confirm(cmd, fmt.Sprintf("the peering with %s ends%s", e.peer, &e)); err != nil {
+			if e.Peer != "" {
+				if err := confirm(cmd, fmt.Sprintf("the peering with %s ends%s", e.Peer, &e)); err != nil {
 					return err
 				}
 			}
 			return say(cmd, c, "/v1/peers/unpeer", word, func(out io.Writer, v peer.View) error {
-				fmt.Fprintf(out, "%s is no peer any more\n", called(v))
+				fmt.Fprintf(out, "%s is no peer any more\n", operate.NameOf(v))
 				return notice(out, v)
 			})
 		},
@@ -160,9 +161,9 @@ func forgetLAN(cmd *cobra.Command, c *common, w api.Word) error {
 		return err
 	}
 	var names []string
-	for _, p := range st.Peers {
-		if p.Trust.How == peer.TrustLAN && !p.State.Apart() {
-			names = append(names, called(p))
+	for _, p := range operate.Peers(st.Peers) {
+		if p.Trust.How == peer.TrustLAN {
+			names = append(names, operate.NameOf(p))
 		}
 	}
 	if err := confirm(cmd, what+". Trusted by lan alone: "+dash(strings.Join(names, ", "))); err != nil {
@@ -218,12 +219,12 @@ func say(cmd *cobra.Command, c *common, path string, w api.Word, print func(io.W
 func met(out io.Writer, v peer.View) error {
 	switch {
 	case !v.State.Apart():
-		fmt.Fprintf(out, "%s (%s) is a peer\n", called(v), v.ID.Short())
+		fmt.Fprintf(out, "%s (%s) is a peer\n", operate.NameOf(v), v.ID.Short())
 		return notice(out, v)
 	case v.State == peer.Refused:
-		return fmt.Errorf("your word is kept, but %s is no peer yet: %s", called(v), v.Reason)
+		return fmt.Errorf("your word is kept, but %s is no peer yet: %s", operate.NameOf(v), v.Reason)
 	}
-	fmt.Fprintf(out, "your word is kept; %s (%s) is %s: %s\n", called(v), v.ID.Short(), strings.ToLower(string(v.State)), dash(v.Reason))
+	fmt.Fprintf(out, "your word is kept; %s (%s) is %s: %s\n", operate.NameOf(v), v.ID.Short(), strings.ToLower(string(v.State)), dash(v.Reason))
 	return &exitError{code: exitNotReady}
 }
 
@@ -237,15 +238,8 @@ func notice(out io.Writer, v peer.View) error {
 
 func switched(out io.Writer, v peer.View) error {
 	onOff := map[bool]string{true: "off", false: "on"}
-	_, err := fmt.Fprintf(out, "%s: consume %s, provide %s\n", called(v), onOff[v.Roles.NoConsume], onOff[v.Roles.NoProvide])
+	_, err := fmt.Fprintf(out, "%s: consume %s, provide %s\n", operate.NameOf(v), onOff[v.Roles.NoConsume], onOff[v.Roles.NoProvide])
 	return err
-}
-
-func called(v peer.View) string {
-	if v.Name != "" {
-		return v.Name
-	}
-	return v.ID.Short()
 }
 
 // sayTold adds the notified peers to a report.

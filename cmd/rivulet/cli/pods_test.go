@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/appliance/operate"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
@@ -27,7 +28,7 @@ func TestPodsByPlace(t *testing.T) {
 		p.Status = corev1.PodStatus{Phase: phase, Reason: reason}
 		return p
 	}
-	rows := rowsOf([]corev1.Pod{
+	rows := operate.PodsByPlace([]corev1.Pod{
 		p("lab", "away", "lab-2-arm64", nil), p("twin", "theirs", "me", map[string]string{policy.OriginLabel: "id"}),
 		p("lab", "here", "me", nil), p("lab", "none", "", nil), p("kube-system", "dns", "me", nil), p("lab", "lost", "lab-3", nil),
 		ended(p("lab", "squeezed", "lab-3", nil), corev1.PodFailed, "Evicted"), ended(p("lab", "once", "me", nil), corev1.PodSucceeded, ""),

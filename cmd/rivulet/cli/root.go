@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance"
+	"rivulet/appliance/api"
+	"rivulet/appliance/operate"
 )
 
 // Exit codes, the same for every verb.
@@ -127,6 +129,11 @@ func (c *common) client() (kubernetes.Interface, error) {
 		return nil, err
 	}
 	return kubernetes.NewForConfig(cfg)
+}
+
+// cluster is the cluster of this device.
+func (c *common) cluster() operate.Cluster {
+	return operate.Cluster{Client: c.client, Supervisor: api.Client{RunDir: c.dirs.Run}}
 }
 
 // Command returns all commands, for documentation. It runs nothing.

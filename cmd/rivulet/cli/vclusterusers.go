@@ -139,29 +139,29 @@ func giveVCluster(cmd *cobra.Command, c *common, q api.KubeconfigRequest, dir, s
 			return none, fmt.Errorf("%w; choose another folder", err)
 		}
 	}
-	content, link, made, err := kubeconfigFor(cmd, c, q, server)
+	made, err := kubeconfigFor(cmd, c, q, server)
 	if err != nil {
 		return none, err
 	}
 	switch {
 	case q.Link && c.forProgram():
 	case q.Link:
-		if drawn, err := drawQR(link); err == nil && isTerminal(out) {
+		if drawn, err := drawQR(made.URL); err == nil && isTerminal(out) {
 			fmt.Fprintln(out, drawn)
 		}
 		_, err = fmt.Fprintf(out, "%s, %s, once, until %s:\n  %s\n  curl -fsk --pinnedpubkey sha256//%s -d '' -o %s.kubeconfig %[4]s\n",
-			made.User, of(made.Kubeconfig), made.Link.Local().Format(time.DateTime), link, made.Pin, q.VCluster)
+			made.User, of(made.Kubeconfig), made.Link.Local().Format(time.DateTime), made.URL, made.Pin, q.VCluster)
 	case dir != "":
-		if err = toFile(file, "choose another folder", func(w io.Writer) error { _, err := w.Write(content); return err }); err != nil {
-			err = errors.Join(err, revokeKubeconfig(cmd, c, q.User, q.VCluster))
+		if err = toFile(file, "choose another folder", func(w io.Writer) error { _, err := w.Write(made.File); return err }); err != nil {
+			err = errors.Join(err, c.cluster().RevokeKubeconfig(cmd.Context(), q.User, q.VCluster))
 			break
 		}
 		_, err = fmt.Fprintf(out, "%s: %s, %s, until %s\n", file, made.User, of(made.Kubeconfig), made.Expires.Local().Format(time.DateTime))
 	default:
 		if err = keepPrivate(out); err == nil {
-			_, err = out.Write(content)
+			_, err = out.Write(made.File)
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "user %s, %s, until %s; to end it: sudo rivulet kubeconfig revoke %[1]s --vcluster %[4]s\n", made.User, of(made.Kubeconfig), made.Expires.Local().Format(time.DateTime), q.VCluster)
 	}
-	return vclusterLink{q.VCluster, made.User, link, made.Link, made.Pin}, err
+	return vclusterLink{q.VCluster, made.User, made.URL, made.Link, made.Pin}, err
 }

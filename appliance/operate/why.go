@@ -1,8 +1,11 @@
-package cli
+package operate
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -28,29 +32,73 @@ import (
 	"rivulet/offload/target"
 )
 
-// gatherer finds the object of `rivulet why`, and the facts for its answer: from home's API server, and from the
-// supervisor, which need not run.
+// Why explains why an object does not run, is not reachable, or runs badly. what is a pod by NAME or NAMESPACE/NAME, or
+// KIND/NAME; a name that no pod has is searched among the other kinds. The empty namespace is all. disk has the state of
+// the disk now; nil: that of the supervisor's status counts.
+func (c Cluster) Why(ctx context.Context, namespace, what string, disk *Disk) (a explain.Answer, err error) {
+	g, err := c.gatherer(ctx)
+	if err != nil {
+		return a, err
+	}
+	object, err := g.find(namespace, what)
+	if err != nil {
+		return a, err
+	}
+	if disk != nil {
+		disk.check(ctx, g.client, &g.status)
+	}
+	facts, err := g.facts(object)
+	if err != nil {
+		return a, err
+	}
+	return explain.Explain(facts), nil
+}
+
+// Disk checks the disk as the supervisor does periodically.
+type Disk struct {
+	Env *doctor.Env
+	// Unused are images that may be removed.
+	Unused func(context.Context, kubernetes.Interface) ([]string, error)
+}
+
+// check replaces the problems of the disk in a status.
+func (d *Disk) check(ctx context.Context, client kubernetes.Interface, st *api.Status) {
+	st.Health = slices.DeleteFunc(slices.Clone(st.Health), func(p health.Problem) bool { return p.Code == health.DiskSpace.Code })
+	now := &health.Tracker{}
+	doctor.Run(ctx, d.Env, slices.DeleteFunc(doctor.Probes(), func(p doctor.Probe) bool { return p.Kind != health.DiskSpace })).Report(now)
+	for _, p := range now.Problems() {
+		if p.Severity != health.Error {
+			continue // the kubelet frees space by itself
+		}
+		if names, err := d.Unused(ctx, client); err == nil && len(names) > 0 {
+			p.Cure = "remove images that were pushed and nothing uses: rivulet image rm --yes " + strings.Join(names, " ") + "; or: " + p.Cure
+		}
+		st.Health = append(st.Health, p)
+	}
+}
+
+// gatherer finds the object of Why, and the facts for its answer: from home's API server, and from the supervisor,
+// which need not run.
 type gatherer struct {
-	*common
 	ctx     context.Context
 	client  kubernetes.Interface
 	status  api.Status
 	running bool
 }
 
-func (c *common) gatherer(ctx context.Context) (*gatherer, error) {
-	client, err := c.client()
+func (c Cluster) gatherer(ctx context.Context) (*gatherer, error) {
+	client, err := c.Client()
 	if err != nil {
 		return nil, err
 	}
-	g := &gatherer{common: c, ctx: ctx, client: client}
-	g.status, err = api.Get(ctx, c.dirs.Run)
+	g := &gatherer{ctx: ctx, client: client}
+	g.status, err = c.Status(ctx)
 	g.running = err == nil
 	return g, nil
 }
 
-// whyKind is a kind with an answer, and its names.
-type whyKind struct {
+// objectKind is a kind with an answer, and its names.
+type objectKind struct {
 	name, resource string
 	words          []string
 	of             func(kubernetes.Interface) rest.Interface
@@ -69,8 +117,8 @@ func listOf[T any, P interface {
 	return P(new(T))
 }
 
-// whyKinds are in the order of the search for a name.
-var whyKinds = []whyKind{
+// objectKinds are in the order of the search for a name.
+var objectKinds = []objectKind{
 	{"pod", "pods", []string{"po"}, core, listOf[corev1.PodList]},
 	{"deployment", "deployments", []string{"deploy"}, apps, listOf[appsv1.DeploymentList]},
 	{"statefulset", "statefulsets", []string{"sts"}, apps, listOf[appsv1.StatefulSetList]},
@@ -86,13 +134,13 @@ var whyKinds = []whyKind{
 	{"node", "nodes", []string{"no"}, core, listOf[corev1.NodeList]},
 }
 
-func (k *whyKind) is(word string) bool {
+func (k *objectKind) is(word string) bool {
 	word = strings.ToLower(word)
 	return word == k.name || word == k.resource || slices.Contains(k.words, word)
 }
 
 // named are objects of a kind by name, in one namespace or in all.
-func (g *gatherer) named(k *whyKind, namespace, name string) (found []any, err error) {
+func (g *gatherer) named(k *objectKind, namespace, name string) (found []any, err error) {
 	if k.list == nil {
 		if !g.running {
 			return nil, api.ErrNotRunning
@@ -121,8 +169,8 @@ func (g *gatherer) named(k *whyKind, namespace, name string) (found []any, err e
 // another kind.
 func (g *gatherer) find(namespace, arg string) (any, error) {
 	kind, name, ok := strings.Cut(arg, "/")
-	for i := range whyKinds {
-		if k := &whyKinds[i]; ok && k.is(kind) {
+	for i := range objectKinds {
+		if k := &objectKinds[i]; ok && k.is(kind) {
 			found, err := g.named(k, namespace, name)
 			if err == nil && len(found) == 0 {
 				err = fmt.Errorf("there is no %s %s%s; see: rivulet kubectl get %s -A", k.name, name, in(namespace), k.name)
@@ -138,8 +186,8 @@ func (g *gatherer) find(namespace, arg string) (any, error) {
 	} else {
 		name = arg
 	}
-	for i := range whyKinds {
-		k := &whyKinds[i]
+	for i := range objectKinds {
+		k := &objectKinds[i]
 		if ok && k.name != "pod" || k.name == "peer" && !g.running {
 			continue
 		}
@@ -172,22 +220,9 @@ func one(kind, name string, found []any, err error) (any, error) {
 	return found[0], nil
 }
 
-// facts are the input of an answer. The disk is checked now, as the supervisor does periodically.
+// facts are the input of an answer.
 func (g *gatherer) facts(object any) (explain.Facts, error) {
-	st := g.status
-	st.Health = slices.DeleteFunc(slices.Clone(st.Health), func(p health.Problem) bool { return p.Code == health.DiskSpace.Code })
-	now := &health.Tracker{}
-	doctor.Run(g.ctx, here(g.common), slices.DeleteFunc(doctor.Probes(), func(p doctor.Probe) bool { return p.Kind != health.DiskSpace })).Report(now)
-	for _, p := range now.Problems() {
-		if p.Severity != health.Error {
-			continue // the kubelet frees space by itself
-		}
-		if names, err := g.unused(g.ctx, g.client); err == nil && len(names) > 0 {
-			p.Cure = "remove images that were pushed and nothing uses: rivulet image rm --yes " + strings.Join(names, " ") + "; or: " + p.Cure
-		}
-		st.Health = append(st.Health, p)
-	}
-	f, err := why.Facts(g.ctx, g.client, object, st)
+	f, err := why.Facts(g.ctx, g.client, object, g.status)
 	if err != nil {
 		return f, fmt.Errorf("%w; see: rivulet status", err)
 	}
@@ -217,4 +252,52 @@ func (g *gatherer) fromHere(f *explain.Facts) (err error) {
 		f.LeftOut = slices.DeleteFunc(f.LeftOut, func(l reflect.LeftOut) bool { return l.Service != o.Name })
 	}
 	return err
+}
+
+// leftOut are endpoints of the namespace's Services that are reachable at home only.
+func leftOut(ctx context.Context, client kubernetes.Interface, namespace, node string, pods []corev1.Pod) (out []reflect.LeftOut, err error) {
+	services, err1 := client.CoreV1().Services(namespace).List(ctx, metav1.ListOptions{})
+	endpoints, err2 := client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{})
+	namespaces, err3 := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.NamespaceLabel})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, fmt.Errorf("%w; see: rivulet status", err)
+	}
+	reached, offloaded := map[netip.Addr]bool{}, map[string]bool{}
+	for i := range pods {
+		if pods[i].Status.Phase == corev1.PodSucceeded || pods[i].Status.Phase == corev1.PodFailed {
+			continue
+		}
+		if a, err := netip.ParseAddr(pods[i].Status.PodIP); err == nil && !pods[i].Spec.HostNetwork {
+			reached[a] = true
+		}
+	}
+	for i := range namespaces.Items {
+		n := &namespaces.Items[i]
+		ns, _ := policy.Parse(n)
+		offloaded[n.Name] = ns.Allows(node)
+	}
+	for i := range services.Items {
+		out = append(out, reflect.LeftOutOfAlias(ctx, &services.Items[i], func(n string) bool { return offloaded[n] }, reflect.HomeLookup))
+	}
+	for i := range endpoints.Items {
+		out = append(out, reflect.LeftOutOfSlice(&endpoints.Items[i], func(a netip.Addr) bool { return reached[a] }))
+	}
+	return slices.DeleteFunc(out, func(l reflect.LeftOut) bool { return l.What == "" }), nil
+}
+
+// usedCPU is the value of the metrics API, in thousandths of a core; -1 if there is none.
+func usedCPU(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) int64 {
+	raw, err := client.CoreV1().RESTClient().Get().AbsPath("/apis/metrics.k8s.io/v1beta1/namespaces", p.Namespace, "pods", p.Name).DoRaw(ctx)
+	var m struct {
+		Containers []struct{ Usage map[string]resource.Quantity }
+	}
+	if err != nil || json.Unmarshal(raw, &m) != nil {
+		return -1
+	}
+	n := int64(0)
+	for _, c := range m.Containers {
+		q := c.Usage["cpu"]
+		n += q.MilliValue()
+	}
+	return n
 }

@@ -1,4 +1,4 @@
-package cli
+package operate
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func TestWhatWhyIsAbout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gatherer{common: &common{}, ctx: context.Background(), client: client, running: true,
+	g := &gatherer{ctx: context.Background(), client: client, running: true,
 		status: api.Status{Peers: []peer.View{{Record: peer.Record{Name: "lab-2", ID: "abcdefghijkl"}}}}}
 	for _, c := range []struct{ namespace, arg, want string }{
 		{"", "web-1", "*v1.Pod lab"}, {"lab", "web-1", "*v1.Pod lab"}, {"", "lab/web-1", "*v1.Pod lab"}, {"", "pod/web-1", "*v1.Pod lab"},
