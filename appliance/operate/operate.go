@@ -14,6 +14,10 @@
 //	open.go        what peers may reach
 //	why.go         the answer of rivulet why
 //	kubeconfig.go  kubeconfigs of users
+//	workloads.go   namespaces, pods by place with what they wait for
+//	exposed.go     what a browser on the LAN can open
+//	pod.go         one pod: containers, events, logs
+//	shell.go       a shell in a container
 package operate
 
 import (

@@ -59,7 +59,7 @@ func clusterOf(s supervisor, objects ...runtime.Object) Cluster {
 
 var b = peer.ID(strings.Repeat("b", 52))
 
-func named(ns, name string, labels map[string]string) metav1.ObjectMeta {
+func object(ns, name string, labels map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: ns, Name: name, Labels: labels}
 }
 
@@ -70,13 +70,13 @@ func world() (supervisor, []runtime.Object) {
 	st.Consumers = []offload.Consumer{{Consumer: tenancy.Consumer{ID: b, Pods: 2}}}
 	origin := map[string]string{policy.OriginLabel: string(b)}
 	return supervisor{status: st}, []runtime.Object{
-		&corev1.Node{ObjectMeta: named("", "b", map[string]string{policy.VirtualNodeLabel: string(b)}), Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}}},
-		&corev1.Pod{ObjectMeta: named("lab", "alone", nil), Spec: corev1.PodSpec{NodeName: "b"}},
-		&corev1.PersistentVolume{ObjectMeta: named("", "v", map[string]string{volume.AwayLabel: string(b)}), Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "lab", Name: "data"}}},
-		&corev1.Namespace{ObjectMeta: named("", "twin", origin)}, &corev1.PersistentVolumeClaim{ObjectMeta: named("twin", "theirs", nil)},
-		&corev1.Namespace{ObjectMeta: named("", "lab", map[string]string{policy.NamespaceLabel: "burst", policy.NamespaceToLabel: "b"})},
-		&corev1.Namespace{ObjectMeta: named("", "odd", map[string]string{policy.NamespaceLabel: "sometimes"})},
-		&corev1.Namespace{ObjectMeta: named("", "kube-system", nil)},
+		&corev1.Node{ObjectMeta: object("", "b", map[string]string{policy.VirtualNodeLabel: string(b)}), Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}}},
+		&corev1.Pod{ObjectMeta: object("lab", "alone", nil), Spec: corev1.PodSpec{NodeName: "b"}},
+		&corev1.PersistentVolume{ObjectMeta: object("", "v", map[string]string{volume.AwayLabel: string(b)}), Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "lab", Name: "data"}}},
+		&corev1.Namespace{ObjectMeta: object("", "twin", origin)}, &corev1.PersistentVolumeClaim{ObjectMeta: object("twin", "theirs", nil)},
+		&corev1.Namespace{ObjectMeta: object("", "lab", map[string]string{policy.NamespaceLabel: "burst", policy.NamespaceToLabel: "b"})},
+		&corev1.Namespace{ObjectMeta: object("", "odd", map[string]string{policy.NamespaceLabel: "sometimes"})},
+		&corev1.Namespace{ObjectMeta: object("", "kube-system", nil)},
 	}
 }
 

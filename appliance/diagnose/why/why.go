@@ -29,10 +29,21 @@ func NamespaceOf(object any) string {
 
 // Facts are those of an object. The status is the zero value without a running supervisor.
 func Facts(ctx context.Context, client kubernetes.Interface, object any, st api.Status) (explain.Facts, error) {
-	f := explain.Facts{Object: object, Now: time.Now(), UsedCPU: -1, Links: map[string]explain.LinkState{}, Here: st.Name, Running: st.Name != ""}
+	f, err := ClusterFacts(ctx, client, st)
 	if p, ok := object.(*corev1.Pod); ok {
-		f.Pod, f.Object = p, nil
+		f.Pod = p
+	} else {
+		f.Object = object
 	}
+	if ns := NamespaceOf(object); ns != "" && err == nil {
+		err = NamespaceFacts(ctx, client, &f, ns)
+	}
+	return f, err
+}
+
+// ClusterFacts are those that all objects have in common.
+func ClusterFacts(ctx context.Context, client kubernetes.Interface, st api.Status) (explain.Facts, error) {
+	f := explain.Facts{Now: time.Now(), UsedCPU: -1, Links: map[string]explain.LinkState{}, Here: st.Name, Running: st.Name != ""}
 	var errs []error
 	read := func(err error) { errs = append(errs, err) }
 	// From the API server's cache, because these reads are repeated often.
@@ -61,14 +72,11 @@ func Facts(ctx context.Context, client kubernetes.Interface, object any, st api.
 	for _, p := range st.Health {
 		f.Problems = append(f.Problems, explain.Problem{Code: p.Code, Subject: p.Subject, Text: p.Text, Cure: p.Cure})
 	}
-	if ns := NamespaceOf(object); ns != "" {
-		return f, inNamespace(ctx, client, &f, ns)
-	}
 	return f, nil
 }
 
-// inNamespace adds the objects in the namespace of the object.
-func inNamespace(ctx context.Context, client kubernetes.Interface, f *explain.Facts, ns string) error {
+// NamespaceFacts adds those that all objects of a namespace have in common.
+func NamespaceFacts(ctx context.Context, client kubernetes.Interface, f *explain.Facts, ns string) error {
 	var errs []error
 	read := func(err error) { errs = append(errs, err) }
 	all, err := metav1.ListOptions{ResourceVersion: "0"}, error(nil)
