@@ -22,6 +22,7 @@ import (
 	"rivulet/appliance/state/paths"
 	"rivulet/appliance/ui/statuspage"
 	"rivulet/appliance/ui/summary"
+	"rivulet/appliance/ui/webconsole"
 	"rivulet/appliance/version"
 	"rivulet/fabric"
 	"rivulet/fabric/lanpeers"
@@ -122,16 +123,16 @@ func (s *System) runPeers(ctx context.Context, stage *lifecycle.Stage) error {
 	}, stage.Ready)
 }
 
-func (s *System) newPage() *statuspage.Page {
+// newPages creates what browsers on the LAN see.
+func (s *System) newPages() {
 	_, err := os.Stat(systemd.ImageMark)
-	p := statuspage.NewPage(statuspage.Device{
+	s.page = statuspage.NewPage(statuspage.Device{
 		View: func() summary.View { return summary.Of(s.Status(), time.Now()) },
 		LANs: s.lans, Own: fixed.Networks, MDNS: s.sources.MDNS, Image: err == nil,
-		Report: func(err error) { s.health.Report(health.StatusPage, err) },
-		Log:    s.log("status-page"),
+		Report: func(err error) { s.health.Report(health.StatusPage, err) }, Log: s.log("status-page"),
 	})
-	p.Configure(s.config().StatusPage, s.hostNames())
-	return p
+	s.console = webconsole.New(webconsole.Config{Store: s.store, StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run, Executable: s.exe, REST: s.engine.REST, Page: s.page, Health: &s.health, Log: s.log("console")})
+	s.console.Configure(s.config(), s.hostNames())
 }
 
 // hostNames are the allowed names of the device on the LAN. The second is unique to it, and the same after every start.

@@ -54,6 +54,7 @@ func (s *System) apiRoutes() http.Handler {
 	s.vclusters.Routes(mux)
 	network.Burst(mux, s.burst)
 	s.users.Routes(mux)
+	s.console.Routes(mux)
 	return mux
 }
 
@@ -112,7 +113,7 @@ func (s *System) Status() api.Status {
 	st.Stages = s.manager.Status()
 	st.Ready, st.Waiting = needed.Ready(st.Stages)
 	st.ReadyAfter, st.ReadyAfterBoot = needed.Took(st.Stages)
-	st.Addresses, st.StatusPage, st.Services, st.DatastoreReady = s.page.Addresses(), s.page.URL(), s.opened.Reached(s.page.URL()), s.inOrder.Load()
+	st.Addresses, st.StatusPage, st.Console, st.Services, st.DatastoreReady = s.page.Addresses(), s.page.URL(), s.console.URL(), s.opened.Reached(s.page.URL()), s.inOrder.Load()
 	if client := s.engine.Client(); client != nil {
 		st.Pods, st.Room = places.Count(ctx, client, s.nodeName)
 	}

@@ -44,7 +44,7 @@ func (s *System) apply(set config.Config) {
 	}
 	s.ingress.Load().Switch(set.Ingress)
 	s.burst.Configure(set.Burst)
-	s.page.Configure(set.StatusPage, s.hostNames())
+	s.console.Configure(set, s.hostNames())
 	s.supervisor.Changed()
 }
 

@@ -30,6 +30,7 @@ import (
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/identity"
 	"rivulet/appliance/ui/statuspage"
+	"rivulet/appliance/ui/webconsole"
 	"rivulet/appliance/vcluster"
 	"rivulet/fabric"
 	"rivulet/fabric/changes"
@@ -81,6 +82,7 @@ type System struct {
 	vclusters  *vcluster.Manager
 	users      *users.Access
 	page       *statuspage.Page
+	console    *webconsole.Console
 	heldPods   *isolation.Held
 	homeAddrs  *homeaddr.Pods
 	// inOrder is true once the engine's databases were checked and are sound.
@@ -117,8 +119,8 @@ func (s *System) run(ctx context.Context) error {
 	s.lans.Allow(s.config().LAN.Interfaces)
 	s.sources = network.NewSources(s.lans, s.log("fabric"))
 	s.sources.Set(s.config().Peers)
-	s.page, s.notify = s.newPage(), watchdog.NewNotifier(s.cfg.Log)
-	s.heldPods = isolation.NewHeld()
+	s.newPages()
+	s.notify, s.heldPods = watchdog.NewNotifier(s.cfg.Log), isolation.NewHeld()
 	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.heldPods, Log: s.log("vclusters")})
 	s.homeAddrs, s.users = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers()
 	s.settings.Apply, s.settings.LANs, s.settings.Health = s.apply, s.lans.Changed, &s.health
@@ -149,6 +151,7 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "clock", Run: s.clock.Run}, // before all that issue certificates
 		{Name: "lans", Run: s.runLANs},
 		{Name: "status-page", Run: s.page.Run},
+		{Name: "console", Run: s.console.Run},
 		{Name: "bundle", Run: s.runBundle},
 		{Name: "rules", Run: s.runRules},
 		{Name: "host-firewall", Run: s.runFirewall},

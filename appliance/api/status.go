@@ -60,6 +60,8 @@ type Status struct {
 	Services []loadbalancer.Service `json:"services,omitempty"`
 	// StatusPage is its URL for a browser on the LAN; empty while it is off.
 	StatusPage string `json:"statusPage,omitempty"`
+	// Console is the web console's URL; empty while it is off.
+	Console string `json:"console,omitempty"`
 	// DatastoreReady is true once the engine's datastore was checked and is sound.
 	DatastoreReady bool `json:"datastoreReady"`
 	// Upgrade is nil on a device that never had one.

@@ -42,6 +42,9 @@ type Config struct {
 	Ingress bool `yaml:"ingress,omitempty" json:"ingress,omitempty"`
 	// StatusPage shows a page to the LAN; nil depends on the machine: true with the device image, false on a PC.
 	StatusPage *bool `yaml:"statusPage,omitempty" json:"statusPage,omitempty"`
+	// Console is the web console; nil as for StatusPage. ConsoleCode is the hash of a code that signs in to it.
+	Console     *bool  `yaml:"console,omitempty" json:"console,omitempty"`
+	ConsoleCode string `yaml:"consoleCode,omitempty" json:"consoleCode,omitempty"`
 }
 
 // ImagesPass reports whether offloaded pods get their images from their home: this cluster's from here, tenants' from

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"rivulet/appliance/config/signin"
 	"rivulet/fabric/cure"
 )
 
@@ -94,6 +95,10 @@ var Table = []Key{
 		func(c *Config) any { return &c.Ingress }, form{}},
 	{"statusPage", "a read-only page for the LAN, `http://NAME.local`: how far the device is and what is wrong", "`true` on a device of the image, else `false`", atOnce, "status-page",
 		func(c *Config) any { return &c.StatusPage }, form{}},
+	{"console", "the web console for the LAN, `https://NAME.local:7443`, after a sign-in with a code of `rivulet console login`", "`true` on a device of the image, else `false`", atOnce, "console",
+		func(c *Config) any { return &c.Console }, form{}},
+	{"consoleCode", "the hash of a code that signs in to the web console as admin, as often as wanted, until it is removed here; `rivulet flash` makes it", "none", "at once; sign-ins by another code end", "console",
+		func(c *Config) any { return &c.ConsoleCode }, form{check: signin.CheckHash}},
 }
 
 // Keys are the names of all keys.

@@ -31,6 +31,7 @@ var (
 
 	DataInMemory  = declare("data-in-memory", Error, "settings, peers and trust are lost when this device restarts")
 	Firstboot     = declare("firstboot", Error, "the file on the boot partition has a mistake")
+	WebConsole    = declare("web-console", Warning, "the web console cannot be reached")
 	StatusPage    = declare("status-page", Info, "the status page is not where a browser looks for it")
 	HostFirewall  = declare("host-firewall", Warning, "the LAN may reach ports that are the cluster's own")
 	HostNetwork   = declare("host-network", Error, "the device lacks an address, a route or a setting that pods need")

@@ -75,6 +75,26 @@ func Lasting(c net.Conn, user string) bool {
 	return counted == nil || counted.group.lasting(counted, user)
 }
 
+// Admitting closes connections of hosts that are not admitted, before their first byte; below a Listener they take no
+// place.
+type Admitting struct {
+	net.Listener
+	Admit func(netip.Addr) bool
+}
+
+func (a Admitting) Accept() (net.Conn, error) {
+	for {
+		c, err := a.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if from, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil && a.Admit(from.Addr()) {
+			return c, nil
+		}
+		c.Close()
+	}
+}
+
 // below returns the Listener's connection that c is or wraps, or nil.
 func below(c net.Conn) *conn {
 	for {

@@ -120,6 +120,7 @@ func TestReferenceOfPorts(t *testing.T) {
 		{"appliance/addons/ingress", "SecurePort", false, "TCP ", "Ingresses by TLS, with `ingress: true`; closed without. **Open to the LAN**"},
 		{"appliance/ui/statuspage", "WebPort", false, "TCP ", "the status page, where it is on: read-only. **Open to the LAN**"},
 		{"appliance/ui/statuspage", "Port", false, "TCP ", "the status page where another program or Service has its usual port"},
+		{"appliance/ui/webconsole", "Port", false, "TCP ", "the web console, where it is on: after a sign-in. **Open to the LAN**"},
 	})
 	b.WriteString("\n`rivulet doctor --only ports,firewall` names whatever else has one of them, and a firewall that closes one. A Service of type LoadBalancer opens its own ports " +
 		"([loadbalancer](../design/loadbalancer.md)); `tunnel.streamPort` adds one ([configuration](configuration.md)). That a scan of all ports of a device finds no others: test/suites/peers.\n\n" +

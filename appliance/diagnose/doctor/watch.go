@@ -2,9 +2,12 @@ package doctor
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"rivulet/appliance/addons/podview"
@@ -32,6 +35,9 @@ type Watcher struct {
 	env    func() *Env
 	again  chan struct{}
 	healed map[string]healing // by probe
+
+	mu    sync.Mutex
+	fixes map[string]string // what the fix of a probe does, of those with a finding
 }
 
 // healing is the last time that a probe's Fix was done.
@@ -52,7 +58,7 @@ func NewWatcher(t *health.Tracker, state, run string, node netip.Addr, status fu
 
 // newWatcher takes a function for a new Env for each check, because an Env caches what it has read.
 func newWatcher(t *health.Tracker, env func() *Env) *Watcher {
-	return &Watcher{health: t, env: env, again: make(chan struct{}, 1), healed: map[string]healing{}}
+	return &Watcher{health: t, env: env, again: make(chan struct{}, 1), healed: map[string]healing{}, fixes: map[string]string{}}
 }
 
 // Again runs all probes with an interval now; it does not wait for them.
@@ -60,9 +66,44 @@ func (w *Watcher) Again() {
 	changes.Poke(w.again)
 }
 
-// Routes registers the route of `rivulet doctor` after a repair.
+// Fixes are the fixes for present findings of probes with an interval: by code, what each does.
+func (w *Watcher) Fixes() map[string]string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return maps.Clone(w.fixes)
+}
+
+func (w *Watcher) setFixes(r Report) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range r.Findings {
+		delete(w.fixes, f.Name)
+		if f.Fix != "" && f.Status != Pass && f.Status != Skip {
+			w.fixes[f.Name] = f.Fix
+		}
+	}
+}
+
+// repair does the fix of one probe, as `rivulet doctor --only CODE --fix` does.
+func (w *Watcher) repair(ctx context.Context, code string) ([]Fixed, error) {
+	asked, err := Find([]string{code})
+	if err != nil {
+		return nil, err
+	}
+	done := Repair(ctx, Run(ctx, w.env(), asked), func(string, string) {})
+	w.Again()
+	if len(done) == 0 {
+		return nil, errors.New("there is nothing to repair any more, or nothing that is safe to repair; see: rivulet doctor")
+	}
+	return done, nil
+}
+
+// Routes registers the routes of `rivulet doctor` and of the web console: to check again after a repair, and the fixes
+// that there are.
 func (w *Watcher) Routes(mux *http.ServeMux) {
 	mux.Handle("POST /v1/doctor", api.JSON(func(*http.Request) (any, error) { w.Again(); return struct{}{}, nil }))
+	mux.Handle("GET /v1/doctor/fixes", api.JSON(func(*http.Request) (any, error) { return w.Fixes(), nil }))
+	mux.Handle("POST /v1/doctor/fixes/{code}", api.JSON(func(r *http.Request) (any, error) { return w.repair(r.Context(), r.PathValue("code")) }))
 }
 
 // Run runs the probes with an interval until ctx ends. After a finding a probe runs again sooner, so that a repaired
@@ -102,6 +143,7 @@ func (w *Watcher) watch(ctx context.Context, ready func()) {
 			return // the result of a cancelled probe is invalid
 		}
 		rep.Report(w.health)
+		w.setFixes(rep)
 		w.heal(ctx, asked, rep)
 		for i, p := range asked {
 			wait := p.Every

@@ -28,6 +28,7 @@ func (c *collection) device(st api.Status) {
 	c.upgrade(st.Upgrade)
 	c.gauge("rivulet_datastore_ready", "1 once the engine's datastore was checked and is sound.").add(truth(st.DatastoreReady))
 	c.gauge("rivulet_status_page_enabled", "1 while the status page is served.").add(truth(st.StatusPage != ""))
+	c.gauge("rivulet_console_enabled", "1 while the web console is served.").add(truth(st.Console != ""))
 	c.gauge("rivulet_lan_addresses", "Addresses of the device on its LANs.").add(float64(len(st.Addresses)))
 	c.gauge("rivulet_loadbalancer_services", "Services of type LoadBalancer that have their addresses.").add(float64(len(st.Services)))
 }

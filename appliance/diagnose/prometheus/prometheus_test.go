@@ -73,7 +73,7 @@ func full() (api.Status, []api.VCluster) {
 		Footprint: usage.Report{Processes: []usage.Process{{Name: "engine", PID: 2, PSS: 5e8, Private: 4e8, CPU: time.Hour}}, Written: usage.Writes{Bytes: 1e8, Over: 24 * time.Hour}, Disk: usage.Writes{Bytes: 2e8, Over: 24 * time.Hour}, DiskName: "mmcblk0"},
 		Clock:     clock.Status{Now: then, Source: "ntp", Synchronized: true, Plausible: true, Floor: then, Offset: time.Millisecond, Reference: "ntp", Jump: &clock.Jump{At: then, By: -time.Second}},
 		Config:    api.Config{File: "/etc/rivulet/config.yaml", From: config.FromFile, Loaded: then, Pending: []string{"x"}},
-		Addresses: []netip.Addr{addr.Addr()}, Services: []loadbalancer.Service{{Name: "lab/web", At: []string{"x"}}}, StatusPage: "http://pi.local", DatastoreReady: true,
+		Addresses: []netip.Addr{addr.Addr()}, Services: []loadbalancer.Service{{Name: "lab/web", At: []string{"x"}}}, StatusPage: "http://pi.local", Console: "https://pi.local:7443", DatastoreReady: true,
 		Upgrade: &api.Upgrade{Phase: "staged", To: "2", From: "1", Until: then, HeldBy: []string{"x"}, Last: "x"},
 		Health:  []health.Problem{{Kind: *health.Tun, Subject: "x", Text: "x", Cure: "x", Since: then}},
 	}

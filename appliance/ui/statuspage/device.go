@@ -36,30 +36,31 @@ type Page struct {
 	Device
 	server *Server
 
-	mu      sync.Mutex
-	on      bool
-	names   []string // allowed names on the LAN, the best first
-	name    string   // present name; empty while unknown
-	changed chan struct{}
+	mu       sync.Mutex
+	on       bool     // the page
+	announce bool     // the name is announced, for the page or another listener of the device
+	names    []string // allowed names on the LAN, the best first
+	name     string   // present name; empty while unknown
+	changed  chan struct{}
 }
 
 // NewPage returns a page that is off until Configure.
 func NewPage(d Device) *Page {
 	p := &Page{Device: d, changed: make(chan struct{}, 1)}
-	p.server = New(Config{View: d.View, Admit: p.admit, Names: p.called, Report: d.Report, Log: d.Log})
+	p.server = New(Config{View: d.View, Admit: p.Admit, Names: p.hostNames, Report: d.Report, Log: d.Log})
 	return p
 }
 
-// Configure takes the setting, whose nil is the default of the machine, and the allowed names on the LAN, the best
-// first.
-func (p *Page) Configure(set *bool, names []string) {
+// Configure takes the setting, whose nil is the default of the machine, whether the device's name is announced without
+// the page, too, and the allowed names on the LAN, the best first.
+func (p *Page) Configure(set *bool, announce bool, names []string) {
 	on := p.Image
 	if set != nil {
 		on = *set
 	}
 	p.mu.Lock()
-	same := p.on == on && slices.Equal(p.names, names)
-	p.on, p.names = on, names
+	same := p.on == on && p.announce == (on || announce) && slices.Equal(p.names, names)
+	p.on, p.announce, p.names = on, on || announce, names
 	p.mu.Unlock()
 	if same {
 		return
@@ -68,9 +69,9 @@ func (p *Page) Configure(set *bool, names []string) {
 	changes.Poke(p.changed)
 }
 
-// admit accepts this device itself and hosts on a link of its LANs: no pod, no peer through the tunnel, no host behind
+// Admit accepts this device itself and hosts on a link of its LANs: no pod, no peer through the tunnel, no host behind
 // a router.
-func (p *Page) admit(from netip.Addr) bool {
+func (p *Page) Admit(from netip.Addr) bool {
 	from = from.Unmap()
 	for _, own := range p.Own {
 		if own.Contains(from) {
@@ -81,8 +82,11 @@ func (p *Page) admit(from netip.Addr) bool {
 	return from.IsLoopback() || lans.Own(from) || lans.OnLink(from)
 }
 
-// called are the names by which the page may be requested.
-func (p *Page) called() []string {
+// Called reports whether host, of a request, is a name of the device or an address.
+func (p *Page) Called(host string) bool { return p.server.called(host) }
+
+// hostNames are the names by which the page may be requested.
+func (p *Page) hostNames() []string {
 	out := []string{}
 	if h, err := os.Hostname(); err == nil {
 		out = append(out, h)
@@ -94,19 +98,31 @@ func (p *Page) called() []string {
 
 // URL is the page's address for a browser on the LAN; by IP address while no name is known; empty without either.
 func (p *Page) URL() string {
+	if host := p.Host(); host != "" {
+		return p.server.URL(host)
+	}
+	return ""
+}
+
+// Host is what a browser on the LAN calls the device: its name there, or an IPv4 address while no name is known; empty
+// without either.
+func (p *Page) Host() string {
 	p.mu.Lock()
 	host := p.name
 	p.mu.Unlock()
 	if host != "" {
-		return p.server.URL(host + ".local")
+		return host + ".local"
 	}
 	for _, a := range p.Addresses() {
 		if a.Is4() {
-			return p.server.URL(a.String())
+			return a.String()
 		}
 	}
 	return ""
 }
+
+// OnByDefault reports whether the page is on without a setting.
+func (p *Page) OnByDefault() bool { return p.Image }
 
 // Lend gives port 80 to another component of the device, or takes it back.
 func (p *Page) Lend(lent bool) { p.server.Lend(lent) }
@@ -118,7 +134,7 @@ func (p *Page) Offer(w http.ResponseWriter, r *http.Request) bool {
 	on := p.on
 	p.mu.Unlock()
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	if !on || err != nil || !p.admit(from.Addr()) || !p.server.called(r.Host) {
+	if !on || err != nil || !p.Admit(from.Addr()) || !p.server.called(r.Host) {
 		return false
 	}
 	p.server.ServeHTTP(w, r)
@@ -141,7 +157,7 @@ func (p *Page) Yields(port loadbalancer.Port) bool {
 	return port.Protocol == corev1.ProtocolTCP && port.Number == WebPort && p.server.Holds(WebPort)
 }
 
-// Run serves the page, and announces the device's name on the LAN while the page is on.
+// Run serves the page, and announces the device's name on the LAN while it is used.
 func (p *Page) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -150,11 +166,11 @@ func (p *Page) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	return nil
 }
 
-// keepName announces the name while the page is on, and follows changes of it.
+// keepName announces the name while it is used, and follows changes of it.
 func (p *Page) keepName(ctx context.Context, lan *mdns.Source) {
 	for ctx.Err() == nil {
 		p.mu.Lock()
-		on, names := p.on, p.names
+		on, names := p.announce, p.names
 		p.mu.Unlock()
 		round, stop := context.WithCancel(ctx)
 		done := make(chan struct{})

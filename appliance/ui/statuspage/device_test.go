@@ -30,7 +30,7 @@ func TestWhoSeesThePage(t *testing.T) {
 		"127.0.0.1": true, "::1": true, "::ffff:127.0.0.1": true,
 		"10.42.0.7": false, "::ffff:10.42.0.7": false, "10.43.0.10": false, "100.127.3.4": false, "10.200.0.7": false, "8.8.8.8": false, "2001:db8::1": false,
 	} {
-		if got := p.admit(netip.MustParseAddr(addr)); got != want {
+		if got := p.Admit(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("%s: %v", addr, got)
 		}
 	}
@@ -47,7 +47,7 @@ func TestWhetherThereIsAPage(t *testing.T) {
 	}{{false, nil, false}, {true, nil, true}, {false, &yes, true}, {true, &no, false}} {
 		p := newTestPage()
 		p.Image = tt.image
-		p.Configure(tt.set, []string{"lab-1"})
+		p.Configure(tt.set, false, []string{"lab-1"})
 		if p.on != tt.want {
 			t.Errorf("image %v, statusPage %v: on is %v", tt.image, tt.set, p.on)
 		}
@@ -87,7 +87,7 @@ func TestWhatThePageIsOffered(t *testing.T) {
 		{&yes, "127.0.0.1:999", "lab-1.local", true}, {&yes, "127.0.0.1:999", "192.0.2.7", true}, {&yes, "127.0.0.1:999", "shop.example", false},
 		{&yes, "10.42.0.7:999", "lab-1.local", false}, {&no, "127.0.0.1:999", "lab-1.local", false},
 	} {
-		p.Configure(tt.on, []string{"lab-1"})
+		p.Configure(tt.on, false, []string{"lab-1"})
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.RemoteAddr, r.Host = tt.from, tt.host
 		w := httptest.NewRecorder()

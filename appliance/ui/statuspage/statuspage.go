@@ -22,6 +22,7 @@ import (
 
 	"rivulet/appliance/ui/summary"
 	"rivulet/fabric/changes"
+	"rivulet/fabric/connlimit"
 	"rivulet/fabric/netmon"
 )
 
@@ -200,27 +201,8 @@ func (s *Server) listen(ctx context.Context, port int) error {
 	s.mu.Unlock()
 	s.cfg.Log.Info("status page", "port", port)
 	// Hosts that are not admitted do not count as visitors.
-	go srv.Serve(netutil.LimitListener(admitting{l, s.cfg.Admit}, maxVisitors)) //nolint:errcheck // ends when it is closed
+	go srv.Serve(netutil.LimitListener(connlimit.Admitting{Listener: l, Admit: s.cfg.Admit}, maxVisitors)) //nolint:errcheck // ends when it is closed
 	return nil
-}
-
-// admitting closes connections of hosts that are not admitted.
-type admitting struct {
-	net.Listener
-	admit func(netip.Addr) bool
-}
-
-func (a admitting) Accept() (net.Conn, error) {
-	for {
-		c, err := a.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if from, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil && a.admit(from.Addr()) {
-			return c, nil
-		}
-		c.Close()
-	}
 }
 
 // ServeHTTP answers with the page.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/diagnose/redact"
@@ -44,8 +45,8 @@ type Peer struct{ Name, State string }
 
 // Problem is a problem and its cure.
 type Problem struct {
-	Severity          health.Severity
-	Title, Text, Cure string
+	Severity                health.Severity
+	Code, Title, Text, Cure string
 	// Details is the error of a program, in place of Text.
 	Details string
 }
@@ -56,8 +57,8 @@ type View struct {
 	Ready             bool
 	// Summary is the state of the device in one sentence.
 	Summary string
-	// URL is the address of the status page, empty if it is off.
-	URL       string
+	// URL is the address of the status page, Console that of the web console; empty if it is off.
+	URL, Console string
 	Addresses []string
 	Steps     []Step
 	Problems  []Problem
@@ -81,8 +82,8 @@ const (
 // Of makes the view of a status.
 func Of(st api.Status, now time.Time) View {
 	v := View{
-		Name: cut(st.Name), ID: st.ID.Short(), Version: st.Version, Ready: st.Ready, Now: now,
-		Up: now.Sub(st.Started).Round(time.Second), Addresses: addresses(st.Addresses), URL: st.StatusPage,
+		Name: Line(st.Name), ID: st.ID.Short(), Version: st.Version, Ready: st.Ready, Now: now,
+		Up: now.Sub(st.Started).Round(time.Second), Addresses: addresses(st.Addresses), URL: st.StatusPage, Console: st.Console,
 		Pods: st.Pods.String(),
 	}
 	stages := map[string]lifecycle.Status{}
@@ -104,7 +105,7 @@ func Of(st api.Status, now time.Time) View {
 			v.MorePeers++
 			continue
 		}
-		v.Peers = append(v.Peers, Peer{cut(cmp.Or(p.Name, p.ID.Short())), string(p.State)})
+		v.Peers = append(v.Peers, Peer{Line(cmp.Or(p.Name, p.ID.Short())), string(p.State)})
 	}
 	v.problems(st.Health)
 	v.Summary = v.summary(st.Waiting)
@@ -122,7 +123,7 @@ func (v *View) problems(list []health.Problem) {
 		if p.Subject != "" {
 			title += " (" + p.Subject + ")"
 		}
-		shown := Problem{Severity: p.Severity, Title: cut(title), Text: cut(clean.Text(p.Text)), Cure: cut(clean.Text(p.Cure))}
+		shown := Problem{Severity: p.Severity, Code: p.Code, Title: Line(title), Text: Line(clean.Text(p.Text)), Cure: Line(clean.Text(p.Cure))}
 		if raw.MatchString(shown.Text) {
 			shown.Text, shown.Details = "", shown.Text
 		}
@@ -154,7 +155,7 @@ func (v *View) summary(waiting string) string {
 	case !v.Ready && v.failed(waiting):
 		return "setting up; a step failed and is tried again by itself"
 	case !v.Ready && waiting != "":
-		return "setting up; waits for " + cut(waiting)
+		return "setting up; waits for " + Line(waiting)
 	case !v.Ready:
 		return "setting up"
 	case worst == 1:
@@ -177,15 +178,15 @@ func step(name string, s lifecycle.Status, done string) Step {
 	case lifecycle.Ready:
 		return Step{Name: name, State: Done, Text: done}
 	case lifecycle.Starting:
-		return Step{Name: name, State: Working, Text: cmp.Or(cut(waitsFor(s.Detail)), "starts")}
+		return Step{Name: name, State: Working, Text: cmp.Or(Line(waitsFor(s.Detail)), "starts")}
 	case lifecycle.Failed:
-		out := Step{Name: name, State: Failed, Text: "failed; it is tried again by itself", Details: cut(redact.New(nil).Text(s.Detail))}
+		out := Step{Name: name, State: Failed, Text: "failed; it is tried again by itself", Details: Line(redact.New(nil).Text(s.Detail))}
 		if _, cure, ok := strings.Cut(again.ReplaceAllString(out.Details, ""), "; "); ok { // errors end in a cure
 			out.Cure = cure
 		}
 		return out
 	}
-	return Step{Name: name, State: Waiting, Text: cmp.Or(cut(waitsFor(s.Detail)), "comes later")}
+	return Step{Name: name, State: Waiting, Text: cmp.Or(Line(waitsFor(s.Detail)), "comes later")}
 }
 
 // again matches what package lifecycle adds to an error.
@@ -265,10 +266,10 @@ func addresses(prefixes []netip.Addr) []string {
 	return out[:min(len(out), 8)]
 }
 
-// cut bounds a text and reduces it to one printable line.
-func cut(s string) string {
+// Line bounds a text and reduces it to one printable line, without characters that change the order of others.
+func Line(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+		if unicode.Is(unicode.Cc, r) || unicode.Is(unicode.Cf, r) {
 			return ' '
 		}
 		return r

@@ -46,6 +46,7 @@ func newConsole(c *common) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&pair, "pair", false, "always show a pairing code while a display is connected")
+	cmd.AddCommand(newConsoleLogin(c), newConsoleList(c), newConsoleEnd(c))
 	return cmd
 }
 
