@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 // quick makes hours of a LAN pass in seconds.
 var quick = Timing{
 	Heartbeat: time.Second, Again: []time.Duration{300 * time.Millisecond}, Expire: 4 * time.Second, Goodbye: time.Second,
-	Query: []time.Duration{0, 500 * time.Millisecond}, QueryAgain: time.Minute, Once: 1500 * time.Millisecond,
+	Query: []time.Duration{0, 500 * time.Millisecond}, QueryAgain: time.Minute, Once: 1500 * time.Millisecond, Owner: 12 * time.Second,
 }
 
 // runDevice watches and tells events on stdout; each line of input is an

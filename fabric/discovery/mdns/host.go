@@ -2,6 +2,7 @@ package mdns
 
 import (
 	"context"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -17,7 +18,7 @@ import (
 // systemd-resolved) does already. See RFC 6762, 8 and 9:
 //
 // 	probing ──name is free──▶ own ──another claims it──▶ probing
-// 	   │ another machine has it: restart with the next name
+// 	   │ another machine has it: restart with the next name; wait for the last one to become free
 // 	   │ this machine answers: silent, check again after hostAgain
 //
 // The zeroconf module answers for services, never for a host.
@@ -41,8 +42,9 @@ const (
 	HostElsewhere HostState = "another program of this machine"
 )
 
-// Host answers for the first of the names (labels without .local) that no other machine has, until ctx ends. It calls
-// report after each change; a browser on the LAN can use the name in all states but HostProbing.
+// Host answers for the first of the names (labels without .local) that no other machine has, until ctx ends. If others
+// have all of them it takes over the first one that becomes free: several devices may share a name, and one has it. It
+// calls report after each change; a browser on the LAN can use the name in all states but HostProbing.
 func (s *Source) Host(ctx context.Context, names []string, report func(name string, st HostState)) error {
 	h := &host{src: s, names: names, report: report}
 	s.onLANs(ctx, "cannot answer for this device's name on the LAN, trying again", nil, hearing(h.on))
@@ -88,8 +90,8 @@ func (h *host) on(ctx context.Context, at place) {
 			return
 		case v == taken:
 			h.at = (h.at + 1) % len(h.names)
-			if h.at == 0 { // all are taken: wait longer
-				if h.pass(ctx, at, hostAgain) {
+			if h.at == 0 { // all are taken
+				if h.awaitFree(ctx, at) {
 					return
 				}
 			}
@@ -121,6 +123,31 @@ func (h *host) pass(ctx context.Context, at place, d time.Duration) (over bool) 
 		case <-at.changed:
 			return true
 		case <-at.packets:
+		case <-t.C:
+			return false
+		}
+	}
+}
+
+// awaitFree waits until the first name may be free: its owner has sent a goodbye, or nothing for Timing.Owner and a random
+// part of it. Of many devices that wait for a name one probes then, and the owner's answer makes the others wait again.
+func (h *host) awaitFree(ctx context.Context, at place) (over bool) {
+	name := h.fqdn()
+	silence := func() time.Duration { return h.src.timing.Owner + rand.N(h.src.timing.Owner/2+1) }
+	t := time.NewTimer(silence())
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return true
+		case <-at.changed:
+			return true
+		case p := <-at.packets:
+			if evaluate(p, name, at.lans) == taken {
+				t.Reset(silence())
+			} else if at.lans.OnLink(p.from) && departs(p.msg, name) {
+				t.Reset(rand.N(hostYield))
+			}
 		case <-t.C:
 			return false
 		}
@@ -254,6 +281,14 @@ func claims(records []dns.RR, name string) (out []netip.Addr) {
 		}
 	}
 	return out
+}
+
+// departs reports whether a message is the goodbye of the name's owner.
+func departs(m *dns.Msg, name string) bool {
+	return m.Response && slices.ContainsFunc(m.Answer, func(rr dns.RR) bool {
+		kind := rr.Header().Rrtype
+		return rr.Header().Ttl == 0 && (kind == dns.TypeA || kind == dns.TypeAAAA) && strings.EqualFold(rr.Header().Name, name)
+	})
 }
 
 func queries(m *dns.Msg, name string) bool {

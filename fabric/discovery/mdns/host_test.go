@@ -149,6 +149,36 @@ func TestOneNameIsOneDevices(t *testing.T) {
 	}
 }
 
+// A name that several devices share is one device's; when that says goodbye, or is cut off, another has it.
+func TestASharedNameIsTakenOver(t *testing.T) {
+	for what, end := range map[string]func(*testlan.Process){"a goodbye": (*testlan.Process).Stop, "a power cut": (*testlan.Process).Kill} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			lan := testlan.New(t)
+			a := newHost(t, lan.Device(), "rivulet")
+			a.SetAddr("192.0.2.1/24")
+			a.until("a answers", has("rivulet", HostOurs))
+			b := newHost(t, lan.Device(), "rivulet")
+			b.SetAddr("192.0.2.2/24")
+			b.until("b probes", has("rivulet", HostProbing))
+			asker := newHost(t, lan.Device(), "asker")
+			asker.SetAddr("192.0.2.3/24")
+			if got := asker.lookup("rivulet.local."); !slices.Equal(got, []netip.Addr{netip.MustParseAddr("192.0.2.1")}) {
+				t.Errorf("rivulet.local is %v while the first device has it", got)
+			}
+			end(a.proc)
+			left := time.Now()
+			b.until("b takes over", has("rivulet", HostOurs))
+			if took := time.Since(left); what == "a goodbye" && took >= quick.Owner {
+				t.Errorf("after a goodbye it took %s", took)
+			}
+			if got := asker.lookup("rivulet.local."); !slices.Equal(got, []netip.Addr{netip.MustParseAddr("192.0.2.2")}) {
+				t.Errorf("rivulet.local is %v after the first device has left", got)
+			}
+		})
+	}
+}
+
 // A program of the machine that answers already is left alone.
 func TestTheMachinesOwnResponderIsLeftAlone(t *testing.T) {
 	t.Parallel()

@@ -42,6 +42,8 @@ type Timing struct {
 	QueryAgain time.Duration
 	// Once is the least time between two queries for one device.
 	Once time.Duration
+	// Owner is the silence of a name's owner after which devices that wait for the name probe for it.
+	Owner time.Duration
 }
 
 // DefaultTiming keeps 30 devices below one packet a second.
@@ -53,6 +55,7 @@ var DefaultTiming = Timing{
 	Query:      []time.Duration{0, time.Second, 4 * time.Second},
 	QueryAgain: 30 * time.Minute,
 	Once:       4500 * time.Millisecond,
+	Owner:      time.Minute,
 }
 
 type Source struct {
