@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
 	"slices"
@@ -247,6 +248,38 @@ func (c Card) Emptied(p Parsed) []byte {
 		return nil
 	}
 	block(root) // a comment in brackets would swallow what follows
+	return encode(root)
+}
+
+// AddToCard returns the file of a card with further keys at its top level, each with one word; comments stay. A key that
+// is there without a value gets one. The result is not checked: see ParseCard.
+func AddToCard(data []byte, keys ...[2]string) []byte {
+	root, _ := document(CardName, data)
+	if root == nil { // empty, or comments only
+		root = &yaml.Node{Kind: yaml.MappingNode, Column: 1}
+	}
+	out := bytes.TrimRight(data, " \t\r\n")
+	if len(out) > 0 {
+		out = append(out, '\n')
+	}
+	for _, k := range keys {
+		out = fmt.Appendf(out, "%s%s: %s\n", strings.Repeat(" ", root.Column-1), k[0], k[1])
+	}
+	if again, problems := document(CardName, out); len(problems) == 0 && again.Kind == yaml.MappingNode && len(again.Content) == len(root.Content)+2*len(keys) && !slices.ContainsFunc(keys, func(k [2]string) bool { return index(root, k[0]) >= 0 }) {
+		return out
+	}
+	// Written in brackets, with an end mark, or with a key that is there: it is written anew.
+	root = copied(root)
+	for _, k := range keys {
+		v := word(k[1])
+		if i := index(root, k[0]); i >= 0 {
+			v.LineComment = root.Content[i+1].LineComment
+			root.Content[i+1] = v
+		} else {
+			set(root, k[0], v)
+		}
+	}
+	block(root)
 	return encode(root)
 }
 

@@ -143,3 +143,27 @@ func TestADamagedCard(t *testing.T) {
 		}
 	})
 }
+
+// Keys are added to whatever can be the file of a card, which keeps the rest and its comments.
+func TestAddToCard(t *testing.T) {
+	hash := "sha256:" + strings.Repeat("0a", 32)
+	for what, file := range map[string]string{
+		"nothing": "", "comments": "# mine\n# too", "a file": "# mine\nssh: # too\n  keys: []\n", "no line end": "# mine\nwifi:\n  country: DE # too", "windows": "# mine\r\nwifi:\r\n  country: DE # too\r\n",
+		"brackets": "{wifi: {country: DE}}", "no value": "# mine\nname: # too\nwifi:\n  country: DE\n", "a mark": "---\nwifi: {country: DE}\n...\n", "indented": "  wifi: {country: DE}\n  ingress: true\n",
+		"an end": "wifi: {country: DE}\n\n\n",
+	} {
+		got := AddToCard([]byte(file), [2]string{"name", "brisk-otter"}, [2]string{"consoleCode", hash})
+		card, parsed := ParseCard(got, Options{File: CardName})
+		if len(parsed.Problems) > 0 || parsed.Config.Name != "brisk-otter" || parsed.Config.ConsoleCode != hash {
+			t.Errorf("%s: %v in\n%s", what, parsed.Problems, got)
+		}
+		if strings.Contains(file, "country") && card.Country != "DE" || strings.Contains(file, "ingress") && !parsed.Config.Ingress {
+			t.Errorf("%s has lost what was in it:\n%s", what, got)
+		}
+		for _, comment := range []string{"# mine", "# too"} {
+			if strings.Contains(file, comment) && !strings.Contains(string(got), comment) {
+				t.Errorf("%s: no %s in\n%s", what, comment, got)
+			}
+		}
+	}
+}

@@ -1,16 +1,20 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/config"
+	"rivulet/appliance/config/signin"
+	"rivulet/appliance/ui/webconsole"
 	"rivulet/image/flash"
 	"rivulet/image/signed"
 )
@@ -18,14 +22,16 @@ import (
 func newFlash(c *common) *cobra.Command {
 	var o struct {
 		list, unsigned bool
-		config         string
+		config, name   string
 	}
 	cmd := &cobra.Command{
 		Use:   "flash IMAGE DEVICE",
 		Short: "write a device image to a card or disk",
 		Long: "IMAGE is a device image (.img or .img.zst) with its .sig beside it, and optionally its .bmap. Signature and content are\n" +
 			"checked before anything is written; mounted disks and the system's own are refused. The command requires confirmation, writes,\n" +
-			"and reads back what it wrote. All data on DEVICE are lost. --config copies a rivulet.yaml to it.",
+			"and reads back what it wrote. All data on DEVICE are lost. --config copies a rivulet.yaml to it.\n" +
+			"The device gets a name, which is asked for on a terminal and made otherwise, and a code that signs in to its web console: the\n" +
+			"command prints both at its end, with the addresses. The card has a hash of the code only.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case o.list && len(args) > 0:
@@ -39,7 +45,11 @@ func newFlash(c *common) *cobra.Command {
 			if o.list {
 				return listDisks(cmd, c)
 			}
-			content, err := deviceConfig(o.config)
+			given, err := deviceConfig(o.config)
+			if err != nil {
+				return err
+			}
+			card, err := newCard(cmd, given, o.name)
 			if err != nil {
 				return err
 			}
@@ -47,7 +57,7 @@ func newFlash(c *common) *cobra.Command {
 			if trust.Roots, err = signed.Roots(); err != nil && !errors.Is(err, signed.ErrNoRoots) {
 				return err
 			}
-			return flashDisk(cmd, c, args[0], args[1], trust, content)
+			return flashDisk(cmd, c, args[0], args[1], trust, card)
 		},
 	}
 	f := cmd.Flags()
@@ -55,6 +65,7 @@ func newFlash(c *common) *cobra.Command {
 	yesFlag(cmd)
 	f.BoolVar(&o.unsigned, "unsigned", false, "accept an image without a signature")
 	f.StringVar(&o.config, "config", "", "a rivulet.yaml for the device's boot partition")
+	f.StringVar(&o.name, "name", "", "the device's name on the LAN; default: that of --config, or asked for, or made")
 	return withOutput(c, cmd)
 }
 
@@ -82,6 +93,71 @@ func deviceConfig(path string) ([]byte, error) {
 	return raw, nil
 }
 
+// card is the rivulet.yaml of a device, and what its owner has to know.
+type card struct {
+	content []byte
+	Name    string `json:"name"`
+	Address string `json:"address"`
+	Console string `json:"console"`
+	// Code signs in to the web console; empty if the given file has the hash of another one.
+	Code string `json:"code,omitempty"`
+}
+
+// newCard adds a name and a sign-in code to the given file, which is checked.
+func newCard(cmd *cobra.Command, given []byte, name string) (card, error) {
+	_, was := config.ParseCard(given, config.Options{File: config.CardName})
+	has := was.Config.Name
+	switch {
+	case has != "" && name != "" && name != has:
+		return card{}, usagef("the file of --config names the device %s; leave out --name, or change the file", has)
+	case has != "":
+		name = has
+	case name == "" && isTerminal(cmd.InOrStdin()) && !cmd.Flags().Changed("yes"):
+		name = queryName(cmd.InOrStdin(), cmd.ErrOrStderr(), flash.NewName(false))
+	case name == "":
+		name = flash.NewName(true)
+	}
+	if err := config.CheckName(name); err != nil {
+		return card{}, usagef("--name: %w", err)
+	}
+	k := card{content: given, Name: name, Address: "http://" + name + ".local", Console: fmt.Sprintf("https://%s.local:%d", name, webconsole.Port)}
+	var keys [][2]string
+	if has == "" {
+		keys = append(keys, [2]string{"name", name})
+	}
+	if was.Config.ConsoleCode == "" {
+		code := signin.New()
+		k.Code, keys = code.String(), append(keys, [2]string{"consoleCode", code.Hash()})
+	}
+	if len(keys) > 0 {
+		k.content = config.AddToCard(given, keys...)
+	}
+	_, now := config.ParseCard(k.content, config.Options{File: config.CardName})
+	if len(now.Problems) > 0 || now.Config.Name != name || now.Config.ConsoleCode == "" || len(k.content) > flash.MaxConfig {
+		return card{}, fmt.Errorf("name and code cannot be added to the file of --config; write name: %s into it yourself, on a line of its own, in a file of less than %d bytes", name, flash.MaxConfig)
+	}
+	return k, nil
+}
+
+// queryName reads a name from a terminal, until it is valid; no answer is the proposed one.
+func queryName(in io.Reader, out io.Writer, proposed string) string {
+	for lines := bufio.NewScanner(in); ; {
+		fmt.Fprintf(out, "name [%s]: ", proposed)
+		if !lines.Scan() {
+			return proposed
+		}
+		name := strings.ToLower(strings.TrimSpace(lines.Text()))
+		if name == "" {
+			return proposed
+		}
+		err := config.CheckName(name)
+		if err == nil {
+			return name
+		}
+		fmt.Fprintln(out, err)
+	}
+}
+
 func listDisks(cmd *cobra.Command, c *common) error {
 	disks, err := flash.Here().List()
 	if err != nil {
@@ -101,7 +177,7 @@ func kind(d flash.Disk) string {
 	return "fixed"
 }
 
-func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.Trust, content []byte) error {
+func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.Trust, k card) error {
 	// The disk first: it is checked at once, the image takes longer.
 	d, err := flash.Here().Disk(device)
 	if err != nil {
@@ -119,14 +195,14 @@ func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.T
 	if err := m.Fits(d); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("everything on %s (%s, %s, %s) is lost; %s is written to it", d.Path, d.Model, flash.Bytes(d.Size), kind(d), path)
+	what := fmt.Sprintf("everything on %s (%s, %s, %s) is lost; %s is written to it, for device %s", d.Path, d.Model, flash.Bytes(d.Size), kind(d), path, k.Name)
 	if !m.Signed {
 		what += ", which NOBODY SIGNED"
 	}
 	if err := confirm(cmd, what); err != nil {
 		return err
 	}
-	r, err := flash.Write(cmd.Context(), m, d, content, show.progress)
+	r, err := flash.Write(cmd.Context(), m, d, k.content, show.progress)
 	show.end()
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("stopped by hand: %w", err)
@@ -134,6 +210,21 @@ func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.T
 	if err != nil {
 		return err
 	}
-	return resultf(cmd, c, r, "%s is written and was read back (%s in %s). Take it out, put it into the device and switch that on.\n",
-		d.Path, flash.Bytes(r.Written), r.Took.Round(time.Second))
+	return result(cmd, c, flashed{r, k}, printFlashed)
+}
+
+// flashed is the result for programs.
+type flashed struct {
+	flash.Result
+	card
+}
+
+func printFlashed(out io.Writer, f flashed) error {
+	fmt.Fprintf(out, "%s is written and was read back (%s in %s). Take it out, put it into the device and switch that on.\n",
+		f.Device, flash.Bytes(f.Written), f.Took.Round(time.Second))
+	code := f.Code + "  signs in there; it is shown only now"
+	if f.Code == "" {
+		code = "that of --config"
+	}
+	return pairs(out, [][2]string{{"name", f.Name}, {"address", f.Address}, {"console", f.Console}, {"code", code}})
 }

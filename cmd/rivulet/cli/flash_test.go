@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"rivulet/appliance/config"
+	"rivulet/appliance/config/signin"
 	"rivulet/image/flash"
 )
 
@@ -34,6 +37,54 @@ func TestDeviceConfig(t *testing.T) {
 	}
 	if _, err := deviceConfig(filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "name a rivulet.yaml") {
 		t.Error(err)
+	}
+}
+
+// A card has a name and the hash of a code; what the given file has stays.
+func TestNewCard(t *testing.T) {
+	hash := signin.New().Hash()
+	for _, tt := range []struct{ given, name, want, err string }{
+		{"", "", `^[a-z]+-[a-z]+-[0-9]{2}$`, ""}, {"", "lab-7", "^lab-7$", ""}, {"ingress: true # mine\n", "lab-7", "^lab-7$", ""},
+		{"name: pi\n", "", "^pi$", ""}, {"name: pi\n", "pi", "^pi$", ""}, {"name: pi\n", "lab-7", "", "leave out --name"},
+		{"", "Bad_Name", "", "--name: "}, {"name: pi\nconsoleCode: " + hash + "\n", "", "^pi$", ""},
+	} {
+		cmd := newFlash(&common{})
+		cmd.SetIn(strings.NewReader(""))
+		k, err := newCard(cmd, []byte(tt.given), tt.name)
+		if tt.err != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("%+v: %v", tt, err)
+			}
+			continue
+		}
+		_, parsed := config.ParseCard(k.content, config.Options{File: config.CardName})
+		if err != nil || len(parsed.Problems) > 0 || !regexp.MustCompile(tt.want).MatchString(k.Name) || parsed.Config.Name != k.Name || !strings.HasPrefix(string(k.content), tt.given) {
+			t.Fatalf("%+v: %+v, %v\n%s", tt, k, err, k.content)
+		}
+		if code, err := signin.Parse(k.Code); strings.Contains(tt.given, hash) {
+			if k.Code != "" || parsed.Config.ConsoleCode != hash {
+				t.Errorf("the code of the file is replaced: %+v", k)
+			}
+		} else if err != nil || code.Hash() != parsed.Config.ConsoleCode || strings.Contains(string(k.content), k.Code) {
+			t.Errorf("%+v: %v", k, err)
+		}
+		var out bytes.Buffer
+		if err := (&common{output: "json"}).print(&out, flashed{card: k}); err != nil || !strings.Contains(out.String(), `"name":"`+k.Name+`","address":"http://`+k.Name+`.local"`) {
+			t.Errorf("%s %v", out.String(), err)
+		}
+		out.Reset()
+		if err := printFlashed(&out, flashed{card: k}); err != nil || !strings.Contains(out.String(), "https://"+k.Name+".local:7443") || !strings.Contains(out.String(), k.Code) {
+			t.Errorf("%s %v", out.String(), err)
+		}
+	}
+}
+
+func TestQueryName(t *testing.T) {
+	for typed, want := range map[string]string{"": "brisk-otter", "\n": "brisk-otter", " Lab-7 \n": "lab-7", "a b\nlab-8\n": "lab-8"} {
+		var out bytes.Buffer
+		if got := queryName(strings.NewReader(typed), &out, "brisk-otter"); got != want || !strings.HasPrefix(out.String(), "name [brisk-otter]: ") {
+			t.Errorf("%q: %q, %q", typed, got, out.String())
+		}
 	}
 }
 

@@ -81,7 +81,7 @@ var examples = map[string]string{
 	"support":             "sudo rivulet support\nsudo rivulet support -o - | ssh HOST 'cat > support.tar.gz'",
 	"metrics":             "sudo rivulet metrics",
 	"rotate-key":          "sudo rivulet rotate-key",
-	"flash":               "sudo rivulet flash --list\nsudo rivulet flash rivulet-v1.2.0-arm64.img.zst /dev/sdX --config rivulet.yaml",
+	"flash":               "sudo rivulet flash --list\nsudo rivulet flash rivulet-v1.2.0-arm64.img.zst /dev/sdX --name lab-1\nsudo rivulet flash rivulet-v1.2.0-arm64.img.zst /dev/sdX --config rivulet.yaml",
 	"firstboot":           "sudo rivulet firstboot",
 	"console":             "sudo rivulet console",
 	"console login":       "sudo rivulet console login\nsudo rivulet console login --role view",
