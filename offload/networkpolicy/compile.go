@@ -77,10 +77,7 @@ type compiler struct {
 
 // Compile translates the world's policies.
 func Compile(w World) Plan {
-	c := compiler{world: w, byNamespace: map[string][]int{}, peers: map[string][]int{}, namespaces: map[string][]string{},
-		plan: Plan{Ingress: map[netip.Addr]string{}, Egress: map[netip.Addr]string{}, Classes: map[string][]string{}, Chains: map[string][]Rule{},
-			Sets: Sets{Addrs: map[string][]netip.Addr{}, Ranges: map[string][]Range{}, Sockets: map[string][]Socket{}}}}
-	c.index()
+	c := newCompiler(w)
 	held := map[direction]map[int][]string{ingress: {}, egress: {}} // chains by pod
 	for _, p := range w.Policies {
 		for d := range held {
@@ -108,6 +105,14 @@ func Compile(w World) Plan {
 		}
 	}
 	return c.plan
+}
+
+func newCompiler(w World) compiler {
+	c := compiler{world: w, byNamespace: map[string][]int{}, peers: map[string][]int{}, namespaces: map[string][]string{},
+		plan: Plan{Ingress: map[netip.Addr]string{}, Egress: map[netip.Addr]string{}, Classes: map[string][]string{}, Chains: map[string][]Rule{},
+			Sets: Sets{Addrs: map[string][]netip.Addr{}, Ranges: map[string][]Range{}, Sockets: map[string][]Socket{}}}}
+	c.index()
+	return c
 }
 
 // index sorts the pods by namespace: those with an address, and of several with the same one the first.

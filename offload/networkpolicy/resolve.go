@@ -31,8 +31,7 @@ type View struct {
 // connect, and home's API server and cluster DNS are reachable. (LAN clients of home's Services come from the home node
 // as well: home has applied the policy to them.)
 func Resolve(p *networkingv1.NetworkPolicy, w World, v View) networkingv1.NetworkPolicySpec {
-	c := compiler{world: w, byNamespace: map[string][]int{}, peers: map[string][]int{}, namespaces: map[string][]string{}}
-	c.index()
+	c := newCompiler(w)
 	out := networkingv1.NetworkPolicySpec{PodSelector: *p.Spec.PodSelector.DeepCopy(), PolicyTypes: []networkingv1.PolicyType{}}
 	var node netip.Addr
 	reached := v.Node.IsValid()
