@@ -3,7 +3,6 @@ package appliance
 import (
 	"cmp"
 	"context"
-	"errors"
 	"net/http"
 	"runtime/pprof"
 	"time"
@@ -13,13 +12,13 @@ import (
 	"rivulet/appliance/diagnose/doctor/peercheck"
 	"rivulet/appliance/diagnose/places"
 	"rivulet/appliance/diagnose/prometheus"
+	"rivulet/appliance/diagnose/trace"
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/usage"
 	"rivulet/appliance/network"
 	"rivulet/appliance/vcluster"
 	"rivulet/appliance/version"
-	"rivulet/offload/consumer/move"
 )
 
 func (s *System) runAPI(ctx context.Context, stage *lifecycle.Stage) error {
@@ -45,10 +44,11 @@ func (s *System) apiRoutes() http.Handler {
 	mux.HandleFunc("GET /v1/goroutines", func(w http.ResponseWriter, _ *http.Request) {
 		pprof.Lookup("goroutine").WriteTo(w, 2) //nolint:errcheck // the client has gone
 	})
-	mux.Handle("POST /v1/volumes/move", api.MoveRoute(s.startMove))
+	network.Move(mux, s.offload.Load)
 	s.configuration().Routes(mux)
 	s.doctor.Routes(mux)
 	s.peerCheck().Routes(mux)
+	trace.Here{Client: s.engine.Client, Status: s.Status, Policies: s.netpol.World, DNS: s.dnsAddr(), State: s.cfg.Dirs.State}.Routes(mux)
 	s.upgrade.Routes(mux)
 	network.Decisions(mux, s.fabric.Load)
 	s.vclusters.Routes(mux)
@@ -66,13 +66,6 @@ func (s *System) ownFacts() (any, error) {
 	return api.Facts{
 		Name: s.name(), NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version, Kubernetes: cmp.Or(s.engine.Version(), version.Kubernetes()), Executable: s.exe, BuildID: build,
 	}, nil
-}
-
-func (s *System) startMove(ctx context.Context, want move.Request) (*move.Job, error) {
-	if o := s.offload.Load(); o != nil {
-		return o.Move(ctx, want)
-	}
-	return nil, errors.New("no volume can be moved yet: rivulet is starting; see: rivulet status")
 }
 
 func (s *System) peerCheck() peercheck.Here {

@@ -28,7 +28,7 @@ type names func(ctx context.Context, cmd *cobra.Command) ([]string, error)
 // complete adds completion to every word and flag: existing objects, fixed values, the shell's files for a file, and
 // nothing for free text.
 func (c *common) complete(root *cobra.Command) {
-	first := map[string]names{"why": c.whyNames, "tenants remove": c.tenantNames, "image rm": c.imageNames, "invite revoke": c.inviteNames, "kubeconfig revoke": c.userNames, "move volume": c.objects("persistentvolumeclaims")}
+	first := map[string]names{"why": c.whyNames, "trace": c.traceNames, "tenants remove": c.tenantNames, "image rm": c.imageNames, "invite revoke": c.inviteNames, "kubeconfig revoke": c.userNames, "move volume": c.objects("persistentvolumeclaims")}
 	for _, verb := range []string{"offload", "unoffload", "open", "close"} {
 		first[verb] = c.objects("namespaces")
 	}
@@ -44,7 +44,7 @@ func (c *common) complete(root *cobra.Command) {
 	values := map[string]names{
 		"consume": oneOf("on", "off"), "provide": oneOf("on", "off"), "when": oneOf(string(policy.Burst), string(policy.Remote), string(policy.Any)), "role": oneOf("view", "edit", "admin"),
 		"network": oneOf("none", "auto", "stream", "udp"), "pod-security": oneOf("auto", "restricted", "as-is"), "order": oneOf("last", "equal"), "arch": oneOf("amd64", "arm64"),
-		"vcluster": c.vclusterNames, "only": probeNames, "namespace": c.objects("namespaces"), "to": c.targetNames,
+		"vcluster": c.vclusterNames, "only": probeNames, "namespace": c.objects("namespaces"), "to": c.targetNames, "from": c.objects("pods"),
 	}
 	each(root, func(cmd *cobra.Command) {
 		if cmd.DisableFlagParsing {
@@ -115,7 +115,7 @@ func (c *common) objects(resource string) names {
 			return nil, err
 		}
 		namespace := ""
-		if resource == "pods" {
+		if resource == "pods" || resource == "services" {
 			namespace, _ = cmd.Flags().GetString("namespace")
 		}
 		raw, err := client.CoreV1().RESTClient().Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).
@@ -142,6 +142,13 @@ func (c *common) whyNames(ctx context.Context, cmd *cobra.Command) ([]string, er
 		out = append(out, "peer/"+p)
 	}
 	return out, err
+}
+
+// traceNames are the Services, and the pods.
+func (c *common) traceNames(ctx context.Context, cmd *cobra.Command) ([]string, error) {
+	services, err := c.objects("services")(ctx, cmd)
+	pods, _ := c.objects("pods")(ctx, cmd)
+	return append(services, pods...), err
 }
 
 // peerNames are those known to the supervisor.

@@ -14,7 +14,7 @@ var groups = []struct {
 }{
 	{"Run a device:", []string{"run", "status", "doctor", "config", "install", "uninstall"}},
 	{"Clusters around:", []string{"peers", "peer", "approve", "deny", "invite", "unpeer", "burst"}},
-	{"Pods at home and away:", []string{"pods", "why", "offload", "unoffload", "cordon", "uncordon", "drain", "move", "tenants", "open", "close", "image"}},
+	{"Pods at home and away:", []string{"pods", "why", "trace", "offload", "unoffload", "cordon", "uncordon", "drain", "move", "tenants", "open", "close", "image"}},
 	{"Clusters inside this one:", []string{"vcluster"}},
 	{"Look after it:", []string{"backup", "restore", "upgrade", "reset", "support", "metrics", "rotate-key", "licenses"}},
 	{"Device images:", []string{"flash", "firstboot", "console"}},
@@ -63,6 +63,7 @@ var examples = map[string]string{
 	"unoffload":           "sudo rivulet unoffload lab",
 	"pods":                "sudo rivulet pods\nsudo rivulet pods -n lab -o wide",
 	"why":                 "sudo rivulet why lab/web-7c9\nsudo rivulet why deploy/web -n lab\nsudo rivulet why peer/lab-2",
+	"trace":               "sudo rivulet trace web -n lab\nsudo rivulet trace lab/web:80 --from lab/client\nsudo rivulet trace pod/web-0 -n lab",
 	"cordon":              "sudo rivulet cordon lab-2",
 	"uncordon":            "sudo rivulet uncordon lab-2",
 	"drain":               "sudo rivulet drain lab-2\nsudo rivulet drain lab-2 --timeout 10m",
