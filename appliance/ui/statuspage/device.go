@@ -134,7 +134,7 @@ func (p *Page) Offer(w http.ResponseWriter, r *http.Request) bool {
 	on := p.on
 	p.mu.Unlock()
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	if !on || err != nil || !p.Admit(from.Addr()) || !p.server.called(r.Host) {
+	if !on || err != nil || !p.Admit(from.Addr()) || !p.server.serves(r.Host) {
 		return false
 	}
 	p.server.ServeHTTP(w, r)
@@ -166,26 +166,27 @@ func (p *Page) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	return nil
 }
 
-// keepName announces the name while it is used, and follows changes of it.
+// keepName announces the name while it is used, and follows changes of it. While the page is on the device is one of
+// those that share SharedName.
 func (p *Page) keepName(ctx context.Context, lan *mdns.Source) {
 	for ctx.Err() == nil {
 		p.mu.Lock()
-		on, names := p.announce, p.names
+		page, announce, names := p.on, p.announce, p.names
 		p.mu.Unlock()
 		round, stop := context.WithCancel(ctx)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			if on {
-				lan.Host(round, names, p.named) //nolint:errcheck // retries until it is ended
-			}
-		}()
+		var wg sync.WaitGroup
+		if announce {
+			wg.Go(func() { lan.Host(round, names, p.named) }) //nolint:errcheck // retries until it is ended
+		}
+		if page {
+			wg.Go(func() { lan.Host(round, []string{SharedName}, func(string, mdns.HostState) {}) }) //nolint:errcheck // as above
+		}
 		select {
 		case <-ctx.Done():
 		case <-p.changed:
 		}
 		stop()
-		<-done
+		wg.Wait()
 		p.named("", mdns.HostProbing)
 	}
 }

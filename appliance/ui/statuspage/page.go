@@ -16,7 +16,13 @@ var source string
 //go:embed page.css
 var style string
 
-var page = template.Must(template.New("page").Parse(source))
+//go:embed lan.html
+var lanSource string
+
+var (
+	page = template.Must(template.New("page").Parse(source))
+	lan  = template.Must(template.New("lan").Parse(lanSource))
+)
 
 // policy allows a browser only the page itself and its style: a script in a foreign cluster's name could not run even
 // without the escaping.
@@ -26,9 +32,14 @@ var policy = func() string {
 }()
 
 // Render makes the page of a view.
-func Render(v summary.View) ([]byte, error) {
+func Render(v summary.View) ([]byte, error) { return render(page, v) }
+
+// RenderLAN makes the page of all devices on the LAN.
+func RenderLAN(v summary.View) ([]byte, error) { return render(lan, v) }
+
+func render(t *template.Template, v summary.View) ([]byte, error) {
 	var out bytes.Buffer
-	err := page.Execute(&out, struct {
+	err := t.Execute(&out, struct {
 		summary.View
 		Style template.CSS
 	}{v, template.CSS(style)}) //nolint:gosec // it is embedded

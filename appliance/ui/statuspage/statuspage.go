@@ -64,10 +64,18 @@ type Server struct {
 	lent bool           // another component of this device has WebPort
 	has  map[int]func() // closes the listener of a port
 
-	making sync.Mutex // held while the page is rendered, which calls URL
-	made   time.Time
-	page   []byte
+	making sync.Mutex // held while a page is rendered, which calls URL
+	made   [2]rendered
 }
+
+// rendered is a page, and when it was rendered.
+type rendered struct {
+	at   time.Time
+	page []byte
+}
+
+// SharedName is the name on the LAN, without .local, that one of all devices answers for; its page lists them.
+const SharedName = "rivulet"
 
 // New returns a server that is off.
 func New(cfg Config) *Server {
@@ -213,7 +221,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
 	switch {
-	case !s.called(r.Host):
+	case !s.serves(r.Host):
 		http.Error(w, "this device is not called that", http.StatusMisdirectedRequest)
 		return
 	case r.URL.Path != "/":
@@ -224,7 +232,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the page is read-only", http.StatusMethodNotAllowed)
 		return
 	}
-	body, err := s.current()
+	body, err := s.current(!s.called(r.Host))
 	if err != nil {
 		s.cfg.Log.Error("the status page cannot be made", "err", err)
 		http.Error(w, "the page cannot be made; see: rivulet status", http.StatusInternalServerError)
@@ -234,26 +242,40 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(body) //nolint:errcheck // the visitor has gone
 }
 
-// current is the page, rendered again if it is old.
-func (s *Server) current() ([]byte, error) {
+// current is the page of this device, or of all on the LAN; it is rendered again if it is old.
+func (s *Server) current(shared bool) ([]byte, error) {
 	s.making.Lock()
 	defer s.making.Unlock()
-	if s.page != nil && time.Since(s.made) < pageLife {
-		return s.page, nil
+	made, render := &s.made[0], Render
+	if shared {
+		made, render = &s.made[1], RenderLAN
 	}
-	body, err := Render(s.cfg.View())
+	if made.page != nil && time.Since(made.at) < pageLife {
+		return made.page, nil
+	}
+	body, err := render(s.cfg.View())
 	if err == nil {
-		s.page, s.made = body, time.Now()
+		*made = rendered{time.Now(), body}
 	}
 	return body, err
 }
 
-// called reports whether host is a name of the device, or an address.
-func (s *Server) called(host string) bool {
+// serves reports whether there is a page for a host.
+func (s *Server) serves(host string) bool {
+	return hostOf(host) == SharedName+".local" || s.called(host)
+}
+
+// hostOf is the host of a request in lower case, without port and final dot.
+func hostOf(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	return strings.TrimSuffix(strings.ToLower(host), ".")
+}
+
+// called reports whether host is a name of the device, or an address.
+func (s *Server) called(host string) bool {
+	host = hostOf(host)
 	if host == "localhost" {
 		return true
 	}

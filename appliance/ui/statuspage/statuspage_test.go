@@ -98,6 +98,49 @@ func TestPagesOnTheWay(t *testing.T) {
 	}
 }
 
+// The page of rivulet.local has every device of the LAN, with links to names that can be those of hosts.
+func TestThePageOfTheLAN(t *testing.T) {
+	st := story()["ready"]
+	on := func(id, name string, state peer.State, found ...string) {
+		st.Peers = append(st.Peers, peer.View{Record: peer.Record{ID: peer.ID(strings.Repeat(id, 32)), Name: name}, State: state, Found: found})
+	}
+	st.Peers = nil
+	on("b", "brisk-otter", peer.Connected, "dns", "mdns")
+	on("c", "<script>alert(1)</script>", peer.Discovered, "mdns")
+	on("d", "x.evil.example/#", peer.Discovered, "mdns")
+	on("e", "far-away", peer.Connected, "dns")
+	on("f", "enemy", peer.Denied, "mdns")
+	on("g", "", peer.Lost, "mdns")
+	on("h", "brisk-otter", peer.Waiting, "mdns")
+	body, err := RenderLAN(summary.Of(st, noon))
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden := filepath.Join("testdata", "lan.html")
+	if *update {
+		if err := os.WriteFile(golden, body, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want, err := os.ReadFile(golden); err != nil || string(body) != string(want) {
+		t.Errorf("%v: it is not what it was; look at it, then: go test ./appliance/ui/statuspage -update\n%s", err, body)
+	}
+	for _, never := range []string{"<script", "src=", "url(", "enemy", "far-away", `evil.example/#"`, `evil.example/#.local`} {
+		if strings.Contains(string(body), never) {
+			t.Errorf("it has %q in it", never)
+		}
+	}
+	if n := strings.Count(string(body), `href="http://brisk-otter.local"`); n != 2 || strings.Count(string(body), "href=") != 3 {
+		t.Errorf("links:\n%s", body)
+	}
+	for range 5000 {
+		on("i", strings.Repeat("<", 5000), peer.Discovered, "mdns")
+	}
+	if body, err := RenderLAN(summary.Of(st, noon)); err != nil || len(body) > 512<<10 || !strings.Contains(string(body), "more: rivulet peers") {
+		t.Errorf("%d bytes, %v", len(body), err)
+	}
+}
+
 // The device's name comes first, and no colour says more than the words beside it.
 func TestTheHeadOfThePage(t *testing.T) {
 	for severity, want := range map[health.Severity]string{
@@ -264,6 +307,7 @@ func TestServer(t *testing.T) {
 	}{
 		{"GET", "127.0.0.1:80", "lab-1.local", "/", 200}, {"GET", "127.0.0.1:80", "LAB-1.local.", "/", 200}, {"GET", "127.0.0.1:80", "lab-1", "/", 200},
 		{"GET", "127.0.0.1:7480", "192.0.2.1:7480", "/", 200}, {"GET", "127.0.0.1:80", "[fe80::1]", "/", 200}, {"HEAD", "127.0.0.1:80", "localhost", "/", 200},
+		{"GET", "127.0.0.1:80", "rivulet.local", "/", 200}, {"GET", "127.0.0.1:80", "RIVULET.local.:80", "/", 200}, {"GET", "127.0.0.1:80", "rivulet", "/", 421},
 		{"GET", "127.0.0.1:80", "evil.example", "/", 421}, {"GET", "127.0.0.1:80", "lab-1.local.evil.example", "/", 421},
 		{"GET", "127.0.0.1:80", "lab-1.local", "/v1/status", 404}, {"GET", "127.0.0.1:80", "lab-1.local", "/../../etc/passwd", 404},
 		{"POST", "127.0.0.1:80", "lab-1.local", "/", 405}, {"DELETE", "127.0.0.1:80", "lab-1.local", "/", 405},
@@ -276,7 +320,11 @@ func TestServer(t *testing.T) {
 		if code != 0 && !strings.HasPrefix(header.Get("Content-Security-Policy"), "default-src 'none'") {
 			t.Errorf("%s as %s: headers %v", tt.path, tt.host, header)
 		}
-		if shows := strings.Contains(body, "<h1>lab-1</h1>"); shows != (code == 200 && tt.method == "GET") {
+		head := "<h1>lab-1</h1>"
+		if hostOf(tt.host) == "rivulet.local" {
+			head = "<h1>Rivulet on this LAN</h1>"
+		}
+		if shows := strings.Contains(body, head); shows != (code == 200 && tt.method == "GET") {
 			t.Errorf("%s %s as %s: body %q", tt.method, tt.path, tt.host, body)
 		}
 	}

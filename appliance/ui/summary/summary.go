@@ -59,15 +59,18 @@ type View struct {
 	Summary string
 	// URL is the address of the status page, Console that of the web console; empty if it is off.
 	URL, Console string
-	Addresses []string
-	Steps     []Step
-	Problems  []Problem
-	Peers     []Peer
+	Addresses    []string
+	Steps        []Step
+	Problems     []Problem
+	Peers        []Peer
 	// MoreProblems and MorePeers count those that are not shown.
 	MoreProblems, MorePeers int
 	Pods                    string
 	Now                     time.Time
 	Up                      time.Duration
+	// LAN are the devices that this one sees on its LANs, itself included, by name; MoreLAN counts the others.
+	LAN     []Neighbour
+	MoreLAN int
 
 	failures []string // failed components
 }
@@ -109,6 +112,7 @@ func Of(st api.Status, now time.Time) View {
 	}
 	v.problems(st.Health)
 	v.Summary = v.summary(st.Waiting)
+	v.neighbours(st.Peers)
 	return v
 }
 

@@ -88,6 +88,15 @@ func TestStatusPage(t *testing.T) {
 		return nil
 	})
 
+	// By the name that all devices share it shows those of the LAN, with links to their pages.
+	await.NoError(t, ctx, 30*time.Second, "the page of rivulet.local has b and c", func() error {
+		_, body := visit(t, ctx, b, "http://"+lan+"/", "--header", "Host: rivulet.local")
+		if !strings.Contains(body, `href="http://b.local">b<`) || !strings.Contains(body, `href="http://c.local">c<`) || !strings.Contains(body, ", this device") {
+			return errors.New(body)
+		}
+		return nil
+	})
+
 	// The device's own screen says the same.
 	for _, want := range []string{"c\nready", "http://c.local", lan, "ok node", "ok API"} {
 		if got := labtest.Must(t, ctx, c, "rivulet", "console"); !strings.Contains(got, want) {
