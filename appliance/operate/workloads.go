@@ -114,7 +114,7 @@ func (w *Workloads) place(pods []corev1.Pod, nodes []corev1.Node, first func(*co
 	explained := 0
 	for _, r := range rows {
 		one := Workload{Pod: r}
-		if r.waits() && explained < maxReasons {
+		if r.Waits() && explained < maxReasons {
 			explained++
 			one.Why = first(pod[r.Namespace+"/"+r.Pod])
 		}
@@ -127,8 +127,8 @@ func (w *Workloads) place(pods []corev1.Pod, nodes []corev1.Node, first func(*co
 	}
 }
 
-// waits reports whether a pod of this cluster does not do what it is for.
-func (p *Pod) waits() bool {
+// Waits reports whether a pod of this cluster does not do what it is for.
+func (p *Pod) Waits() bool {
 	return p.Place != "tenant" && (p.Place == "waiting" || p.Ended || p.Ready < p.Containers || p.State == string(corev1.PodUnknown))
 }
 

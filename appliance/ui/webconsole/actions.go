@@ -60,14 +60,15 @@ var actions = map[string]action{
 	"join": {Operate, func(ctx context.Context, c *Console, q *call) (result, error) {
 		return c.met(ctx, "/v1/invites/accept", api.Word{Invite: q.Get("invite")})
 	}},
-	"deny":     {Operate, deny},
-	"unpeer":   {Admin, unpeer},
-	"roles":    {Admin, roles},
-	"cordon":   {Operate, func(ctx context.Context, c *Console, q *call) (result, error) { return cordon(ctx, c, q, true) }},
-	"uncordon": {Operate, func(ctx context.Context, c *Console, q *call) (result, error) { return cordon(ctx, c, q, false) }},
-	"drain":    {Operate, drainPeer},
-	"offload":  {Operate, offloadNamespace},
-	"invite":   {Operate, invite},
+	"deny":        {Operate, deny},
+	"unpeer":      {Admin, unpeer},
+	"roles":       {Admin, roles},
+	"cordon":      {Operate, func(ctx context.Context, c *Console, q *call) (result, error) { return cordon(ctx, c, q, true) }},
+	"uncordon":    {Operate, func(ctx context.Context, c *Console, q *call) (result, error) { return cordon(ctx, c, q, false) }},
+	"drain":       {Operate, drainPeer},
+	"offload":     {Operate, offloadNamespace},
+	"invite":      {Operate, invite},
+	"shell-input": {Admin, shellInput},
 	"invite-revoke": {Operate, func(ctx context.Context, c *Console, q *call) (result, error) {
 		return result{Notice: "The invite is revoked."}, c.call(ctx, http.MethodPost, "/v1/invites/revoke", api.Word{Invite: q.Get("id")}, nil)
 	}},
@@ -118,7 +119,9 @@ func (c *Console) serveAction(w http.ResponseWriter, r *http.Request, s Session,
 		answer(w, statusOf(err), failed(err))
 		return
 	}
-	c.views.forget() // the next page shows the change
+	if name != "shell-input" {
+		c.views.forget() // the next page shows the change
+	}
 	answer(w, http.StatusOK, out)
 }
 

@@ -13,11 +13,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/operate"
 	"rivulet/appliance/ui/summary"
 	"rivulet/appliance/vcluster"
 	"rivulet/fabric/peer"
 	"rivulet/offload"
 	"rivulet/offload/consumer"
+	"rivulet/offload/consumer/explain"
+	"rivulet/offload/policy"
 )
 
 // pages are all pages, in the order of the menu.
@@ -25,6 +28,8 @@ var pages = []page{
 	{pattern: "/", name: "overview", title: "Overview", section: "/", least: View, data: overview},
 	{pattern: "/map", name: "map", title: "Map", section: "/map", least: View, data: mapOf},
 	{pattern: "/peers/{id}", name: "peer", title: "Peer", section: "/map", least: View, data: peerOf},
+	{pattern: "/workloads", name: "workloads", title: "Workloads", section: "/workloads", least: View, life: 5 * time.Second, data: workloads},
+	{pattern: "/pods/{namespace}/{name}", name: "pod", title: "Pod", section: "/workloads", least: View, life: 3 * time.Second, data: podOf},
 	{pattern: "/vclusters", name: "vclusters", title: "Virtual clusters", section: "/vclusters", least: View, data: vclusters},
 	{pattern: "/people", name: "people", title: "People", section: "/people", least: Admin, own: true, data: people},
 	{pattern: "/invite", name: "invite", title: "Invite and join", section: "/invite", least: Operate, data: invites},
@@ -142,8 +147,9 @@ func mapOf(_ context.Context, c *Console, v *visit) (any, error) {
 		More          int
 		Others        []consumer.VirtualNode
 		Width, Height int
+		Top           int
 		X, Y          int
-	}{Width: mapWidth, Height: mapHeight, X: mapWidth / 2, Y: mapHeight / 2}
+	}{Width: mapWidth, X: mapWidth / 2, Y: mapHeight / 2}
 	list := peers(st)
 	there, here := podsOf(st)
 	var near []row
@@ -165,7 +171,7 @@ func mapOf(_ context.Context, c *Console, v *visit) (any, error) {
 	}
 	total := len(near) + min(len(out.Others), maxSpots)
 	at := func(i int) (x, y int) {
-		angle := 2*math.Pi*float64(i)/float64(max(total, 1)) - math.Pi/2
+		angle := 2 * math.Pi * float64(i) / float64(max(total, 1)) // the first is to the right
 		wide := 0.40 - 0.08*float64(i%2)*map[bool]float64{true: 1}[total > 8]
 		return mapWidth/2 + int(wide*mapWidth*math.Cos(angle)), mapHeight/2 + int((wide-0.02)*mapHeight*math.Sin(angle))
 	}
@@ -185,6 +191,11 @@ func mapOf(_ context.Context, c *Console, v *visit) (any, error) {
 		}
 		out.Spots = append(out.Spots, spot{X: x, Y: y, Name: short(n.Target), State: state, Way: string(n.Kind), Borrows: n.Pods})
 	}
+	top, bottom := out.Y, out.Y
+	for _, s := range out.Spots {
+		top, bottom = min(top, s.Y), max(bottom, s.Y)
+	}
+	out.Top, out.Height = top-30, bottom-top+100
 	return out, nil
 }
 
@@ -275,6 +286,44 @@ func peerOf(_ context.Context, c *Console, v *visit) (any, error) {
 	return out, nil
 }
 
+func workloads(ctx context.Context, c *Console, v *visit) (any, error) {
+	cluster, namespace := c.cluster(), v.Query.Get("namespace")
+	w, err := cluster.Workloads(ctx, operate.Selection{Namespace: namespace})
+	if err != nil {
+		return nil, err
+	}
+	targets, err := cluster.Targets(ctx)
+	return struct {
+		operate.Workloads
+		Namespace string
+		Modes     []policy.When
+		Targets   []string
+	}{w, summary.Line(namespace), []policy.When{policy.Off, policy.Burst, policy.Remote, policy.Any}, targets}, err
+}
+
+func podOf(ctx context.Context, c *Console, v *visit) (any, error) {
+	cluster, namespace, name := c.cluster(), v.Path["namespace"], v.Path["name"]
+	details, err := cluster.PodDetails(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	out := struct {
+		Pod                 operate.PodDetails
+		Reasons             []explain.Reason
+		Stream, StreamTitle string
+		Shell               bool
+	}{Pod: details}
+	if details.Waits() {
+		a, err := cluster.Why(ctx, namespace, name, nil)
+		if err != nil {
+			return nil, err
+		}
+		out.Reasons = a.Reasons
+	}
+	out.Stream, out.StreamTitle, out.Shell = streamOf(namespace, name, v.Query)
+	return out, nil
+}
+
 func vclusters(ctx context.Context, c *Console, v *visit) (any, error) {
 	var all []vcluster.View
 	if err := c.get(ctx, "/v1/vclusters", &all); err != nil {
@@ -318,7 +367,19 @@ var formats = template.FuncMap{
 	"ago": func(now, t time.Time) string { return span(now.Sub(t)) }, "time": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") },
 	"line": summary.Line, "zero": time.Time.IsZero, "half": func(a, b int) int { return (a + b) / 2 }, "add": func(a, b int) int { return a + b },
 	"float": func(n int64) float64 { return float64(n) }, "ufloat": func(n uint64) float64 { return float64(n) }, "join": strings.Join,
-	"lower": strings.ToLower, "seconds": func(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) },
+	"lower": strings.ToLower, "count": count, "mode": func(m policy.When) string { return modes[m] },
+	"seconds": func(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) },
+}
+
+// modes are the ways of offloading, in words.
+var modes = map[policy.When]string{policy.Off: "at home only", policy.Burst: "at home first, then away", policy.Remote: "away only", policy.Any: "anywhere"}
+
+// count is a number of things.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func trimmed(n float64, digits int) string {

@@ -44,6 +44,8 @@ type page struct {
 	section string
 	// least is the least role that sees it.
 	least Role
+	// life is how long it is shared, if not viewLife.
+	life time.Duration
 	// own: it shows the session, and is not shared with others.
 	own  bool
 	data func(context.Context, *Console, *visit) (any, error)
@@ -133,12 +135,12 @@ func (c *Console) show(ctx context.Context, s Session, at *url.URL) ([]byte, err
 		v := c.views.of(key)
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		if time.Since(v.at) < viewLife {
+		if time.Since(v.at) < max(p.life, viewLife) {
 			return v.body, v.err
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageTime) // others wait for it, too
 		defer cancel()
-		v.body, v.err = c.render(ctx, p, &visit{Session: s, Path: values, Query: at.Query(), Now: time.Now(), client: c})
+		v.body, v.err = c.render(ctx, p, &visit{Session: s, Path: values, Query: at.Query(), Now: c.now(), client: c})
 		v.at = time.Now()
 		return v.body, v.err
 	}

@@ -105,6 +105,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case kind == "page" && r.Method == http.MethodGet:
 		c.servePage(w, r, s, "/"+rest)
+	case kind == "stream" && r.Method == http.MethodGet:
+		c.serveStream(w, r, s, "/"+rest)
 	case kind == "do" && r.Method == http.MethodPost:
 		c.serveAction(w, r, s, rest)
 	case call == "sign-out" && r.Method == http.MethodPost:
@@ -285,11 +287,16 @@ const (
 	downloadTime = time.Hour
 )
 
-// newTicket returns the path of a download that works once, within ticketLife.
-func (c *Console) newTicket(s Session, write func(context.Context, http.ResponseWriter) error) (string, error) {
+// randomID is a name that nobody guesses.
+func randomID() string {
 	raw := make([]byte, 20)
 	_, _ = rand.Read(raw) // it cannot fail
-	id, now := hex.EncodeToString(raw), time.Now()
+	return hex.EncodeToString(raw)
+}
+
+// newTicket returns the path of a download that works once, within ticketLife.
+func (c *Console) newTicket(s Session, write func(context.Context, http.ResponseWriter) error) (string, error) {
+	id, now := randomID(), time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, t := range c.tickets {

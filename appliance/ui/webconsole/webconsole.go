@@ -73,10 +73,12 @@ type Page interface {
 
 // Console is the web console of a device.
 type Console struct {
-	cfg    Config
-	access *access
-	poke   chan struct{}
-	views  views
+	cfg     Config
+	access  *access
+	now     func() time.Time
+	poke    chan struct{}
+	views   views
+	streams streams
 
 	mu        sync.Mutex
 	on        bool
@@ -91,7 +93,7 @@ func New(cfg Config) *Console {
 	if cfg.Port == 0 {
 		cfg.Port = Port
 	}
-	return &Console{cfg: cfg, access: loadAccess(cfg.Store, time.Now), poke: make(chan struct{}, 1), tickets: map[string]ticket{}}
+	return &Console{cfg: cfg, now: time.Now, access: loadAccess(cfg.Store, time.Now), poke: make(chan struct{}, 1), tickets: map[string]ticket{}}
 }
 
 // client is of home's API server.

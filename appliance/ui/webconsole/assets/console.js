@@ -6,7 +6,6 @@
   const main = $("main"), header = document.querySelector("header"), signIn = $("sign-in"), ask = $("ask");
   const roles = ["view", "operate", "admin"];
   let stream = null; // of the page that is shown
-  let current = "";
 
   const token = () => localStorage.getItem(key);
   const request = (path, init = {}) => {
@@ -51,7 +50,48 @@
     const next = main.cloneNode(false);
     next.innerHTML = page.html;
     morph(main, next);
-    document.body.dataset.page = current;
+    for (const pre of main.querySelectorAll("pre[data-stream]:not([data-open])")) text(pre);
+  }
+
+  // text appends what a stream sends: a log, or the output of a shell.
+  async function text(pre) {
+    pre.dataset.open = "yes";
+    const mine = stream;
+    const add = (words) => {
+      const low = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 40;
+      pre.append(words);
+      while (pre.childNodes.length > 2000) pre.firstChild.remove();
+      if (low) pre.scrollTop = pre.scrollHeight;
+    };
+    pre.add = add;
+    try {
+      const answer = await request("stream/" + pre.dataset.stream, { signal: mine.signal });
+      if (!answer.ok) return add((await answer.json()).error + "\n");
+      await events(answer, mine, (event) => {
+        if (event.id) pre.shell = event.id;
+        if (event.text) add(event.text.replace(/\x1b\[[0-9;?]*[A-Za-z]/g, ""));
+        if (event.end) {
+          pre.shell = "";
+          add("\n[" + event.end + "]\n");
+        }
+      });
+    } catch (e) {
+      if (!mine.signal.aborted) add("\n[No connection to the device. Open it again.]\n");
+    }
+  }
+
+  // events calls each with the events of an answer.
+  async function events(answer, mine, each) {
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let text = ""; ; ) {
+      const { value, done } = await reader.read();
+      if (done || mine.signal.aborted) return;
+      text += value;
+      for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
+        const event = text.slice(0, end);
+        each(event.startsWith("data: ") ? JSON.parse(event.slice(6)) : {});
+      }
+    }
   }
 
   function notice(text) {
@@ -74,28 +114,18 @@
   async function live(path, first) {
     if (stream) stream.abort();
     const mine = (stream = new AbortController());
-    current = path;
     for (let pause = 500; !mine.signal.aborted; pause = Math.min(pause * 2, 8000)) {
       try {
         const answer = await request("page" + path + (path.includes("?") ? "&" : "?") + "live=1", { signal: mine.signal });
         if (answer.status === 401) return signedOut("The sign-in has ended.");
-        const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-        for (let text = ""; ; ) {
-          const { value, done } = await reader.read();
-          if (done || mine.signal.aborted) break;
+        await events(answer, mine, (page) => {
           $("offline").hidden = true;
           pause = 500;
-          text += value;
-          for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
-            const event = text.slice(0, end);
-            if (!event.startsWith("data: ")) continue;
-            show(JSON.parse(event.slice(6)));
-            if (first) {
-              first();
-              first = null;
-            }
-          }
-        }
+          if (!page.title && !page.error) return;
+          show(page);
+          if (first) first();
+          first = null;
+        });
       } catch (e) {
         if (mine.signal.aborted) return;
       }
@@ -190,6 +220,12 @@
     if (form === $("sign-in-form")) {
       event.preventDefault();
       enter($("code").value);
+    } else if (form.hasAttribute("data-input")) {
+      event.preventDefault();
+      const pre = form.parentNode.querySelector("pre"), line = form.elements.line.value;
+      form.reset();
+      pre.add("$ " + line + "\n");
+      act("shell-input", { id: pre.shell || "", line });
     } else if (form.dataset.do) {
       event.preventDefault();
       const values = new FormData(form);
