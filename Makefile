@@ -185,6 +185,7 @@ checked = $(environment) $(CHECK) -tags "$(TAGS)"
 
 .PHONY: test-binaries
 test-binaries: deps $(CHECK)
+	@test/deps prometheus
 	@$(CHECK) time build $(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 
 .PHONY: test

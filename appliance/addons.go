@@ -11,11 +11,15 @@ import (
 	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/addons/resourcemetrics"
 	"rivulet/appliance/addons/volumes"
+	"rivulet/appliance/api"
 	"rivulet/appliance/config/fixed"
+	"rivulet/appliance/diagnose/prometheus"
+	"rivulet/appliance/diagnose/prometheus/endpoint"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/network"
 	"rivulet/appliance/ui/statuspage"
+	"rivulet/appliance/vcluster"
 )
 
 func (s *System) runStorage(ctx context.Context, stage *lifecycle.Stage) error {
@@ -42,6 +46,15 @@ func (s *System) runMetrics(ctx context.Context, stage *lifecycle.Stage) error {
 	return server.Run(ctx, stage.Ready)
 }
 
+func (s *System) newMetrics() *endpoint.Endpoint {
+	e := endpoint.New(endpoint.Config{
+		Store: s.store, Key: s.id.Key, Name: s.name, Metrics: prometheus.Handler(s.Status, vcluster.Usages(s.vclusters)), Node: s.nodeIP, Port: api.MetricsPort,
+		LAN: s.page.Admit, Pod: s.heldPods.Own, Addresses: s.page.Addresses,
+	})
+	e.Configure(s.config().Metrics)
+	return e
+}
+
 // ownPorts are those that no Service may use on the device, whether a program listens there now or not.
 func ownPorts() map[loadbalancer.Port]string {
 	tcp := func(n uint16) loadbalancer.Port { return loadbalancer.Port{Protocol: corev1.ProtocolTCP, Number: n} }
@@ -50,7 +63,7 @@ func ownPorts() map[loadbalancer.Port]string {
 		tcp(engine.PortAPI): "the Kubernetes API", tcp(engine.PortKubelet): "the kubelet",
 		tcp(fixed.ControlPort): "for peers", udp(fixed.ControlPort): "the tunnel to peers", udp(5353): "the discovery of peers",
 		tcp(fixed.DNSPort): "the cluster's DNS", udp(fixed.DNSPort): "the cluster's DNS", tcp(metricsPort): "the resource metrics",
-		tcp(statuspage.Port): "the status page",
+		tcp(statuspage.Port): "the status page", tcp(api.MetricsPort): "the metrics",
 	}
 }
 

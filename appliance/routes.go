@@ -4,20 +4,18 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"runtime/pprof"
 	"time"
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/diagnose/doctor/peercheck"
 	"rivulet/appliance/diagnose/places"
-	"rivulet/appliance/diagnose/prometheus"
+	"rivulet/appliance/diagnose/support"
 	"rivulet/appliance/diagnose/trace"
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/usage"
 	"rivulet/appliance/network"
-	"rivulet/appliance/vcluster"
 	"rivulet/appliance/version"
 )
 
@@ -39,11 +37,8 @@ func (s *System) apiRoutes() http.Handler {
 	get("GET /v1/status", func() (any, error) { return s.Status(), nil })
 	get("GET /v1/health", func() (any, error) { return api.Health{Problems: s.problems()}, nil })
 	get("GET /v1/facts", s.ownFacts)
-	mux.Handle("GET /v1/metrics", prometheus.Handler(s.Status, vcluster.Usages(s.vclusters)))
 	mux.Handle("GET /v1/store", api.Bytes(s.store)) // a running supervisor has it locked
-	mux.HandleFunc("GET /v1/goroutines", func(w http.ResponseWriter, _ *http.Request) {
-		pprof.Lookup("goroutine").WriteTo(w, 2) //nolint:errcheck // the client has gone
-	})
+	mux.HandleFunc("GET /v1/goroutines", support.Goroutines)
 	network.Move(mux, s.offload.Load)
 	s.configuration().Routes(mux)
 	s.doctor.Routes(mux)
@@ -55,6 +50,7 @@ func (s *System) apiRoutes() http.Handler {
 	network.Burst(mux, s.burst)
 	s.users.Routes(mux)
 	s.console.Routes(mux)
+	s.metrics.Routes(mux)
 	return mux
 }
 

@@ -45,6 +45,7 @@ func (s *System) apply(set config.Config) {
 	s.ingress.Load().Switch(set.Ingress)
 	s.burst.Configure(set.Burst)
 	s.console.Configure(set, s.hostNames())
+	s.metrics.Configure(set.Metrics)
 	s.supervisor.Changed()
 }
 

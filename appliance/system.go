@@ -14,6 +14,7 @@ import (
 	"rivulet/appliance/config"
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/diagnose/doctor"
+	"rivulet/appliance/diagnose/prometheus/endpoint"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/engine/certs"
 	"rivulet/appliance/engine/datastore"
@@ -80,6 +81,7 @@ type System struct {
 	netpol     *networkpolicy.Watcher
 	burst      *burst.Manager
 	vclusters  *vcluster.Manager
+	metrics    *endpoint.Endpoint
 	users      *users.Access
 	page       *statuspage.Page
 	console    *webconsole.Console
@@ -122,7 +124,7 @@ func (s *System) run(ctx context.Context) error {
 	s.newPages()
 	s.notify, s.heldPods = watchdog.NewNotifier(s.cfg.Log), isolation.NewHeld()
 	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.heldPods, Log: s.log("vclusters")})
-	s.homeAddrs, s.users = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers()
+	s.homeAddrs, s.users, s.metrics = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers(), s.newMetrics()
 	s.settings.Apply, s.settings.LANs, s.settings.Health = s.apply, s.lans.Changed, &s.health
 	home := burst.Home{
 		Cluster: string(s.id.ID()), API: fixed.ControlAPI, Fabric: s.fabric.Load, Offload: s.offload.Load, Client: s.engine.Client, Bundle: s.bundle.Load, Log: s.log("burst"),
@@ -152,6 +154,7 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "lans", Run: s.runLANs},
 		{Name: "status-page", Run: s.page.Run},
 		{Name: "console", Run: s.console.Run},
+		{Name: "metrics-endpoint", Run: s.metrics.Run},
 		{Name: "bundle", Run: s.runBundle},
 		{Name: "rules", Run: s.runRules},
 		{Name: "host-firewall", Run: s.runFirewall},

@@ -45,7 +45,16 @@ type Config struct {
 	// Console is the web console; nil as for StatusPage. ConsoleCode is the hash of a code that signs in to it.
 	Console     *bool  `yaml:"console,omitempty" json:"console,omitempty"`
 	ConsoleCode string `yaml:"consoleCode,omitempty" json:"consoleCode,omitempty"`
+	// Metrics is who may scrape the metrics: one of the Metrics constants; empty is MetricsOff.
+	Metrics string `yaml:"metrics,omitempty" json:"metrics,omitempty"`
 }
+
+// Who may scrape the metrics, with an access.
+const (
+	MetricsLAN  = "lan"  // hosts on a link of a LAN
+	MetricsPods = "pods" // pods of this cluster
+	MetricsOff  = "off"  // nobody
+)
 
 // ImagesPass reports whether offloaded pods get their images from their home: this cluster's from here, tenants' from
 // theirs.

@@ -99,6 +99,8 @@ var Table = []Key{
 		func(c *Config) any { return &c.Console }, form{}},
 	{"consoleCode", "the hash of a code that signs in to the web console as admin, as often as wanted, until it is removed here; `rivulet flash` makes it", "none", "at once; sign-ins by another code end", "console",
 		func(c *Config) any { return &c.ConsoleCode }, form{check: signin.CheckHash}},
+	{"metrics", "who may scrape the metrics on TCP port 7444, with an access of `rivulet metrics grant`. `lan`: hosts on the same link. `pods`: pods of this cluster. `off`: nobody, and the port is closed", "`off`", atOnce, "monitoring",
+		func(c *Config) any { return &c.Metrics }, oneOf(MetricsLAN, MetricsPods, MetricsOff)},
 }
 
 // Keys are the names of all keys.

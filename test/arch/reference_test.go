@@ -119,6 +119,7 @@ func TestReferenceOfPorts(t *testing.T) {
 		{"appliance/addons/ingress", "WebPort", false, "TCP ", "Ingresses, with `ingress: true`; closed without. **Open to the LAN**"},
 		{"appliance/addons/ingress", "SecurePort", false, "TCP ", "Ingresses by TLS, with `ingress: true`; closed without. **Open to the LAN**"},
 		{"appliance/ui/statuspage", "WebPort", false, "TCP ", "the status page, where it is on: read-only. **Open to the LAN**"},
+		{"appliance/api", "MetricsPort", false, "TCP ", "the metrics, with `metrics: lan` **open to the LAN**, with `pods` on the node's own address only: HTTPS, a token or a client certificate; closed without"},
 		{"appliance/ui/statuspage", "Port", false, "TCP ", "the status page where another program or Service has its usual port"},
 		{"appliance/ui/webconsole", "Port", false, "TCP ", "the web console, where it is on: after a sign-in. **Open to the LAN**"},
 	})
@@ -208,6 +209,7 @@ func TestReferenceOfLimits(t *testing.T) {
 		{"appliance/config", "maxSize", true, "", "the configuration file"},
 		{"appliance/lifetime/firstboot", "maxCard", true, "", "the file on the boot partition"},
 		{"appliance/ui/statuspage", "maxVisitors", false, "", "visitors of the status page at once"},
+		{"appliance/diagnose/prometheus/endpoint", "MaxAccesses", false, "", "scrapers with access to the metrics over the network"},
 		{"appliance/lifetime/upgrade", "maxCrashes", false, "", "crashes of a new version before it is undone"},
 		{"appliance/lifetime/upgrade", "maxStarts", false, "", "starts of a new version before it is undone"},
 	})

@@ -6,9 +6,12 @@
 package prometheus
 
 import (
+	"bytes"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -18,30 +21,66 @@ import (
 	"rivulet/appliance/api"
 )
 
-// Source is what is exported.
+// Source is what is exported. Status and VClusters must be set.
 type Source struct {
 	Status    func() api.Status
 	VClusters func() []api.VCluster
 	names     names
+
+	mu    sync.Mutex
+	made  time.Time
+	pages map[expfmt.Format][]byte // of made
 }
+
+// life is how long a page is served to all clients before it is rendered again.
+const life = time.Second
 
 // Handler answers with all current metrics, in the format that the client accepts.
 func Handler(status func() api.Status, vclusters func() []api.VCluster) http.Handler {
-	s := &Source{Status: status, VClusters: vclusters}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		format := Format(r.Header)
-		w.Header().Set("Content-Type", string(format))
-		s.Write(w, format, time.Now()) //nolint:errcheck // the client has gone
-	})
+	return &Source{Status: status, VClusters: vclusters}
 }
 
-// Format is the one that a client accepts: OpenMetrics, or the text format of Prometheus.
-func Format(accepts http.Header) expfmt.Format {
-	format := expfmt.NegotiateIncludingOpenMetrics(accepts)
+func (s *Source) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	format := accepted(r.Header)
+	page, err := s.page(format)
+	if err != nil {
+		http.Error(w, "the metrics cannot be made: "+err.Error()+"; see: rivulet status", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", string(format))
+	w.Header().Set("Content-Length", strconv.Itoa(len(page)))
+	w.Write(page) //nolint:errcheck // the client has gone
+}
+
+// page is rendered once in its life, in each format.
+func (s *Source) page(format expfmt.Format) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if age := time.Since(s.made); age >= life || age < 0 {
+		s.pages = map[expfmt.Format][]byte{}
+	}
+	if page := s.pages[format]; page != nil {
+		return page, nil
+	}
+	var b bytes.Buffer
+	if err := s.Write(&b, format, time.Now()); err != nil {
+		return nil, err
+	}
+	if len(s.pages) == 0 {
+		s.made = time.Now()
+	}
+	s.pages[format] = b.Bytes()
+	return b.Bytes(), nil
+}
+
+// accepted is the format that a client accepts: OpenMetrics, or the text format of Prometheus.
+func accepted(by http.Header) expfmt.Format {
+	format := expfmt.NegotiateIncludingOpenMetrics(by)
 	if t := format.FormatType(); t != expfmt.TypeOpenMetrics && t != expfmt.TypeTextPlain {
 		return expfmt.NewFormat(expfmt.TypeTextPlain)
 	}
-	return format
+	plain, _, _ := strings.Cut(string(format), "; escaping=") // all names are those of every scheme
+	return expfmt.Format(plain)
 }
 
 // Write writes all metrics.

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
@@ -128,7 +129,7 @@ func TestAParserReadsIt(t *testing.T) {
 func TestNamesFollowTheConvention(t *testing.T) {
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
-		t.Skip("needs promtool: test/deps metrics")
+		t.Skip("needs promtool: test/deps prometheus")
 	}
 	cmd := exec.Command(promtool, "check", "metrics")
 	cmd.Stdin = strings.NewReader(render(t, source(full()), then))
@@ -153,6 +154,32 @@ func TestFormats(t *testing.T) {
 			t.Errorf("Accept %q: %s, ends in %q", accept, got, w.Body.String()[max(0, w.Body.Len()-20):])
 		}
 	}
+}
+
+// However many scrapers ask, the status is read once a second for each format, of which there are three.
+func TestRenderedOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, v := full()
+		reads := 0
+		h := Handler(func() api.Status { reads++; return st }, func() []api.VCluster { return v })
+		ask := func(accept string) {
+			r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+			r.Header.Set("Accept", accept)
+			h.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		for range 100 {
+			for _, a := range []string{"", "text/plain;escaping=dots", "text/plain;escaping=values", "application/openmetrics-text;version=1.0.0", "application/openmetrics-text;version=1.0.0;escaping=dots"} {
+				ask(a)
+			}
+		}
+		if reads != 2 {
+			t.Errorf("500 scrapes in a second read the status %d times", reads)
+		}
+		time.Sleep(life)
+		if ask(""); reads != 3 {
+			t.Errorf("a second later it was read %d times", reads)
+		}
+	})
 }
 
 // Whatever a peer sends at each scrape, its series are few, and every line is one.

@@ -28,7 +28,7 @@ type names func(ctx context.Context, cmd *cobra.Command) ([]string, error)
 // complete adds completion to every word and flag: existing objects, fixed values, the shell's files for a file, and
 // nothing for free text.
 func (c *common) complete(root *cobra.Command) {
-	first := map[string]names{"why": c.whyNames, "trace": c.traceNames, "tenants remove": c.tenantNames, "image rm": c.imageNames, "invite revoke": c.inviteNames, "kubeconfig revoke": c.userNames, "move volume": c.objects("persistentvolumeclaims")}
+	first := map[string]names{"why": c.whyNames, "trace": c.traceNames, "tenants remove": c.tenantNames, "image rm": c.imageNames, "invite revoke": c.inviteNames, "kubeconfig revoke": c.userNames, "metrics revoke": c.scraperNames, "move volume": c.objects("persistentvolumeclaims")}
 	for _, verb := range []string{"offload", "unoffload", "open", "close"} {
 		first[verb] = c.objects("namespaces")
 	}
@@ -221,6 +221,15 @@ func (c *common) userNames(ctx context.Context, _ *cobra.Command) (out []string,
 		if k.State == "active" {
 			out = append(out, k.User)
 		}
+	}
+	return out, err
+}
+
+func (c *common) scraperNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	var l api.MetricsAccesses
+	err = api.Call(ctx, c.dirs.Run, http.MethodGet, "/v1/metrics/access", nil, &l)
+	for _, a := range l.Accesses {
+		out = append(out, a.Name)
 	}
 	return out, err
 }

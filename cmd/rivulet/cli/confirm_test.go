@@ -20,7 +20,7 @@ import (
 // the test has them do; "-" needs more of a device than a test has.
 var ends = map[string]string{
 	"unpeer": "b", "deny": "b", "peer": "b --consume=off", "drain": "b", "unoffload": "lab", "tenants remove": "c", "burst remove": "campus",
-	"vcluster delete": "ann", "kubeconfig revoke": "anna", "image rm": "-", "reset": "-", "uninstall": "-", "flash": "-", "restore": "-",
+	"vcluster delete": "ann", "kubeconfig revoke": "anna", "metrics revoke": "prometheus", "image rm": "-", "reset": "-", "uninstall": "-", "flash": "-", "restore": "-",
 }
 
 // endNothing are the others: they look, make or change, and what they take back is there again
@@ -28,7 +28,7 @@ var ends = map[string]string{
 var endNothing = strings.Fields(`run status doctor doctor/peer config/check config/show config/reload config/example config/explain install peers approve
 	invite invite/list invite/revoke burst/add burst/check burst/list burst/status vcluster/create vcluster/list vcluster/describe vcluster/connect vcluster/kubeconfig
 	vcluster/pause vcluster/resume vcluster/set vcluster/snapshot vcluster/restore vcluster/logs offload pods why trace cordon uncordon move/volume tenants
-	open close image/push image/list backup upgrade support metrics rotate-key firstboot console console/login console/list console/end kubectl ctr crictl version kubeconfig kubeconfig/list licenses help`)
+	open close image/push image/list backup upgrade support metrics metrics/grant metrics/list rotate-key firstboot console console/login console/list console/end kubectl ctr crictl version kubeconfig kubeconfig/list licenses help`)
 
 // fakeDevice is a supervisor beside an API server whose pods on peer b are those given, as JSON.
 // It returns the folder of both. Nothing may be changed at the API server.

@@ -53,23 +53,6 @@ func newDoctor(c *common) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-func newMetrics(c *common) *cobra.Command {
-	return &cobra.Command{
-		Use:   "metrics",
-		Short: "print the metrics of the running appliance, in the text format of Prometheus",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			resp, err := api.Do(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/metrics", nil)
-			if err != nil {
-				return err
-			}
-			defer resp.Body.Close()
-			_, err = io.Copy(cmd.OutOrStdout(), resp.Body)
-			return err
-		},
-	}
-}
-
 func listProbes(out io.Writer, c *common, asked []doctor.Probe) error {
 	type line struct {
 		Name  string `json:"name"`

@@ -147,6 +147,19 @@ func (h *Held) Has(consumer peer.ID, at netip.Addr) bool {
 	return newest.order > 0 && newest.Consumer == consumer && !own && h.exists(veth)
 }
 
+// Own reports whether the address is now that of a pod of this cluster on this device, and of no tenant. A pod that has
+// just started is one after the next pass, at most some seconds later.
+func (h *Held) Own(at netip.Addr) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, g := range h.byVeth {
+		if g.Addr == at {
+			return false
+		}
+	}
+	return h.own[at]
+}
+
 // Changed reports changes of Has.
 func (h *Held) Changed() (<-chan struct{}, func()) { return h.moved.Changed() }
 

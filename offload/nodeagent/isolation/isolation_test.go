@@ -573,6 +573,35 @@ func TestItFollows(t *testing.T) {
 	s.until("the tables are gone", func() bool { return len(flush()) == 0 })
 }
 
+// TestOwn: an address is of a pod of this cluster once a pass has seen that pod, and never while a tenant has it or is
+// to get it.
+func TestOwn(t *testing.T) {
+	at := netip.MustParseAddr("10.42.0.5")
+	there := map[string]bool{"veth1": true, "veth2": true, "veth3": true}
+	h := NewHeld()
+	h.exists = func(veth string) bool { return there[veth] }
+	h.link = func(string) (netlink.Link, error) { return nil, errors.New("none") }
+	check := func(what string, want bool) {
+		t.Helper()
+		if got := h.Own(at); got != want {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+	check("nothing is known", false)
+	own := podnet.Pod{Namespace: "lab", Addr: at, Veth: "veth1"}
+	h.tenants([]podnet.Pod{own}, nil)
+	check("a pod of this cluster runs", true)
+	h.know(podnet.Pod{Namespace: "lab-alice", Addr: at, Veth: "veth2"}, alice)
+	check("a tenant's network with its address is being made", false)
+	h.tenants([]podnet.Pod{{Namespace: "lab-alice", Addr: at, Veth: "veth2"}}, map[string]peer.ID{"lab-alice": alice})
+	check("the tenant has it", false)
+	delete(there, "veth2")
+	h.tenants(nil, nil)
+	check("nobody has it", false)
+	h.tenants([]podnet.Pod{{Namespace: "lab", Addr: at, Veth: "veth3"}}, nil)
+	check("a pod of this cluster has it again", true)
+}
+
 // TestHas: an address is the newest pod's that has it, and of nobody once the interface is gone.
 func TestHas(t *testing.T) {
 	at := netip.MustParseAddr("10.42.0.5")

@@ -41,7 +41,7 @@ const prometheusAccount = `{"apiVersion":"v1","kind":"List","items":[
 func TestPrometheusCountsOnce(t *testing.T) {
 	const program = "/usr/bin/prometheus"
 	if _, err := os.Stat(program); err != nil {
-		t.Skip("needs a prometheus: apt-get install prometheus")
+		t.Skip("needs a prometheus: test/deps prometheus")
 	}
 	ctx := need(t, 5*time.Minute)
 	a := devices["a"]
