@@ -47,12 +47,10 @@ func (s *System) runMetrics(ctx context.Context, stage *lifecycle.Stage) error {
 }
 
 func (s *System) newMetrics() *endpoint.Endpoint {
-	e := endpoint.New(endpoint.Config{
+	return endpoint.New(endpoint.Config{
 		Store: s.store, Key: s.id.Key, Name: s.name, Metrics: prometheus.Handler(s.Status, vcluster.Usages(s.vclusters)), Node: s.nodeIP, Port: api.MetricsPort,
-		LAN: s.page.Admit, Pod: s.heldPods.Own, Addresses: s.page.Addresses,
+		LAN: s.page.Admit, Pod: s.heldPods.Own, Addresses: s.page.Addresses, Setting: s.config().Metrics,
 	})
-	e.Configure(s.config().Metrics)
-	return e
 }
 
 // ownPorts are those that no Service may use on the device, whether a program listens there now or not.

@@ -77,11 +77,8 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	return f.Run(ctx)
 }
 
-// runLANs follows the device's LANs, for all subscribers.
-func (s *System) runLANs(ctx context.Context, stage *lifecycle.Stage) error {
-	stage.Ready()
-	return s.lans.Run(ctx)
-}
+// plausible is the time, and whether it can be right.
+func (s *System) plausible() (time.Time, bool) { return time.Now(), s.clock.Status().Plausible }
 
 // peersInUse is unknown before offload runs.
 func (s *System) peersInUse(ctx context.Context) (map[peer.ID]bool, bool) {
@@ -103,7 +100,7 @@ func (s *System) viewOf(id string) homeaddr.View {
 func (s *System) newUsers() *users.Access {
 	return users.New(users.Config{
 		Store: s.store, Key: s.id.Key, Name: s.name, REST: s.engine.REST, Addresses: s.page.Addresses, Port: fixed.ControlPort, Log: s.log("kubeconfig"),
-		VClusters: s.vclusters, Now: func() (time.Time, bool) { return time.Now(), s.clock.Status().Plausible },
+		VClusters: s.vclusters, Now: s.plausible,
 	})
 }
 

@@ -51,6 +51,7 @@ func (s *System) apiRoutes() http.Handler {
 	s.users.Routes(mux)
 	s.console.Routes(mux)
 	s.metrics.Routes(mux)
+	s.history.Routes(mux)
 	return mux
 }
 

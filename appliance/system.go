@@ -14,6 +14,7 @@ import (
 	"rivulet/appliance/config"
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/diagnose/doctor"
+	"rivulet/appliance/diagnose/history"
 	"rivulet/appliance/diagnose/prometheus/endpoint"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/engine/certs"
@@ -30,6 +31,7 @@ import (
 	"rivulet/appliance/network/users"
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/identity"
+	"rivulet/appliance/state/paths"
 	"rivulet/appliance/ui/statuspage"
 	"rivulet/appliance/ui/webconsole"
 	"rivulet/appliance/vcluster"
@@ -82,6 +84,7 @@ type System struct {
 	burst      *burst.Manager
 	vclusters  *vcluster.Manager
 	metrics    *endpoint.Endpoint
+	history    *history.Recorder
 	users      *users.Access
 	page       *statuspage.Page
 	console    *webconsole.Console
@@ -125,6 +128,7 @@ func (s *System) run(ctx context.Context) error {
 	s.notify, s.heldPods = watchdog.NewNotifier(s.cfg.Log), isolation.NewHeld()
 	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.heldPods, Log: s.log("vclusters")})
 	s.homeAddrs, s.users, s.metrics = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers(), s.newMetrics()
+	s.history = history.New(history.Config{Dir: paths.History(s.cfg.Dirs.State), Status: s.Status, VClusters: vcluster.Usages(s.vclusters), Now: s.plausible, Log: s.log("history")})
 	s.settings.Apply, s.settings.LANs, s.settings.Health = s.apply, s.lans.Changed, &s.health
 	home := burst.Home{
 		Cluster: string(s.id.ID()), API: fixed.ControlAPI, Fabric: s.fabric.Load, Offload: s.offload.Load, Client: s.engine.Client, Bundle: s.bundle.Load, Log: s.log("burst"),
@@ -151,7 +155,7 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "api", Run: s.runAPI},
 		{Name: "config", Run: s.settings.Run},
 		{Name: "clock", Run: s.clock.Run}, // before all that issue certificates
-		{Name: "lans", Run: s.runLANs},
+		{Name: "lans", Run: lifecycle.AtOnce(s.lans.Run)},
 		{Name: "status-page", Run: s.page.Run},
 		{Name: "console", Run: s.console.Run},
 		{Name: "metrics-endpoint", Run: s.metrics.Run},
@@ -179,6 +183,7 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "kubeconfig", Needs: []string{"engine", "fabric"}, Run: s.runUsers},
 		{Name: "burst", Needs: []string{"offload"}, Run: s.runBurst},
 		{Name: "virtual-clusters", Needs: []string{"engine", "vclusters"}, Run: s.runVirtualClusters},
+		{Name: "history", Run: lifecycle.AtOnce(s.history.Run)},
 		{Name: "watchdog", Needs: []string{"api"}, Run: s.runWatchdog},
 		{Name: "doctor", Run: s.doctor.Run},
 	}

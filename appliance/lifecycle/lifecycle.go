@@ -49,6 +49,14 @@ type Component struct {
 	Run func(ctx context.Context, stage *Stage) error
 }
 
+// AtOnce is the Run of a component that serves as soon as it runs.
+func AtOnce(run func(context.Context) error) func(context.Context, *Stage) error {
+	return func(ctx context.Context, stage *Stage) error {
+		stage.Ready()
+		return run(ctx)
+	}
+}
+
 // Status is the state of one component with details.
 type Status struct {
 	Name   string    `json:"name"`

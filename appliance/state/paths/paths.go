@@ -25,6 +25,9 @@ func Versions(state string) string { return filepath.Join(state, "versions") }
 // Kubeconfig is the administrator's.
 func Kubeconfig(state string) string { return filepath.Join(state, "kubeconfig") }
 
+// History is the folder of the figures of the last day.
+func History(state string) string { return filepath.Join(state, "history") }
+
 // Logs is the folder of the engine's and the tunnel's logs.
 func Logs(state string) string { return filepath.Join(state, "log") }
 

@@ -14,6 +14,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -60,6 +61,8 @@ type Config struct {
 	// Addresses are the device's on its LANs.
 	Addresses func() []netip.Addr
 	Port      uint16 // api.MetricsPort
+	// Setting is the value of the key; empty is off.
+	Setting string
 }
 
 // Endpoint serves the metrics. Its routes work before Run.
@@ -72,17 +75,15 @@ type Endpoint struct {
 	changed chan struct{}
 }
 
-// New reads the note. The endpoint is off until Configure.
+// New reads the note.
 func New(cfg Config) *Endpoint {
-	return &Endpoint{cfg: cfg, list: load(cfg.Store), setting: config.MetricsOff, changed: make(chan struct{}, 1)}
+	return &Endpoint{cfg: cfg, list: load(cfg.Store), setting: cmp.Or(cfg.Setting, config.MetricsOff), changed: make(chan struct{}, 1)}
 }
 
-// Configure takes the value of the key; empty is off.
+// Configure takes another value of the key.
 func (e *Endpoint) Configure(setting string) {
-	if setting == "" {
-		setting = config.MetricsOff
-	}
 	e.mu.Lock()
+	setting = cmp.Or(setting, config.MetricsOff)
 	same := e.setting == setting
 	e.setting = setting
 	e.mu.Unlock()
