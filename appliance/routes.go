@@ -36,7 +36,9 @@ func (s *System) apiRoutes() http.Handler {
 	})
 	get("GET /v1/status", func() (any, error) { return s.Status(), nil })
 	get("GET /v1/health", func() (any, error) { return api.Health{Problems: s.problems()}, nil })
-	get("GET /v1/facts", s.ownFacts)
+	get("GET /v1/facts", upgrade.Facts(func() api.Facts {
+		return api.Facts{Name: s.name(), NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version, Kubernetes: cmp.Or(s.engine.Version(), version.Kubernetes()), Executable: s.exe}
+	}))
 	mux.Handle("GET /v1/store", api.Bytes(s.store)) // a running supervisor has it locked
 	mux.HandleFunc("GET /v1/goroutines", support.Goroutines)
 	network.Move(mux, s.offload.Load)
@@ -53,16 +55,6 @@ func (s *System) apiRoutes() http.Handler {
 	s.metrics.Routes(mux)
 	s.history.Routes(mux)
 	return mux
-}
-
-func (s *System) ownFacts() (any, error) {
-	build, err := upgrade.BuildID("/proc/self/exe")
-	if err != nil {
-		return nil, err
-	}
-	return api.Facts{
-		Name: s.name(), NodeName: s.nodeName, ID: s.id.ID(), Version: version.Version, Kubernetes: cmp.Or(s.engine.Version(), version.Kubernetes()), Executable: s.exe, BuildID: build,
-	}, nil
 }
 
 func (s *System) peerCheck() peercheck.Here {
