@@ -150,6 +150,10 @@ SUDO       := $(if $(filter 0,$(shell id -u)),,sudo)
 docs: ## write docs/reference anew from the code
 	$(GO) test -tags "$(TAGS)" -count=1 -run TestReferenceOf ./test/arch ./cmd/rivulet/cli ./appliance/config ./appliance/diagnose/prometheus -args -update
 
+.PHONY: dashboards
+dashboards: ## write docs/monitoring (dashboards, alerts) and docs/reference/alerts.md anew from test/programs/dashboards
+	@cd test/programs/dashboards && CGO_ENABLED=0 $(GO) run . -docs $(CURDIR)/docs
+
 # What imports k3s takes minutes to vet, to lint and to test, for all of Kubernetes: the build checks those few files.
 light = $$($(GO) list $(1) | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$)
 
