@@ -69,6 +69,7 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 		return err
 	}
 	f.Handle(peercheck.Pattern, http.HandlerFunc(s.peerCheck().Answer))
+	s.fleet.Serve(f)
 	s.fabric.Store(f)
 	s.settings.Settle() // changes made meanwhile
 	go network.FollowPrefixes(ctx, f, func() netip.Prefix { return s.config().Tunnel.Block() }, s.netpol, log)

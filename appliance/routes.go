@@ -45,6 +45,7 @@ func (s *System) apiRoutes() http.Handler {
 	s.configuration().Routes(mux)
 	s.doctor.Routes(mux)
 	s.peerCheck().Routes(mux)
+	s.fleet.Routes(mux)
 	trace.Here{Client: s.engine.Client, Status: s.Status, Policies: s.netpol.World, DNS: s.dnsAddr(), State: s.cfg.Dirs.State}.Routes(mux)
 	s.upgrade.Routes(mux)
 	network.Decisions(mux, s.fabric.Load)

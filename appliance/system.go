@@ -14,6 +14,7 @@ import (
 	"rivulet/appliance/config"
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/diagnose/doctor"
+	"rivulet/appliance/diagnose/fleet"
 	"rivulet/appliance/diagnose/history"
 	"rivulet/appliance/diagnose/prometheus/endpoint"
 	"rivulet/appliance/engine"
@@ -76,6 +77,7 @@ type System struct {
 	notify     *watchdog.Notifier
 	answers    watchdog.Answers // of the API server
 	doctor     *doctor.Watcher
+	fleet      *fleet.Fleet
 	settings   *config.Follower
 	upgrade    *upgrade.Handover
 	usage      *usage.Watch
@@ -126,6 +128,7 @@ func (s *System) run(ctx context.Context) error {
 	s.sources.Set(s.config().Peers)
 	s.newPages()
 	s.notify, s.heldPods = watchdog.NewNotifier(s.cfg.Log), isolation.NewHeld()
+	s.fleet = fleet.New(fleet.Config{Fabric: s.fabric.Load, Status: s.Status, Allow: func() bool { return s.config().Fleet }})
 	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.heldPods, Log: s.log("vclusters")})
 	s.homeAddrs, s.users, s.metrics = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers(), s.newMetrics()
 	s.history = history.New(history.Config{Dir: paths.History(s.cfg.Dirs.State), Status: s.Status, VClusters: vcluster.Usages(s.vclusters), Now: s.plausible, Log: s.log("history")})

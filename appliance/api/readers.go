@@ -22,7 +22,7 @@ func ReaderSocket(runDir string) string { return filepath.Join(runDir, "readers.
 
 // readable are the only requests that readers may send: the state of the device and its peers. No configuration, no
 // invites, no kubeconfig, no store, no changes.
-var readable = map[string]bool{"/v1/alive": true, "/v1/facts": true, "/v1/health": true, "/v1/metrics": true, "/v1/status": true, "/v1/burst": true, "/v1/vclusters": true}
+var readable = map[string]bool{"/v1/alive": true, "/v1/facts": true, "/v1/health": true, "/v1/metrics": true, "/v1/status": true, "/v1/burst": true, "/v1/fleet": true, "/v1/vclusters": true}
 
 var errReader = errors.New("members of group " + ReaderGroup + " may read status, peers, tenants and metrics; for this use sudo")
 

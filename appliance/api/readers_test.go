@@ -26,9 +26,9 @@ func TestReadersReadOnly(t *testing.T) {
 		method, path string
 		may          bool
 	}{
-		{"GET", "/v1/status", true}, {"GET", "/v1/health", true}, {"GET", "/v1/metrics", true}, {"GET", "/v1/vclusters", true},
+		{"GET", "/v1/status", true}, {"GET", "/v1/health", true}, {"GET", "/v1/metrics", true}, {"GET", "/v1/vclusters", true}, {"GET", "/v1/fleet", true},
 		{"POST", "/v1/status", false}, {"PUT", "/v1/status", false}, {"DELETE", "/v1/vclusters", false}, {"HEAD", "/v1/status", false}, {"CONNECT", "/v1/status", false},
-		{"GET", "/v1/store", false}, {"GET", "/v1/config", false}, {"GET", "/v1/invites", false}, {"GET", "/v1/kubeconfigs", false}, {"GET", "/v1/goroutines", false},
+		{"GET", "/v1/store", false}, {"GET", "/v1/config", false}, {"GET", "/v1/trace", false}, {"GET", "/v1/invites", false}, {"GET", "/v1/kubeconfigs", false}, {"GET", "/v1/goroutines", false},
 		{"GET", "/v1/vclusters/ann/kubeconfig", false}, {"GET", "/v1/vclusters/", false}, {"GET", "/v1/status/../store", false}, {"GET", "/v1/status?x=1", false}, {"GET", "//v1/status", false},
 		{"POST", "/v1/peers/approve", false}, {"POST", "/v1/peers/unpeer", false}, {"POST", "/v1/upgrade", false}, {"POST", "/v1/kubeconfigs", false}, {"GET", "/", false},
 	} {

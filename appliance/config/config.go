@@ -40,6 +40,8 @@ type Config struct {
 	Burst      []Burst `yaml:"burst,omitempty" json:"burst,omitempty"`
 	// Ingress serves Ingresses on ports 80 and 443 of the LAN.
 	Ingress bool `yaml:"ingress,omitempty" json:"ingress,omitempty"`
+	// Fleet shows peers of the same group a summary of this device.
+	Fleet bool `yaml:"fleet,omitempty" json:"fleet,omitempty"`
 	// StatusPage shows a page to the LAN; nil depends on the machine: true with the device image, false on a PC.
 	StatusPage *bool `yaml:"statusPage,omitempty" json:"statusPage,omitempty"`
 	// Console is the web console; nil as for StatusPage. ConsoleCode is the hash of a code that signs in to it.

@@ -93,6 +93,8 @@ var Table = []Key{
 		func(c *Config) any { return &c.Burst }, form{}},
 	{"ingress", "an ingress controller of Rivulet's own: Ingresses of the class `rivulet`, the default where no other is, are served on ports 80 and 443 of the LAN", "`false`", "at once; `false` removes the class `rivulet`", "ingress",
 		func(c *Config) any { return &c.Ingress }, form{}},
+	{"fleet", "peers that proved the same group secret (`trust.mode: group`) see a summary of this device by `rivulet status --fleet`: name, version, readiness, codes and titles of problems, numbers of pods and peers, capacity", "`false`", atOnce, "fleet",
+		func(c *Config) any { return &c.Fleet }, form{}},
 	{"statusPage", "a read-only page for the LAN, `http://NAME.local`: how far the device is and what is wrong", "`true` on a device of the image, else `false`", atOnce, "status-page",
 		func(c *Config) any { return &c.StatusPage }, form{}},
 	{"console", "the web console for the LAN, `https://NAME.local:7443`, after a sign-in with a code of `rivulet console login`", "`true` on a device of the image, else `false`", atOnce, "console",

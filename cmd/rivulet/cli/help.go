@@ -24,7 +24,7 @@ var groups = []struct {
 // examples are by the command's path. Every verb has one.
 var examples = map[string]string{
 	"run":                 "sudo rivulet run\nsudo rivulet run --name lab-1",
-	"status":              "sudo rivulet status\nsudo rivulet status --watch\nsudo rivulet status -o json",
+	"status":              "sudo rivulet status\nsudo rivulet status --watch\nsudo rivulet status --fleet\nsudo rivulet status -o json",
 	"doctor":              "sudo rivulet doctor\nsudo rivulet doctor --fix\nsudo rivulet doctor --only clock,memory",
 	"doctor peer":         "sudo rivulet doctor peer lab-2",
 	"config check":        "rivulet config check\nrivulet config check rivulet.yaml",

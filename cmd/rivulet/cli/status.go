@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/diagnose/fleet"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/changes"
@@ -19,13 +21,21 @@ import (
 )
 
 func newStatus(c *common) *cobra.Command {
-	var watch bool
+	var watch, all bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "show readiness, peers, capacity and pods at home and away, problems with cures",
-		Long:  "Of the stages, those that are not ready are shown; -o wide shows all, Rivulet's own usage, and more about peers.\nExit code 0: ready; 3: running, not ready yet; 1: not running.",
+		Long:  "--fleet shows the devices of this group (trust by a group's secret) that allow it, one on each line, the worst first; docs/design/fleet.md.\nOf the stages, those that are not ready are shown; -o wide shows all, Rivulet's own usage, and more about peers.\nExit code 0: ready; 3: running, not ready yet; 1: not running.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if all {
+				return showEach(cmd, c, watch, fleetEvery, getFleet(c), func(out io.Writer, a fleet.Answer) error {
+					if c.forProgram() {
+						return c.print(out, a)
+					}
+					return printFleet(out, a, c.output == "wide", time.Now())
+				})
+			}
 			ready := false
 			err := show(cmd, c, watch, func(out io.Writer, st api.Status) error {
 				ready = st.Ready
@@ -40,23 +50,30 @@ func newStatus(c *common) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "again every second until Ctrl-C")
+	cmd.Flags().BoolVar(&all, "fleet", false, "the devices of the group on one page, the worst first")
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "again every second (--fleet: 5 s) until Ctrl-C")
 	return withOutput(c, cmd, "wide")
 }
 
 // show prints the supervisor's status; with watch every second, on a screen that is cleared unless a program reads it,
 // until the user ends it.
 func show(cmd *cobra.Command, c *common, watch bool, print func(io.Writer, api.Status) error) error {
+	get := func(ctx context.Context) (api.Status, error) { return api.Get(ctx, c.dirs.Run) }
+	return showEach(cmd, c, watch, time.Second, get, print)
+}
+
+// showEach is show for any answer.
+func showEach[T any](cmd *cobra.Command, c *common, watch bool, every time.Duration, get func(context.Context) (T, error), print func(io.Writer, T) error) error {
 	out := cmd.OutOrStdout()
 	for {
-		st, err := api.Get(cmd.Context(), c.dirs.Run)
+		st, err := get(cmd.Context())
 		if err != nil {
 			return err
 		}
 		if watch && isTerminal(out) && !c.forProgram() {
 			fmt.Fprint(out, "\033[H\033[2J")
 		}
-		if err := print(out, st); err != nil || !watch || !changes.Wait(cmd.Context(), time.Second) {
+		if err := print(out, st); err != nil || !watch || !changes.Wait(cmd.Context(), every) {
 			return err
 		}
 	}

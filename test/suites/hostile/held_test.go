@@ -22,7 +22,7 @@ func TestAStrangerGetsRefusals(t *testing.T) {
 	ctx := suite.Bounded(t, 3*time.Minute)
 	a := attacker.New(t, suite.Lab, "mallory", "10.77.0.60")
 	other := attacker.New(t, suite.Lab, "other", "10.77.0.61")
-	for _, path := range []string{"/", "/v1/offer", "/v1/namespaces", "/v1/namespaces/lab", "/v1/volumes/lab/data", "/v1/check", "/v1/ping", "/k8s/api", "/k8s/version", "/metrics", "/debug/pprof/", "/v1/peering/../offer"} {
+	for _, path := range []string{"/", "/v1/offer", "/v1/namespaces", "/v1/namespaces/lab", "/v1/volumes/lab/data", "/v1/check", "/v1/fleet", "/v1/ping", "/k8s/api", "/k8s/version", "/metrics", "/debug/pprof/", "/v1/peering/../offer"} {
 		r, err := a.Post(ctx, victimAddr, path, map[string]any{})
 		if err != nil {
 			t.Fatal(err)
