@@ -69,7 +69,9 @@ func printFleet(out io.Writer, a fleet.Answer, wide bool, now time.Time) error {
 }
 
 // places are the pods of a device: at home, away, of tenants.
-func places(n api.Pods) string { return fmt.Sprintf("%d+%d away+%d tenants", n.Home, n.Away, n.Tenants) }
+func places(n api.Pods) string {
+	return fmt.Sprintf("%d+%d away+%d tenants", n.Home, n.Away, n.Tenants)
+}
 
 // worstOf are the titles of the worst problems, at most two.
 func worstOf(s fleet.Summary) string {
