@@ -59,7 +59,7 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 		PodCIDR: fixed.PodCIDR, ServiceCIDR: fixed.ServiceCIDR, TunnelAddress: fixed.TunnelAddress,
 		WireGuardKey: keys.WireGuard, Rotation: network.Rotation(s.store, keys, s.cfg.Log), Store: s.store, DataPlane: s.tunnel.Load(),
 		Sources: s.sources.All(), LANs: s.lans,
-		Hardware: netmon.Hardware, InUse: s.peersInUse, LANPeers: lanpeers.For(s.facts.MemoryBytes),
+		Hardware: netmon.Hardware, InUse: network.PeersInUse(s.offload.Load), LANPeers: lanpeers.For(s.facts.MemoryBytes),
 		PeerCIDR: s.config().Tunnel.Block(), Clock: s.clock, Log: log,
 		TakenPrefixes: func() []netip.Prefix {
 			return slices.Concat(host.Routes(fixed.Tunnel), host.Servers("/"), []netip.Prefix{fixed.NodeRange})
@@ -80,14 +80,6 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 
 // plausible is the time, and whether it can be right.
 func (s *System) plausible() (time.Time, bool) { return time.Now(), s.clock.Status().Plausible }
-
-// peersInUse is unknown before offload runs.
-func (s *System) peersInUse(ctx context.Context) (map[peer.ID]bool, bool) {
-	if o := s.offload.Load(); o != nil {
-		return o.PeersInUse(ctx)
-	}
-	return nil, false
-}
 
 // viewOf is how a peer sees pods; nil before the links are known, and for other clusters.
 func (s *System) viewOf(id string) homeaddr.View {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"rivulet/appliance/api"
+	"rivulet/fabric/peer"
 	"rivulet/offload"
 	"rivulet/offload/consumer/move"
 )
@@ -18,4 +19,14 @@ func Move(mux *http.ServeMux, running func() *offload.Offload) {
 		}
 		return nil, errors.New("no volume can be moved yet: rivulet is starting; see: rivulet status")
 	}))
+}
+
+// PeersInUse are the peers with pods or data; unknown before offloading has started.
+func PeersInUse(running func() *offload.Offload) func(context.Context) (map[peer.ID]bool, bool) {
+	return func(ctx context.Context) (map[peer.ID]bool, bool) {
+		if o := running(); o != nil {
+			return o.PeersInUse(ctx)
+		}
+		return nil, false
+	}
 }
