@@ -168,6 +168,8 @@ func TestReferenceOfLimits(t *testing.T) {
 		{"fabric/tunnel/paths", "maxRelays", false, "", "peers that are asked at once to relay"},
 		{"fabric", "maxNeighbours", false, "", "clusters that one member of a group may introduce"},
 		{"fabric/trust", "InviteLife", false, "", "the life of an invite"},
+		{"appliance/diagnose/fleet", "requestRate", false, "", "summaries of this device each second that one peer gets"},
+		{"appliance/diagnose/fleet", "mostPeers", false, "", "devices on the page of `rivulet status --fleet`"},
 	})
 	section("Pods away", []fact{
 		{"fabric/peer", "maxProse", false, "", "bytes of a termination message"},

@@ -130,11 +130,14 @@ func (h Here) try(ctx context.Context, f *Facts) {
 	f.Tried, f.Listening = map[netip.AddrPort]Attempt{}, map[netip.Addr][]netip.AddrPort{}
 	targets, _ := f.Targets()
 	for _, e := range targets {
-		if why := h.allowed(*f, e); why != "" {
-			f.Tried[e.Addr] = Attempt{Err: why}
-			continue
-		}
+		why := h.allowed(*f, e)
 		all.Go(func() {
+			if why != "" {
+				mu.Lock()
+				defer mu.Unlock()
+				f.Tried[e.Addr] = Attempt{Err: why}
+				return
+			}
 			a := from.connect(ctx, e.Addr)
 			var open []netip.AddrPort
 			if a.Outcome == Refused && !e.away() {
@@ -152,7 +155,7 @@ func (h Here) try(ctx context.Context, f *Facts) {
 		all.Go(func() { name = h.lookup(ctx, from, *f) })
 		if ip := first(f.addresses()); ip.Is4() && fixed.ServiceCIDR.Contains(ip) {
 			all.Go(func() { rules = h.rules(ctx, ip, f.Port) })
-			if f.protocol() == corev1.ProtocolTCP {
+			if h.leadsToPods(*f) {
 				all.Go(func() { through = from.connect(ctx, netip.AddrPortFrom(ip, uint16(f.Port.Port))) })
 			}
 		}
@@ -160,6 +163,12 @@ func (h Here) try(ctx context.Context, f *Facts) {
 		f.Name, f.Rules, f.Through = name, rules, through
 	}
 	all.Wait()
+}
+
+// leadsToPods reports whether a connection to the cluster IP ends at an endpoint that may be tried.
+func (h Here) leadsToPods(f Facts) bool {
+	lead, _ := used(f.Endpoints())
+	return len(lead) > 0 && !slices.ContainsFunc(lead, func(e Endpoint) bool { return h.allowed(f, e) != "" })
 }
 
 // allowed is why an endpoint must not be tried, "" if it may be. What a user writes into an EndpointSlice, or a peer

@@ -158,8 +158,8 @@ func TestOnlyPodsAreTried(t *testing.T) {
 				tried++
 			}
 		}
-		if tried != c.tried {
-			t.Errorf("%s: %d are tried, want %d", name, tried, c.tried)
+		if tried != c.tried || h.leadsToPods(*f) != (tried == 2) { // else kube-proxy leads elsewhere
+			t.Errorf("%s: %d are tried, want %d; by the cluster IP: %t", name, tried, c.tried, h.leadsToPods(*f))
 		}
 	}
 }
