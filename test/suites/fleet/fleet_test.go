@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 // configured writes the configuration of a device and has it read, mistakes or not.
 func configured(t *testing.T, ctx context.Context, d *lab.Device, text string) {
 	t.Helper()
-	labtest.Must(t, ctx, d, "sh", "-c", `mkdir -p /etc/rivulet && printf '%s\n' "$1" > /etc/rivulet/config.yaml && chmod 644 /etc/rivulet/config.yaml && { rivulet config reload || true; }`, "sh", text)
+	labtest.Must(t, ctx, d, "sh", "-c", `umask 077 && mkdir -p /etc/rivulet && printf '%s\n' "$1" > /etc/rivulet/config.yaml && chmod 600 /etc/rivulet/config.yaml && { rivulet config reload || true; }`, "sh", text)
 }
 
 // shows waits until the page of a device has these lines, in this order: "name state verdict".
