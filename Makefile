@@ -190,6 +190,7 @@ checked = $(environment) $(CHECK) -tags "$(TAGS)"
 .PHONY: test-binaries
 test-binaries: deps $(CHECK)
 	@test/deps prometheus
+	@test/deps browser
 	@$(CHECK) time build $(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 
 .PHONY: test

@@ -537,6 +537,7 @@ require (
 
 require (
 	filippo.io/age v1.2.1
+	github.com/chromedp/chromedp v0.23.0
 	github.com/containernetworking/cni v1.3.0
 	github.com/containernetworking/plugins v1.9.0
 	github.com/coredns/caddy v1.1.4-0.20250930002214-15135a999495
@@ -558,7 +559,11 @@ require (
 	sigs.k8s.io/knftables v0.0.18
 )
 
-require github.com/go-logr/zapr v1.3.0 // indirect
+require (
+	github.com/chromedp/cdproto v0.159.0 // indirect
+	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
+	github.com/go-logr/zapr v1.3.0 // indirect
+)
 
 require (
 	github.com/diskfs/go-diskfs v1.7.0

@@ -205,7 +205,7 @@ type Answer struct {
 	Series []Series `json:"series"`
 }
 
-// Query returns the series of the names, of all without names, since a time, at most a day ago; those without a value
+// Query returns the series of the names, or NAME{LABEL=VALUE, of all without names, since a time, at most a day ago; those without a value
 // since then are left out.
 func (r *Recorder) Query(names []string, since time.Time) (Answer, error) {
 	now, _ := r.cfg.Now()
@@ -220,7 +220,7 @@ func (r *Recorder) Query(names []string, since time.Time) (Answer, error) {
 	err := r.visit(func(c chunk) {
 		for i, n := range c.names {
 			name, _, _ := strings.Cut(n, "{")
-			if len(names) > 0 && !slices.Contains(names, name) {
+			if len(names) > 0 && !slices.Contains(names, name) && !slices.Contains(names, n) {
 				continue
 			}
 			for m, row := range c.rows {
@@ -273,7 +273,7 @@ func (r *Recorder) visit(f func(chunk)) error {
 	return nil
 }
 
-// Routes registers GET /v1/history?series=NAME,…&since=6h.
+// Routes registers GET /v1/history?series=NAME,NAME{LABEL=VALUE},…&since=6h.
 func (r *Recorder) Routes(mux *http.ServeMux) {
 	mux.Handle("GET /v1/history", api.JSON(func(q *http.Request) (any, error) {
 		since := kept * time.Minute
@@ -286,7 +286,9 @@ func (r *Recorder) Routes(mux *http.ServeMux) {
 		}
 		var names []string
 		for _, list := range q.URL.Query()["series"] {
-			names = append(names, strings.Split(list, ",")...)
+			for name := range strings.SplitSeq(list, ",") {
+				names = append(names, strings.TrimSuffix(name, "}"))
+			}
 		}
 		now, _ := r.cfg.Now()
 		return r.Query(names, now.Add(-since))

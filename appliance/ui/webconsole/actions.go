@@ -21,6 +21,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/diagnose/doctor"
+	"rivulet/appliance/diagnose/trace"
 	"rivulet/appliance/operate"
 	"rivulet/appliance/vcluster"
 	"rivulet/fabric/peer"
@@ -68,6 +69,7 @@ var actions = map[string]action{
 	"drain":       {Operate, drainPeer},
 	"offload":     {Operate, offloadNamespace},
 	"invite":      {Operate, invite},
+	"trace":       {Operate, traceWay},
 	"shell-input": {Admin, shellInput},
 	"invite-revoke": {Operate, func(ctx context.Context, c *Console, q *call) (result, error) {
 		return result{Notice: "The invite is revoked."}, c.call(ctx, http.MethodPost, "/v1/invites/revoke", api.Word{Invite: q.Get("id")}, nil)
@@ -316,6 +318,15 @@ func drawn(text string) template.HTML {
 	}
 	size := code.Size + 2*quiet
 	return template.HTML(fmt.Sprintf(`<svg class="qr" viewBox="0 0 %d %[1]d" role="img" aria-label="QR code" shape-rendering="crispEdges"><path d="%s"/></svg>`, size, path.String())) //nolint:gosec // numbers only
+}
+
+// traceWay follows a connection to a Service or a pod.
+func traceWay(ctx context.Context, c *Console, q *call) (result, error) {
+	var r trace.Report
+	if err := c.get(ctx, trace.Path+"?"+url.Values{"object": {q.Get("object")}, "namespace": {q.Get("namespace")}}.Encode(), &r); err != nil {
+		return result{}, err
+	}
+	return c.dialog("trace", r)
 }
 
 func fix(ctx context.Context, c *Console, q *call) (result, error) {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/diagnose/trace"
 	"rivulet/appliance/operate"
 	"rivulet/appliance/ui/summary"
 	"rivulet/appliance/vcluster"
@@ -77,10 +78,17 @@ func overview(ctx context.Context, c *Console, v *visit) (any, error) {
 		Lent   []place
 		Update string
 		Fixes  map[string]string
+		Graphs []graph
 	}{}
 	if err := c.get(ctx, "/v1/doctor/fixes", &out.Fixes); err != nil {
 		return nil, err
 	}
+	day, err := c.figures(ctx, "home_cpu_used_cores", "home_memory_used_bytes", "pods", "peers_connected", "vclusters_awake")
+	if err != nil {
+		return nil, err
+	}
+	out.Graphs = graphsOf(day, lineOf("CPU in use", "home_cpu_used_cores", "", cores), lineOf("Memory in use", "home_memory_used_bytes", "", bytesOf),
+		lineOf("Pods at home", "pods", "home", number), lineOf("Pods away", "pods", "away", number), lineOf("Connected peers", "peers_connected", "", number), lineOf("Virtual clusters awake", "vclusters_awake", "", number))
 	if home, ok := st.Room[st.NodeName]; ok {
 		p := placeOf("home", home.Allocatable, home.Requested)
 		p.Ready, p.Pods, p.Detail = st.Ready && len(home.Pressure) == 0, home.Pods, strings.Join(home.Pressure, ", ")
@@ -249,7 +257,7 @@ func stateClass(s peer.State) string {
 	return "error"
 }
 
-func peerOf(_ context.Context, c *Console, v *visit) (any, error) {
+func peerOf(ctx context.Context, c *Console, v *visit) (any, error) {
 	st := v.Status
 	list := st.PeerList()
 	i := slices.IndexFunc(list, func(p api.Peer) bool { return string(p.ID) == v.Path["id"] })
@@ -265,7 +273,7 @@ func peerOf(_ context.Context, c *Console, v *visit) (any, error) {
 		Nodes           []place
 		Lent            *offload.Consumer
 		Twins           []string
-		Loss            string
+		Graphs          []graph
 	}{Peer: p, Key: string(p.ID), Way: wayOf(st, p), State: stateClass(p.State), Peered: !p.State.Apart(), Rate: v.Rates[string(p.ID)]}
 	for _, n := range st.VirtualNodes {
 		if n.ID == string(p.ID) {
@@ -273,6 +281,14 @@ func peerOf(_ context.Context, c *Console, v *visit) (any, error) {
 			one.Ready, one.Pods, one.Detail = n.Ready, n.Pods, n.Reason
 			out.Nodes = append(out.Nodes, one)
 		}
+	}
+	if out.Peered {
+		id := "{id=" + string(p.ID) + "}"
+		day, err := c.figures(ctx, "peer_rtt_seconds"+id, "peer_received_bytes_per_second"+id, "peer_sent_bytes_per_second"+id)
+		if err != nil {
+			return nil, err
+		}
+		out.Graphs = graphsOf(day, lineOf("RTT", "peer_rtt_seconds", string(p.ID), millis), lineOf("Received", "peer_received_bytes_per_second", string(p.ID), speed), lineOf("Sent", "peer_sent_bytes_per_second", string(p.ID), speed))
 	}
 	for i := range st.Consumers {
 		if t := &st.Consumers[i]; t.ID == p.ID {
@@ -368,6 +384,9 @@ var formats = template.FuncMap{
 	"line": summary.Line, "zero": time.Time.IsZero, "half": func(a, b int) int { return (a + b) / 2 }, "add": func(a, b int) int { return a + b },
 	"float": func(n int64) float64 { return float64(n) }, "ufloat": func(n uint64) float64 { return float64(n) }, "join": strings.Join,
 	"lower": strings.ToLower, "count": count, "mode": func(m policy.When) string { return modes[m] },
+	"verdict": func(v trace.Verdict) string {
+		return map[trace.Verdict]string{trace.OK: "done", trace.Slow: "warning", trace.Fails: "error"}[v]
+	},
 	"seconds": func(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) },
 }
 

@@ -111,6 +111,9 @@ type views struct {
 	mu   sync.Mutex
 	made map[[32]byte]*view
 
+	graphsMu sync.Mutex
+	graphs   map[string]graphs
+
 	statusMu sync.Mutex
 	at       time.Time
 	status   api.Status

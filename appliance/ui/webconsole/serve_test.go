@@ -48,8 +48,32 @@ type testDevice struct {
 	base   string
 	client *http.Client
 
-	mu    sync.Mutex
-	asked []string // METHOD PATH BODY
+	mu      sync.Mutex
+	asked   []string // METHOD PATH BODY
+	answers map[string]json.RawMessage
+	rest    *rest.Config // nil: the engine starts
+}
+
+func (d *testDevice) setREST(cfg *rest.Config) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rest = cfg
+}
+
+func (d *testDevice) answer(to string, with json.RawMessage) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.answers[to] = with
+}
+
+// restConfig is home's API server.
+func (d *testDevice) restConfig() (*rest.Config, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.rest == nil {
+		return nil, errors.New("it starts")
+	}
+	return d.rest, nil
 }
 
 func freePort(t *testing.T) int {
@@ -68,23 +92,23 @@ func newDevice(t *testing.T) *testDevice {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var answers map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &answers); err != nil {
+	d := &testDevice{}
+	if err := json.Unmarshal(raw, &d.answers); err != nil {
 		t.Fatal(err)
 	}
-	d := &testDevice{}
 	run := t.TempDir()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		at := r.Method + " " + r.URL.RequestURI()
+		d.mu.Lock()
 		if r.Method != http.MethodGet {
-			d.mu.Lock()
 			d.asked = append(d.asked, strings.TrimSpace(at+" "+string(body)))
-			d.mu.Unlock()
 		}
+		a, ok := d.answers[at]
+		d.mu.Unlock()
 		api.JSON(func(*http.Request) (any, error) {
-			if a, ok := answers[at]; ok {
+			if ok {
 				return a, nil
 			}
 			if r.Method == http.MethodGet {
@@ -104,11 +128,11 @@ func newDevice(t *testing.T) *testDevice {
 	}
 	d.Console = New(Config{
 		Store: &memory{}, StateDir: t.TempDir(), RunDir: run, Executable: self, Page: testPage{}, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler), Port: freePort(t),
-		REST: func() (*rest.Config, error) { return nil, errors.New("it starts") },
+		REST: d.restConfig,
 	})
 	yes := true
 	d.Configure(config.Config{Console: &yes}, []string{"pi"})
-	wg.Go(func() { d.run(ctx, func() { ready <- struct{}{} }) })
+	wg.Go(func() { d.run(ctx, sync.OnceFunc(func() { ready <- struct{}{} })) })
 	<-ready
 	<-ready
 	d.base = d.URL()

@@ -33,10 +33,17 @@
     old.slice(fresh.length).forEach((node) => node.remove());
   }
 
+  // words are those of an error and its cure.
+  const words = (failure) => failure.error + (failure.cure ? "\nWhat to do: " + failure.cure : "");
+
   function show(page) {
     if (page.error) {
-      notice(page.error + (page.cure ? "\nWhat to do: " + page.cure : ""));
-      return;
+      if (main.firstElementChild) return notice(words(page));
+      const title = document.createElement("h1"), text = document.createElement("p");
+      title.textContent = "Not available now";
+      text.textContent = words(page);
+      text.className = "lines";
+      return main.append(title, text);
     }
     document.title = page.title + " – " + page.device;
     $("device").textContent = page.device;
@@ -182,7 +189,7 @@
         return;
       }
       if (result.error) {
-        notice(result.error + (result.cure ? "\nWhat to do: " + result.cure : ""));
+        notice(words(result));
         $("notice").scrollIntoView({ block: "nearest" });
         return;
       }
@@ -242,7 +249,7 @@
       const answer = await fetch("/api/sign-in", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ code }) });
       const result = await answer.json();
       if (!answer.ok) {
-        $("sign-in-error").textContent = result.error + (result.cure ? ". " + result.cure : "");
+        $("sign-in-error").textContent = words(result);
         $("code").select();
         return;
       }
