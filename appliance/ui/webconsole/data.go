@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/diagnose/fleet"
 	"rivulet/appliance/diagnose/trace"
 	"rivulet/appliance/operate"
 	"rivulet/appliance/ui/summary"
@@ -29,6 +30,7 @@ var pages = []page{
 	{pattern: "/", name: "overview", title: "Overview", section: "/", least: View, data: overview},
 	{pattern: "/map", name: "map", title: "Map", section: "/map", least: View, data: mapOf},
 	{pattern: "/peers/{id}", name: "peer", title: "Peer", section: "/map", least: View, data: peerOf},
+	{pattern: "/fleet", name: "fleet", title: "Fleet", section: "/fleet", least: View, life: 5 * time.Second, data: fleetOf},
 	{pattern: "/workloads", name: "workloads", title: "Workloads", section: "/workloads", least: View, life: 5 * time.Second, data: workloads},
 	{pattern: "/pods/{namespace}/{name}", name: "pod", title: "Pod", section: "/workloads", least: View, life: 3 * time.Second, data: podOf},
 	{pattern: "/vclusters", name: "vclusters", title: "Virtual clusters", section: "/vclusters", least: View, data: vclusters},
@@ -302,6 +304,16 @@ func peerOf(ctx context.Context, c *Console, v *visit) (any, error) {
 	return out, nil
 }
 
+func fleetOf(ctx context.Context, c *Console, _ *visit) (any, error) {
+	var a fleet.Answer
+	if err := c.get(ctx, fleet.Path, &a); err != nil {
+		return nil, err
+	}
+	a.More += max(0, len(a.Members)-maxRows)
+	a.Members = a.Members[:min(len(a.Members), maxRows)]
+	return a, nil
+}
+
 func workloads(ctx context.Context, c *Console, v *visit) (any, error) {
 	cluster, namespace := c.cluster(), v.Query.Get("namespace")
 	w, err := cluster.Workloads(ctx, operate.Selection{Namespace: namespace})
@@ -383,7 +395,8 @@ var formats = template.FuncMap{
 	"ago": func(now, t time.Time) string { return span(now.Sub(t)) }, "time": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") },
 	"line": summary.Line, "zero": time.Time.IsZero, "half": func(a, b int) int { return (a + b) / 2 }, "add": func(a, b int) int { return a + b },
 	"float": func(n int64) float64 { return float64(n) }, "ufloat": func(n uint64) float64 { return float64(n) }, "join": strings.Join,
-	"lower": strings.ToLower, "count": count, "mode": func(m policy.When) string { return modes[m] },
+	"lower": strings.ToLower, "milli": func(n int64) string { return trimmed(float64(n)/1000, 1) }, "up": func(n int64) string { return span(time.Duration(n) * time.Second) },
+	"count": count, "mode": func(m policy.When) string { return modes[m] },
 	"verdict": func(v trace.Verdict) string {
 		return map[trace.Verdict]string{trace.OK: "done", trace.Slow: "warning", trace.Fails: "error"}[v]
 	},

@@ -421,7 +421,7 @@ func TestConfirmation(t *testing.T) {
 func TestNamesAreNoMarkup(t *testing.T) {
 	d := newDevice(t)
 	token := d.token(t, Admin)
-	for _, path := range []string{"/", "/map", "/peers/" + peerB, "/vclusters", "/people", "/invite", "/device", "/tour"} {
+	for _, path := range []string{"/", "/map", "/fleet", "/peers/" + peerB, "/vclusters", "/people", "/invite", "/device", "/tour"} {
 		code, body, _ := d.do(t, http.MethodGet, "/api/page"+path, token, nil)
 		var page shown
 		if err := json.Unmarshal([]byte(body), &page); err != nil || code != http.StatusOK {

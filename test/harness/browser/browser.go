@@ -138,6 +138,8 @@ func OnNewDocument(script string) chromedp.Action[chromedp.Void] {
 // Picture is the whole page.
 func (b *Browser) Picture() image.Image {
 	b.t.Helper()
+	Value[bool](b, `window.drawn = false; requestAnimationFrame(() => requestAnimationFrame(() => (window.drawn = true))); true`)
+	b.Wait("the page is drawn", `window.drawn`)
 	ctx, cancel := context.WithTimeout(b.ctx, Limit)
 	defer cancel()
 	raw, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
