@@ -32,7 +32,8 @@ type Source struct {
 	pages map[expfmt.Format][]byte // of made
 }
 
-// life is how long a page is served to all clients before it is rendered again.
+// life is how long a page is served to all clients of the network before it is rendered again. On the supervisor's
+// socket each answer is new.
 const life = time.Second
 
 // Handler answers with all current metrics, in the format that the client accepts.
@@ -42,7 +43,7 @@ func Handler(status func() api.Status, vclusters func() []api.VCluster) http.Han
 
 func (s *Source) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	format := accepted(r.Header)
-	page, err := s.page(format)
+	page, err := s.page(format, r.TLS != nil)
 	if err != nil {
 		http.Error(w, "the metrics cannot be made: "+err.Error()+"; see: rivulet status", http.StatusInternalServerError)
 		return
@@ -52,11 +53,11 @@ func (s *Source) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Write(page) //nolint:errcheck // the client has gone
 }
 
-// page is rendered once in its life, in each format.
-func (s *Source) page(format expfmt.Format) ([]byte, error) {
+// page is rendered anew, or if it is shared once in its life, in each format.
+func (s *Source) page(format expfmt.Format, shared bool) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if age := time.Since(s.made); age >= life || age < 0 {
+	if age := time.Since(s.made); !shared || age >= life || age < 0 {
 		s.pages = map[expfmt.Format][]byte{}
 	}
 	if page := s.pages[format]; page != nil {

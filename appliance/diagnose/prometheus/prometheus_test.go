@@ -2,6 +2,7 @@ package prometheus
 
 import (
 	"bytes"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -165,6 +166,7 @@ func TestRenderedOnceASecond(t *testing.T) {
 		ask := func(accept string) {
 			r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 			r.Header.Set("Accept", accept)
+			r.TLS = &tls.ConnectionState{}
 			h.ServeHTTP(httptest.NewRecorder(), r)
 		}
 		for range 100 {
@@ -178,6 +180,12 @@ func TestRenderedOnceASecond(t *testing.T) {
 		time.Sleep(life)
 		if ask(""); reads != 3 {
 			t.Errorf("a second later it was read %d times", reads)
+		}
+		for range 2 { // the supervisor's socket
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/v1/metrics", nil))
+		}
+		if reads != 5 {
+			t.Errorf("two requests on the socket made %d reads in all", reads)
 		}
 	})
 }
