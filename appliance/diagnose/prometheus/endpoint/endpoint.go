@@ -101,15 +101,20 @@ func (e *Endpoint) now() string {
 // Run serves as configured until ctx ends.
 func (e *Endpoint) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	for ctx.Err() == nil {
-		if err := e.serve(ctx, e.now(), stage.Ready, stage.Log()); err != nil {
+		if err := e.serve(ctx, stage.Ready, stage.Log()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// serve serves with one setting until that changes.
-func (e *Endpoint) serve(ctx context.Context, setting string, ready func(), log *slog.Logger) error {
+// serve serves with the present setting until that changes.
+func (e *Endpoint) serve(ctx context.Context, ready func(), log *slog.Logger) error {
+	select {
+	case <-e.changed: // the setting that is read now is the changed one
+	default:
+	}
+	setting := e.now()
 	at, admit := "", func(netip.Addr) bool { return false }
 	switch setting {
 	case config.MetricsLAN:

@@ -97,7 +97,7 @@ func (s *served) run(t *testing.T) {
 	ctx := t.Context()
 	go func() {
 		for ctx.Err() == nil {
-			if err := s.serve(ctx, s.now(), func() { once.Do(func() { close(ready) }) }, slog.New(slog.DiscardHandler)); err != nil {
+			if err := s.serve(ctx, func() { once.Do(func() { close(ready) }) }, slog.New(slog.DiscardHandler)); err != nil {
 				done <- err
 				return
 			}
