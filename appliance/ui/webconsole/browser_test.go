@@ -270,6 +270,7 @@ func TestNothingForeignRuns(t *testing.T) {
 			t.Errorf("%s runs what others wrote", path)
 		}
 	}
-	open(b, d, "/pods/shop/web-1?show=log&container=web")
+	open(b, d, "/pods/shop/web-1")
+	press(b, `a[href^="?show=log"]`)
 	b.Wait("the log as text", `document.querySelector("pre[data-stream]").textContent.includes("started <b>bold</b>")`)
 }

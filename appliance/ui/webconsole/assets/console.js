@@ -219,7 +219,7 @@
     if (!a || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey || a.target || a.origin !== location.origin) return;
     if (a.getAttribute("href").startsWith("#")) return;
     event.preventDefault();
-    go(a.getAttribute("href"), true);
+    go(a.pathname + a.search, true);
   });
 
   document.addEventListener("submit", (event) => {
