@@ -16,12 +16,13 @@ type Size struct{ Columns, Rows int }
 // Least is the size of every screen and serial terminal.
 var Least = Size{80, 25}
 
-// Invite is an invite for another device.
+// Invite is an invite for another device, or a code that signs in to the web console.
 type Invite struct {
-	Code  string
-	Until string   // end of its validity, time of day
-	QR    []string // one string per row; each is Width wide on the screen
-	Width int      // columns of the QR code
+	Code   string
+	SignIn string   // the console's address; empty: an invite
+	Until  string   // end of its validity, time of day
+	QR     []string // one string per row; each is Width wide on the screen
+	Width  int      // columns of the QR code
 }
 
 // leastText is the least width of the text, whatever is beside it.
@@ -97,6 +98,9 @@ var mark = map[summary.State]string{summary.Done: "ok", summary.Working: "..", s
 func footer(i *Invite, size Size) []string {
 	if i == nil {
 		return []string{clip("to pair another device: press Enter for a code", size.Columns)}
+	}
+	if i.SignIn != "" {
+		return head(wrap("to sign in, until "+i.Until+", once: scan, or open "+i.SignIn+" and type: "+i.Code, size.Columns, "  "), 4)
 	}
 	return head(wrap("to pair, until "+i.Until+", once: scan, or type there: rivulet peer --invite "+i.Code, size.Columns, "  "), 4)
 }

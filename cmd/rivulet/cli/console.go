@@ -20,6 +20,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/ui/console"
 	"rivulet/appliance/ui/summary"
+	"rivulet/appliance/ui/webconsole"
 )
 
 const (
@@ -33,7 +34,7 @@ func newConsole(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "console",
 		Short: "show address, state, problems and a pairing code, as on the device's own screen",
-		Long: "A text screen that is updated at each change, until Ctrl-C; Enter shows a pairing code for ten minutes.\n" +
+		Long: "A text screen that is updated at each change, until Ctrl-C; Enter shows a pairing code for ten minutes, Enter again a code that signs in to the web console as admin.\n" +
 			"If the output is not a terminal, it is printed once.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -57,7 +58,10 @@ type screen struct {
 	pair  bool
 	until time.Time // the user has requested a code until then
 	made  *api.Invited
-	shown []string
+	// signIn: the user has requested a code for the web console, by another Enter.
+	signIn bool
+	login  *webconsole.Login
+	shown  []string
 }
 
 // once prints the picture for a pipe; an error if there is nothing to show.
@@ -89,11 +93,17 @@ func (s *screen) loop(ctx context.Context, in io.Reader) error {
 		case <-ctx.Done():
 			return nil
 		case <-keys:
-			s.until = time.Now().Add(10 * time.Minute)
+			s.press(time.Now())
 			s.shown = nil // the key has moved the content of the screen
 		case <-time.After(consoleEvery):
 		}
 	}
+}
+
+// press shows a pairing code, or if one is shown a code for the web console, and then a pairing code again.
+func (s *screen) press(now time.Time) {
+	s.signIn = now.Before(s.until) && !s.signIn
+	s.until, s.login = now.Add(webconsole.CodeLife), nil
 }
 
 // draw requests the status, and prints only changes: a serial line is slow.
@@ -110,7 +120,11 @@ func (s *screen) draw(ctx context.Context) {
 	default:
 		note = "rivulet is not running yet; if that stays so: journalctl -u rivulet"
 	}
-	rows := console.Draw(view, note, s.invite(ctx, view), s.size())
+	code := s.loginCode(ctx, view)
+	if code == nil {
+		code = s.invite(ctx, view)
+	}
+	rows := console.Draw(view, note, code, s.size())
 	if slices.Equal(rows, s.shown) {
 		return
 	}
@@ -127,6 +141,23 @@ func (s *screen) size() console.Size {
 	return console.Least
 }
 
+// loginCode is the code for the web console to show, while one is wanted and the console is on.
+func (s *screen) loginCode(ctx context.Context, v *summary.View) *console.Invite {
+	if v == nil || v.Console == "" || !s.signIn || !time.Now().Before(s.until) {
+		return nil
+	}
+	if s.login == nil {
+		var made webconsole.Login
+		if api.Call(ctx, s.run, http.MethodPost, "/v1/console/codes", map[string]webconsole.Role{"role": webconsole.Admin}, &made) != nil {
+			return nil
+		}
+		s.login, s.until = &made, made.Expires
+	}
+	out := picture(s.login.Link, s.login.Code, s.login.Expires)
+	out.SignIn = s.login.URL
+	return out
+}
+
 // invite is the code to show; a new one is created when the last was used or ends soon.
 func (s *screen) invite(ctx context.Context, v *summary.View) *console.Invite {
 	wanted := time.Now().Before(s.until) || s.pair && displayConnected("/sys/class/drm")
@@ -141,13 +172,13 @@ func (s *screen) invite(ctx context.Context, v *summary.View) *console.Invite {
 		}
 		s.made = &i
 	}
-	return picture(*s.made)
+	return picture(s.made.URL, s.made.Code, s.made.Expires)
 }
 
-// picture is an invite in the screen's form.
-func picture(i api.Invited) *console.Invite {
-	out := &console.Invite{Code: i.Code, Until: i.Expires.Local().Format("15:04")}
-	if drawn, err := drawQR(i.URL); err == nil {
+// picture is a code in the screen's form, with a link as QR.
+func picture(link, code string, until time.Time) *console.Invite {
+	out := &console.Invite{Code: code, Until: until.Local().Format("15:04")}
+	if drawn, err := drawQR(link); err == nil {
 		out.QR = strings.Split(strings.TrimRight(drawn, "\n"), "\n")
 		out.Width = utf8.RuneCountInString(escapes.Replace(out.QR[0]))
 	}

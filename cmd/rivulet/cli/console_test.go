@@ -15,6 +15,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/ui/console"
 	"rivulet/appliance/ui/summary"
+	"rivulet/appliance/ui/webconsole"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/trust"
 )
@@ -30,6 +31,9 @@ func supervisor(t *testing.T, st func() api.Status) (run string, invites *atomic
 		i := trust.Invite{ID: strings.Repeat("i", int(n)), Made: time.Now(), Expires: time.Now().Add(10 * time.Minute)}
 		last.Store(&i)
 		return api.Invited{Invite: i, Code: "CODE-" + i.ID, URL: "https://rivulet.dev/p#CODE"}, nil
+	}))
+	mux.Handle("POST /v1/console/codes", api.JSON(func(*http.Request) (any, error) {
+		return webconsole.Login{Code: "7K2M-9QRT-0XYZ-ABCD", URL: "https://lab-1.local:7443", Link: "https://lab-1.local:7443/#code=7K2M-9QRT-0XYZ-ABCD", Expires: time.Now().Add(10 * time.Minute)}, nil
 	}))
 	mux.Handle("GET /v1/invites", api.JSON(func(*http.Request) (any, error) {
 		return api.Invites{Now: time.Now(), Invites: []trust.Invite{*last.Load()}}, nil
@@ -47,7 +51,7 @@ func TestConsole(t *testing.T) {
 	call := func(s string) { name.Store(&s) }
 	call("lab-1")
 	run, invites, last := supervisor(t, func() api.Status {
-		return api.Status{Name: *name.Load(), Started: time.Now(), Waiting: "engine: starts"}
+		return api.Status{Name: *name.Load(), Started: time.Now(), Waiting: "engine: starts", Console: "https://lab-1.local:7443"}
 	})
 	var out bytes.Buffer
 	s := &screen{run: run, out: &out}
@@ -83,6 +87,16 @@ func TestConsole(t *testing.T) {
 	if got := next(); strings.Contains(got, "CODE") || strings.Contains(got, "▀") {
 		t.Errorf("nobody wants a code any more:\n%s", got)
 	}
+	s.press(time.Now())
+	if got := next(); !strings.Contains(got, "CODE-iii") || strings.Contains(got, "sign in") {
+		t.Errorf("after Enter:\n%s", got)
+	}
+	s.press(time.Now())
+	if got := next(); !strings.Contains(got, "to sign in") || !strings.Contains(got, "7K2M-9QRT-0XYZ-ABCD") || !strings.Contains(got, "https://lab-1.local:7443") || !strings.Contains(got, "▀") {
+		t.Errorf("after another Enter:\n%s", got)
+	}
+	s.until = time.Time{}
+	next()
 	call("lab-2\x1b[2J")
 	if got := next(); !strings.Contains(got, "lab-2") || strings.Contains(got, "\x1b[2J") {
 		t.Errorf("after another name: %q", got)
@@ -130,7 +144,7 @@ func TestTheQRCodeFitsOnASmallScreen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := picture(api.Invited{Code: code.String(), URL: code.URL()})
+		i := picture(code.URL(), code.String(), time.Now())
 		if i.Width == 0 || len(i.QR) != strings.Count(drawn, "\n") {
 			t.Fatalf("%d rows, %d columns", len(i.QR), i.Width)
 		}
