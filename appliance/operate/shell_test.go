@@ -49,7 +49,7 @@ func TestShell(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v1/namespaces/lab/pods/{pod}", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		json.NewEncoder(w).Encode(podOf("lab", r.PathValue("pod"), "home", corev1.PodRunning, true)) //nolint:errcheck // a test's
+		json.NewEncoder(w).Encode(podOf("lab", r.PathValue("pod"), "home", corev1.PodRunning, true))
 	})
 	var mu sync.Mutex
 	asked := map[string]int{}

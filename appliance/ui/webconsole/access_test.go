@@ -126,7 +126,9 @@ func TestAnUnreadableNote(t *testing.T) {
 		t.Error("a code is made")
 	}
 	card := signin.New()
-	a.configure(card.Hash())
+	if err := a.configure(card.Hash()); err != nil {
+		t.Fatal(err)
+	}
 	if _, _, err := a.signIn(card.String(), "192.0.2.7", ""); err == nil {
 		t.Error("somebody signs in")
 	}

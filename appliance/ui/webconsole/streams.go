@@ -69,7 +69,7 @@ func (c *Console) serveStream(w http.ResponseWriter, r *http.Request, s Session,
 	if err != nil && ctx.Err() == nil {
 		end = err.Error()
 	}
-	out.send(map[string]string{"end": end})
+	_ = out.send(map[string]string{"end": end})
 }
 
 // endWith cancels a stream when its session has ended.
@@ -139,7 +139,7 @@ func (c *Console) runShell(ctx context.Context, cancel func(), out *events, s Se
 		defer c.streams.mu.Unlock()
 		delete(c.streams.shells, id)
 	}()
-	out.send(map[string]string{"id": id})
+	_ = out.send(map[string]string{"id": id})
 	go out.beat(ctx)
 	return c.cluster().Shell(ctx, rest, namespace, pod, container, operate.Terminal{In: in, Out: out, Err: out})
 }

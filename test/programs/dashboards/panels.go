@@ -54,7 +54,7 @@ func rows(title, what string, expr string) cog.Builder[dashboard.Panel] {
 
 // board is a dashboard; with a device it shows the ones that are chosen at the top.
 func board(uid, title, what string, device bool, panels ...cog.Builder[dashboard.Panel]) *dashboard.DashboardBuilder {
-	b := dashboard.NewDashboardBuilder("Rivulet / " + title).Uid("rivulet-" + uid).Description(what).Tags([]string{"rivulet"}).Refresh("1m").Time("now-6h", "now").Timezone("browser").
+	b := dashboard.NewDashboardBuilder("Rivulet / "+title).Uid("rivulet-"+uid).Description(what).Tags([]string{"rivulet"}).Refresh("1m").Time("now-6h", "now").Timezone("browser").
 		WithVariable(dashboard.NewDatasourceVariableBuilder("datasource").Label("Data source").Type("prometheus"))
 	if device {
 		b = b.WithVariable(dashboard.NewQueryVariableBuilder("instance").Label("Device").Datasource(source).

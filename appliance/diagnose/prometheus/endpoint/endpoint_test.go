@@ -171,7 +171,7 @@ func newPair(t *testing.T) (tls.Certificate, []byte) {
 }
 
 func page(text string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, text) }) //nolint:errcheck // a test
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, text) })
 }
 
 // A token or a certificate lets in until it is revoked, on the same connection as well; nothing else does.
