@@ -61,12 +61,28 @@ var actions = map[string]action{
 	"join": {Operate, func(ctx context.Context, c *Console, q *call) (result, error) {
 		return c.met(ctx, "/v1/invites/accept", api.Word{Invite: q.Get("invite")})
 	}},
-	"deny":        {Operate, deny},
-	"unpeer":      {Admin, unpeer},
-	"roles":       {Admin, roles},
-	"cordon":      {Operate, func(ctx context.Context, c *Console, q *call) (result, error) { return cordon(ctx, c, q, true) }},
-	"uncordon":    {Operate, func(ctx context.Context, c *Console, q *call) (result, error) { return cordon(ctx, c, q, false) }},
-	"drain":       {Operate, drainPeer},
+	"deny":     {Operate, deny},
+	"unpeer":   {Admin, unpeer},
+	"roles":    {Admin, roles},
+	"cordon":   {Operate, func(ctx context.Context, c *Console, q *call) (result, error) { return cordon(ctx, c, q, true) }},
+	"uncordon": {Operate, func(ctx context.Context, c *Console, q *call) (result, error) { return cordon(ctx, c, q, false) }},
+	"drain":    {Operate, drainPeer},
+	"open": {Admin, func(ctx context.Context, c *Console, q *call) (result, error) {
+		what := strings.TrimSpace(q.Get("what"))
+		return result{Notice: what + " is open to the peer."}, c.cluster().Open(ctx, what, q.Get("peer"))
+	}},
+	"close": {Admin, func(ctx context.Context, c *Console, q *call) (result, error) {
+		if ask, yes := q.confirmed(q.Get("what") + " is closed to all that it is open to, and their connections end"); !yes {
+			return ask, nil
+		}
+		return result{Notice: q.Get("what") + " is closed."}, c.cluster().Close(ctx, q.Get("what"))
+	}},
+	"upgrade": {Admin, func(ctx context.Context, c *Console, q *call) (result, error) {
+		if ask, yes := q.confirmed("Rivulet starts again with the new version; pods go on. If it does not become ready, the former version comes back"); !yes {
+			return ask, nil
+		}
+		return result{Notice: "The upgrade begins. This page continues by itself."}, c.call(ctx, http.MethodPost, "/v1/upgrade", api.UpgradeRequest{Now: true}, nil)
+	}},
 	"offload":     {Operate, offloadNamespace},
 	"invite":      {Operate, invite},
 	"trace":       {Operate, traceWay},

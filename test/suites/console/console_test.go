@@ -162,6 +162,17 @@ func TestConsole(t *testing.T) {
 		return labtest.Kubectl(t, ctx, a, "get", "node", "b", "-o", "jsonpath={.spec.unschedulable}") == ""
 	})
 
+	// A namespace is opened to it, and closed.
+	opened := func() string {
+		return labtest.Kubectl(t, ctx, a, "get", "namespace", "shop", "-o", `jsonpath={.metadata.labels.rivulet\.dev/open-to}`)
+	}
+	w.Do("a namespace", chromedp.SendKeys("#what", "shop"))
+	press(w, `form[data-do="open"] button`)
+	await.True(t, time.Minute, "it is open", func() bool { return opened() == id })
+	press(w, `button[data-do="close"]`)
+	yes(t, w, "Shop is closed")
+	await.True(t, time.Minute, "it is closed", func() bool { return opened() == "" })
+
 	// A virtual cluster from creation to its kubeconfig.
 	open(w, base, "/vclusters")
 	w.Do("a name", chromedp.SendKeys("#vc", "ann"))

@@ -190,7 +190,6 @@
       }
       if (result.error) {
         notice(words(result));
-        $("notice").scrollIntoView({ block: "nearest" });
         return;
       }
       if (result.download) location.assign(result.download);
@@ -261,6 +260,7 @@
     }
   }
 
+  $("notice").addEventListener("click", () => notice(""));
   $("menu").addEventListener("click", () => {
     const open = $("nav").classList.toggle("open");
     $("menu").setAttribute("aria-expanded", String(open));
