@@ -24,7 +24,7 @@ const (
 	sessionLife, sessionIdle = 30 * 24 * time.Hour, 7 * 24 * time.Hour
 	// maxCodes and maxSessions bound what is stored; the oldest is replaced.
 	maxCodes, maxSessions = 16, 64
-	// attempts bounds failed sign-ins of one address in a minute, allAttempts those of all.
+	// attempts bounds failed sign-ins of one address in a minute, allAttempts those of all that are remembered.
 	attempts, allAttempts = 10, 120
 	// seenEvery is the least time between two writes of a session's last use.
 	seenEvery = time.Hour
@@ -170,7 +170,9 @@ func (a *access) signIn(text, from, browser string) (token string, s Session, er
 		role, card = a.redeem(code.Hash(), now)
 	}
 	if role == "" {
-		a.failed[from] = append(a.failed[from], now)
+		if a.allFailed() < allAttempts {
+			a.failed[from] = append(a.failed[from], now)
+		}
 		return "", s, cmp.Or(err, errCode)
 	}
 	raw := make([]byte, 36)
@@ -189,20 +191,26 @@ func (a *access) signIn(text, from, browser string) (token string, s Session, er
 	return token, s, nil
 }
 
-// wait refuses an address with too many failed attempts, which are forgotten after a minute.
+// wait refuses an address with too many failed attempts, which are forgotten after a minute. Those of others keep no
+// address out that has none itself: a neighbour may have any number of addresses.
 func (a *access) wait(from string, now time.Time) error {
-	all := 0
 	for addr, times := range a.failed {
 		times = slices.DeleteFunc(times, func(t time.Time) bool { return now.Sub(t) > time.Minute || t.After(now) })
 		if a.failed[addr] = times; len(times) == 0 {
 			delete(a.failed, addr)
 		}
-		all += len(times)
 	}
-	if len(a.failed[from]) >= attempts || all >= allAttempts {
+	if own := len(a.failed[from]); own >= attempts || own > 0 && a.allFailed() >= allAttempts {
 		return errors.New("too many wrong codes; wait a minute, and try again")
 	}
 	return nil
+}
+
+func (a *access) allFailed() (n int) {
+	for _, times := range a.failed {
+		n += len(times)
+	}
+	return n
 }
 
 // redeem returns the role of a code, and uses it up; the configuration's works until it is removed there.
@@ -233,11 +241,13 @@ func (a *access) find(token string) (Session, bool) {
 		if s.Hash != hash || !s.valid(now) {
 			continue
 		}
-		if now.Sub(s.Seen) > seenEvery {
-			s.Seen = now
-			_ = a.save() // it is stored with the next use
+		if now.Sub(s.Seen) <= seenEvery {
+			return *s, true
 		}
-		return *s, true
+		s.Seen = now
+		found := *s  // save moves the sessions
+		_ = a.save() // it is stored with the next use
+		return found, true
 	}
 	return Session{}, false
 }

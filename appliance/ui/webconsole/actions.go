@@ -124,6 +124,7 @@ func (c *Console) serveAction(w http.ResponseWriter, r *http.Request, s Session,
 		return
 	}
 	r.ParseMultipartForm(maxBody) //nolint:errcheck // a form that is unreadable has no values
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it would end the action over HTTP/1
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * time.Minute))
 	q := &call{r.PostForm, s}
 	if q.Values == nil {

@@ -299,15 +299,15 @@ func (c *Console) newTicket(s Session, write func(context.Context, http.Response
 	id, now := randomID(), time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id, t := range c.tickets {
-		if now.After(t.until) {
-			delete(c.tickets, id)
-		}
-	}
 	if len(c.tickets) >= maxTickets {
 		return "", errors.New("too many downloads were begun; try again in a minute")
 	}
 	c.tickets[id] = ticket{s, now.Add(ticketLife), write}
+	time.AfterFunc(ticketLife, func() { // it may hold a private key
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.tickets, id)
+	})
 	return "/api/download/" + id, nil
 }
 
@@ -325,8 +325,13 @@ func (c *Console) download(w http.ResponseWriter, r *http.Request, id string) {
 	if conn, is := r.Context().Value(connKey{}).(net.Conn); is && !connlimit.Lasting(conn, t.session.ID) {
 		return
 	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(downloadTime))
-	if err := t.write(r.Context(), w); err != nil {
+	out := http.NewResponseController(w)
+	_ = out.SetReadDeadline(time.Time{}) // it would end the request over HTTP/1
+	_ = out.SetWriteDeadline(time.Now().Add(downloadTime))
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	go c.endWith(ctx, t.session, cancel)
+	if err := t.write(ctx, w); err != nil {
 		c.cfg.Log.Warn("a download from the web console failed", "err", err)
 		panic(http.ErrAbortHandler) // the browser sees an incomplete answer
 	}

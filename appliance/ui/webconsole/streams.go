@@ -20,6 +20,8 @@ const (
 	maxShells, maxLogs = 4, 32
 	// shellIdle ends a shell without input, streamTime any stream.
 	shellIdle, streamTime = 15 * time.Minute, 4 * time.Hour
+	// inputTime is how long a line waits for the program in a shell to read it.
+	inputTime = 5 * time.Second
 )
 
 // shell is a shell that runs in a container.
@@ -27,6 +29,7 @@ type shell struct {
 	session string
 	in      *io.PipeWriter
 	touch   func()
+	turn    chan struct{} // has a value while a line is written
 }
 
 // streams are the shells and logs that are open.
@@ -49,6 +52,7 @@ func (c *Console) serveStream(w http.ResponseWriter, r *http.Request, s Session,
 	defer cancel()
 	go c.endWith(ctx, s, cancel)
 	out := newEvents(w)
+	defer out.close()
 	query := r.URL.Query()
 	var err error
 	switch kind {
@@ -132,7 +136,7 @@ func (c *Console) runShell(ctx context.Context, cancel func(), out *events, s Se
 	if c.streams.shells == nil {
 		c.streams.shells = map[string]*shell{}
 	}
-	c.streams.shells[id] = &shell{s.ID, input, func() { idle.Reset(shellIdle) }}
+	c.streams.shells[id] = &shell{s.ID, input, func() { idle.Reset(shellIdle) }, make(chan struct{}, 1)}
 	c.streams.mu.Unlock()
 	defer func() {
 		c.streams.mu.Lock()
@@ -152,19 +156,29 @@ func shellInput(ctx context.Context, c *Console, q *call) (result, error) {
 	if sh == nil || sh.session != q.Session.ID {
 		return result{}, errors.New("the shell has ended; open it again")
 	}
+	late := time.NewTimer(inputTime)
+	defer late.Stop()
+	select {
+	case sh.turn <- struct{}{}:
+	case <-late.C:
+		return result{}, errors.New("the program has not read the line before; this one is not sent: wait, or open the shell again")
+	case <-ctx.Done():
+		return result{}, ctx.Err()
+	}
 	sh.touch()
 	done := make(chan error, 1)
-	go func() {
+	go func() { // it ends with the shell at the latest
+		defer func() { <-sh.turn }()
 		_, err := io.WriteString(sh.in, q.Get("line")+"\n")
 		done <- err
 	}()
 	select {
 	case err := <-done:
 		return result{}, err
-	case <-time.After(5 * time.Second):
+	case <-late.C:
 	case <-ctx.Done():
 	}
-	return result{}, errors.New("the program does not read its input; wait, or open the shell again")
+	return result{}, errors.New("the program has not read the line yet, and gets it when it reads: wait, and do not send it again, or open the shell again")
 }
 
 // events writes a stream of events; it may be used concurrently.
@@ -172,10 +186,20 @@ type events struct {
 	mu  sync.Mutex
 	w   http.ResponseWriter
 	out *http.ResponseController
+	// closed: the request has been answered. A copier of a shell's output may outlive it, and a write to the answer of an
+	// ended request panics.
+	closed bool
 }
 
 func newEvents(w http.ResponseWriter) *events {
 	return &events{w: w, out: http.NewResponseController(w)}
+}
+
+// close waits for a write that has begun; later ones fail.
+func (e *events) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
 }
 
 // send writes one event.
@@ -190,6 +214,9 @@ func (e *events) send(v any) error {
 func (e *events) write(text string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.closed {
+		return io.ErrClosedPipe
+	}
 	e.w.Header().Set("Content-Type", "text/event-stream")
 	_ = e.out.SetReadDeadline(time.Time{})
 	_ = e.out.SetWriteDeadline(time.Now().Add(answerTime))
