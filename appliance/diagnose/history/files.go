@@ -27,7 +27,7 @@ const (
 	overhead = 2 * block
 )
 
-// files are those of a folder. A file is named by the minute of its first chunk and the number of its start, and a
+// files are those of a folder. A file is named by the minute of its first chunk and a number that grows with each, and a
 // process appends only to files that it has made, so that nothing is behind a torn end.
 type files struct {
 	dir  string
@@ -37,6 +37,7 @@ type files struct {
 
 type file struct {
 	name          string
+	number        int   // the greatest was made last
 	first, newest int64 // minutes
 	cost          int64 // bytes that its writes cost
 	size          int64
@@ -50,13 +51,14 @@ func open(dir string) (*files, error) {
 		return nil, durable.Cure(fmt.Errorf("history: %w", err))
 	}
 	for _, e := range entries {
-		first, _, _ := strings.Cut(e.Name(), "-")
+		first, number, _ := strings.Cut(e.Name(), "-")
 		minute, err := strconv.ParseInt(first, 10, 64)
-		info, err2 := e.Info()
-		if err != nil || err2 != nil || !info.Mode().IsRegular() {
+		n, err2 := strconv.Atoi(number)
+		info, err3 := e.Info()
+		if errors.Join(err, err2, err3) != nil || !info.Mode().IsRegular() {
 			continue
 		}
-		one := file{name: e.Name(), first: minute, newest: minute, size: info.Size()}
+		one := file{name: e.Name(), number: n, first: minute, newest: minute, size: info.Size()}
 		_ = f.read(one, func(c chunk, size int) {
 			one.newest = max(one.newest, c.minute+int64(len(c.rows))-1)
 			one.cost += cost(size)
@@ -64,6 +66,8 @@ func open(dir string) (*files, error) {
 		one.cost = max(one.cost, cost(int(one.size)))
 		f.all = append(f.all, one)
 	}
+	// Where the clock was set back, a file with later minutes is the older one.
+	slices.SortStableFunc(f.all, func(a, b file) int { return a.number - b.number })
 	return f, nil
 }
 
@@ -145,19 +149,18 @@ func (f *files) append(c *chunk) error {
 	return nil
 }
 
-// make adds a file with a name of its own.
+// make adds a file, with the greatest number.
 func (f *files) make(minute int64) error {
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return durable.Cure(fmt.Errorf("history: %w", err))
 	}
-	for n := 0; ; n++ {
-		name := fmt.Sprintf("%d-%d", minute, n)
-		if !slices.ContainsFunc(f.all, func(o file) bool { return o.name == name }) {
-			f.all = append(f.all, file{name: name, first: minute, newest: minute})
-			f.last = len(f.all) - 1
-			return nil
-		}
+	n := 0
+	if len(f.all) > 0 {
+		n = f.all[len(f.all)-1].number + 1
 	}
+	f.all = append(f.all, file{name: fmt.Sprintf("%d-%d", minute, n), number: n, first: minute, newest: minute})
+	f.last = len(f.all) - 1
+	return nil
 }
 
 func (f *files) write(one *file, b []byte, made bool) error {

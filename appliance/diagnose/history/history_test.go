@@ -532,3 +532,32 @@ func written(t *testing.T) (n int64, known bool) {
 
 // fataler is a test, of testing or of rapid.
 type fataler interface{ Fatalf(string, ...any) }
+
+// After the clock was set back and a restart, what was recorded last is what is shown, whichever file begins earlier.
+func TestTheClockIsSetBackBeforeARestart(t *testing.T) {
+	dir := t.TempDir()
+	d := newDevice(1)
+	r := d.recorder(dir)
+	record := func(pods, minutes int) {
+		for range minutes {
+			d.now = d.now.Add(Step)
+			d.st.Pods.Home = pods
+			r.Sample()
+		}
+	}
+	restart := func() { stop(r); r = d.recorder(dir) }
+	record(1, 10)
+	restart()
+	d.now = d.now.Add(-15 * Step)
+	record(2, 15)
+	restart()
+	a, err := r.Query([]string{"pods{where=home"}, d.now.Add(-9*Step))
+	if err != nil || len(a.Series) != 1 {
+		t.Fatal(a, err)
+	}
+	for i, p := range a.Series[0].Points {
+		if p != 2 {
+			t.Errorf("minute %d of %d is %v", i, len(a.Series[0].Points), p)
+		}
+	}
+}
