@@ -123,7 +123,7 @@ func (c *Console) serveAction(w http.ResponseWriter, r *http.Request, s Session,
 		answer(w, http.StatusForbidden, failed(fmt.Errorf("%w: it has the role %s, and this needs %s; sign in with a code of that role: sudo rivulet console login --role %[3]s", errRole, s.Role, a.least)))
 		return
 	}
-	r.ParseMultipartForm(maxBody) //nolint:errcheck // a form that is unreadable has no values
+	r.ParseMultipartForm(maxBody)                                  //nolint:errcheck // a form that is unreadable has no values
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it would end the action over HTTP/1
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(2 * time.Minute))
 	q := &call{r.PostForm, s}
@@ -151,9 +151,7 @@ func (w *views) forget() {
 	w.mu.Unlock()
 	w.statusMu.Lock()
 	defer w.statusMu.Unlock()
-	if passed := time.Since(w.at); passed < viewLife {
-		w.at = w.at.Add(-viewLife)
-	}
+	w.stale = true
 }
 
 // confirmed asks before something ends, and again if something else would end than what was confirmed. what is

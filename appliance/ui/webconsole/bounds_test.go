@@ -117,3 +117,30 @@ func TestALineThatNoProgramReads(t *testing.T) {
 		}
 	})
 }
+
+// However many pages are asked for, few are made at a time: a query makes one of its own.
+func TestFewPagesAreMadeAtATime(t *testing.T) {
+	d := newDevice(t)
+	d.making <- struct{}{}
+	for range maxMaking - 1 {
+		d.making <- struct{}{}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	s := Session{ID: "x", Role: View}
+	shown := make(chan error, 1)
+	go func() {
+		_, err := d.show(ctx, s, &url.URL{Path: "/map", RawQuery: "one=more"})
+		shown <- err
+	}()
+	<-ctx.Done()
+	select {
+	case err := <-shown:
+		t.Fatal("a page is made beyond the bound:", err)
+	default:
+	}
+	<-d.making
+	if err := <-shown; err != nil {
+		t.Error("after a place is free:", err)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html/template"
 	"net/http"
@@ -32,8 +33,9 @@ const (
 	liveEvery, viewLife = 2 * time.Second, 1500 * time.Millisecond
 	// maxViews bounds the pages that are kept, maxPage the size of one, bytes.
 	maxViews, maxPage = 64, 256 << 10
-	// pageTime bounds the making of a page.
-	pageTime = 10 * time.Second
+	// pageTime bounds the making of a page, maxMaking those that are made at a time: a query makes a page of its own.
+	pageTime  = 10 * time.Second
+	maxMaking = 4
 )
 
 // page is a page of the console. Its template has its name.
@@ -116,6 +118,7 @@ type views struct {
 
 	statusMu sync.Mutex
 	at       time.Time
+	stale    bool // something was changed since
 	status   api.Status
 	rates    map[string]rate
 }
@@ -143,6 +146,12 @@ func (c *Console) show(ctx context.Context, s Session, at *url.URL) ([]byte, err
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageTime) // others wait for it, too
 		defer cancel()
+		select {
+		case c.making <- struct{}{}:
+			defer func() { <-c.making }()
+		case <-ctx.Done():
+			return nil, errors.New("too many pages are asked for at this moment; try again")
+		}
 		v.body, v.err = c.render(ctx, p, &visit{Session: s, Path: values, Query: at.Query(), Now: c.now(), client: c})
 		v.at = time.Now()
 		return v.body, v.err
@@ -217,7 +226,7 @@ func (c *Console) status(ctx context.Context) (api.Status, map[string]rate, erro
 	w := &c.views
 	w.statusMu.Lock()
 	defer w.statusMu.Unlock()
-	if time.Since(w.at) < viewLife {
+	if !w.stale && time.Since(w.at) < viewLife {
 		return w.status, w.rates, nil
 	}
 	st, err := api.Get(ctx, c.cfg.RunDir)
@@ -238,7 +247,7 @@ func (c *Console) status(ctx context.Context) (api.Status, map[string]rate, erro
 			}
 		}
 	}
-	w.at, w.status, w.rates = now, st, rates
+	w.at, w.stale, w.status, w.rates = now, false, st, rates
 	return st, rates, nil
 }
 

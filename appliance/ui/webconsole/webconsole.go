@@ -79,6 +79,7 @@ type Console struct {
 	poke    chan struct{}
 	views   views
 	streams streams
+	making  chan struct{} // one element for each page that is made
 
 	mu        sync.Mutex
 	on        bool
@@ -93,7 +94,7 @@ func New(cfg Config) *Console {
 	if cfg.Port == 0 {
 		cfg.Port = Port
 	}
-	return &Console{cfg: cfg, now: time.Now, access: loadAccess(cfg.Store, time.Now), poke: make(chan struct{}, 1), tickets: map[string]ticket{}}
+	return &Console{cfg: cfg, now: time.Now, making: make(chan struct{}, maxMaking), access: loadAccess(cfg.Store, time.Now), poke: make(chan struct{}, 1), tickets: map[string]ticket{}}
 }
 
 // client is of home's API server.
