@@ -70,7 +70,7 @@ func TestOutputAfterTheEndOfARequest(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		out := newEvents(w)
 		defer out.close()
-		out.Write([]byte("hello")) //nolint:errcheck // it is read below
+		out.Write([]byte("hello"))
 		left <- out
 	}))
 	srv.EnableHTTP2 = true
