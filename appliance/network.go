@@ -121,7 +121,7 @@ func (s *System) newPages() {
 		LANs: s.lans, Own: fixed.Networks, MDNS: s.sources.MDNS, Image: err == nil,
 		Report: func(err error) { s.health.Report(health.StatusPage, err) }, Log: s.log("status-page"),
 	})
-	s.console = webconsole.New(webconsole.Config{Store: s.store, StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run, Executable: s.exe, REST: s.engine.REST, Page: s.page, Health: &s.health, Log: s.log("console")})
+	s.console = webconsole.New(webconsole.Config{Store: s.store, StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run, Executable: s.exe, REST: s.engine.REST, Client: s.engine.Client, Page: s.page, Health: &s.health, Log: s.log("console")})
 	s.console.Configure(s.config(), s.hostNames())
 }
 

@@ -11,7 +11,9 @@
 package connlimit
 
 import (
+	"context"
 	"net"
+	"net/http"
 	"net/netip"
 	"sync"
 	"time"
@@ -88,11 +90,25 @@ func (a Admitting) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if from, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil && a.Admit(from.Addr()) {
+		if from, err := netip.ParseAddrPort(c.RemoteAddr().String()); err == nil && a.Admit(from.Addr().Unmap()) {
 			return c, nil
 		}
 		c.Close()
 	}
+}
+
+// key is that of a connection in the context of its requests.
+type key struct{}
+
+// InContext is for http.Server.ConnContext: LastingRequest then finds the connection of a request.
+func InContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, key{}, c)
+}
+
+// LastingRequest is Lasting for the connection of a request; false without InContext.
+func LastingRequest(r *http.Request, user string) bool {
+	c, ok := r.Context().Value(key{}).(net.Conn)
+	return ok && Lasting(c, user)
 }
 
 // below returns the Listener's connection that c is or wraps, or nil.

@@ -6,6 +6,7 @@
 package rpc
 
 import (
+	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/tls"
@@ -71,6 +72,18 @@ func NewIdentity(key ed25519.PrivateKey, name string) (Identity, error) {
 		CertPEM:     CertificatePEM(der),
 		KeyPEM:      pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),
 	}, nil
+}
+
+// ServerCertificate is a certificate for clients that pin it: self-signed by the key, the same each time for an Ed25519
+// key. Like that of peers it does not expire.
+func ServerCertificate(key crypto.Signer, name string) (tls.Certificate, error) {
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Unix(0, 0).UTC(), NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
 // CertificatePEM encodes a certificate kept as DER.

@@ -4,14 +4,10 @@ import (
 	"context"
 	"crypto"
 	"crypto/ed25519"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"sync"
@@ -34,16 +30,9 @@ const (
 	maxConns = 256
 )
 
-// serving is the server certificate for users: self-signed by the cluster's key, always the same, and pinned in each
-// kubeconfig. Like that for peers it does not expire.
+// serving is the server certificate for users, always the same, and pinned in each kubeconfig.
 func serving(key crypto.Signer) (tls.Certificate, error) {
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: ServerName}, DNSNames: []string{ServerName},
-		NotBefore: time.Unix(0, 0).UTC(), NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+	return rpc.ServerCertificate(key, ServerName)
 }
 
 // front terminates TLS of users and forwards their requests. There is one in the process.

@@ -89,31 +89,29 @@ type access struct {
 	store Store
 	now   func() time.Time
 
-	mu       sync.Mutex
-	bad      error // the note is unreadable: nobody signs in, nothing is written
-	Codes    []login
-	Sessions []Session
-	card     string // hash of the configuration's code; empty: none
-	failed   map[string][]time.Time
-	changed  func() // after a session has ended
+	mu  sync.Mutex
+	bad error // the note is unreadable: nobody signs in, nothing is written
+	stored
+	card   string                 // hash of the configuration's code; empty: none
+	failed map[string][]time.Time // attempts of the last minute, by address
 }
 
+// stored is the note.
 type stored struct {
 	Codes    []login   `json:"codes,omitempty"`
 	Sessions []Session `json:"sessions,omitempty"`
 }
 
 func loadAccess(s Store, now func() time.Time) *access {
-	a := &access{store: s, now: now, failed: map[string][]time.Time{}, changed: func() {}}
+	a := &access{store: s, now: now, failed: map[string][]time.Time{}}
 	blob, err := s.Note(note)
-	var has stored
 	if err == nil && blob != nil {
-		err = json.Unmarshal(blob, &has)
+		err = json.Unmarshal(blob, &a.stored)
 	}
 	if err != nil {
+		a.stored = stored{} // nobody is signed in by half a list
 		a.bad = fmt.Errorf("the list of sign-ins cannot be read: %w; save the output of rivulet support, then: sudo rivulet doctor", err)
 	}
-	a.Codes, a.Sessions = has.Codes, has.Sessions
 	return a
 }
 
@@ -125,7 +123,7 @@ func (a *access) save() error {
 	now := a.now()
 	a.Codes = slices.DeleteFunc(a.Codes, func(c login) bool { return !now.Before(c.Expires) || now.Before(c.Made.Add(-CodeLife)) })
 	a.Sessions = slices.DeleteFunc(a.Sessions, func(s Session) bool { return !s.valid(now) })
-	blob, err := json.Marshal(stored{a.Codes, a.Sessions})
+	blob, err := json.Marshal(a.stored)
 	if err == nil {
 		err = a.store.PutNote(note, blob)
 	}
@@ -283,9 +281,6 @@ func (a *access) signOut(id string) error {
 func (a *access) end(is func(Session) bool) bool {
 	n := len(a.Sessions)
 	a.Sessions = slices.DeleteFunc(a.Sessions, is)
-	if len(a.Sessions) < n {
-		a.changed()
-	}
 	return len(a.Sessions) < n
 }
 

@@ -1,6 +1,7 @@
 package webconsole
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -121,7 +122,7 @@ func TestAFullDisk(t *testing.T) {
 
 func TestAnUnreadableNote(t *testing.T) {
 	m := &memory{notes: map[string][]byte{note: []byte("{")}}
-	a, _ := accessAt(m)
+	a, now := accessAt(m)
 	if _, _, err := a.newCode(Admin); err == nil {
 		t.Error("a code is made")
 	}
@@ -134,6 +135,13 @@ func TestAnUnreadableNote(t *testing.T) {
 	}
 	if string(m.notes[note]) != "{" {
 		t.Error("the note is overwritten")
+	}
+	// Sessions before the mistake are none, either.
+	made, _ := json.Marshal(*now)
+	half := &memory{notes: map[string][]byte{note: fmt.Appendf(nil, `{"sessions": [{"id": "1", "hash": %q, "role": "admin", "made": %s, "seen": %[2]s}], "codes": 5}`, hashOf("token"), made)}}
+	a, _ = accessAt(half)
+	if _, ok := a.find("token"); ok || len(a.list()) > 0 {
+		t.Error("half a list lets somebody in")
 	}
 }
 

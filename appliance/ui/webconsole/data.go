@@ -394,13 +394,12 @@ var formats = template.FuncMap{
 	"bytes": bytesOf, "cpu": func(n float64) string { return trimmed(n, 1) }, "trip": trip, "rate": func(n float64) string { return bytesOf(n) + "/s" },
 	"ago": func(now, t time.Time) string { return span(now.Sub(t)) }, "time": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") },
 	"line": summary.Line, "zero": time.Time.IsZero, "half": func(a, b int) int { return (a + b) / 2 }, "add": func(a, b int) int { return a + b },
-	"float": func(n int64) float64 { return float64(n) }, "ufloat": func(n uint64) float64 { return float64(n) }, "join": strings.Join,
-	"lower": strings.ToLower, "milli": func(n int64) string { return trimmed(float64(n)/1000, 1) }, "up": func(n int64) string { return span(time.Duration(n) * time.Second) },
+	"float": func(n int64) float64 { return float64(n) }, "ufloat": func(n uint64) float64 { return float64(n) },
+	"milli": func(n int64) string { return trimmed(float64(n)/1000, 1) }, "up": func(n int64) string { return span(time.Duration(n) * time.Second) },
 	"count": count, "mode": func(m policy.When) string { return modes[m] },
 	"verdict": func(v trace.Verdict) string {
 		return map[trace.Verdict]string{trace.OK: "done", trace.Slow: "warning", trace.Fails: "error"}[v]
 	},
-	"seconds": func(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) },
 }
 
 // modes are the ways of offloading, in words.

@@ -58,11 +58,10 @@ type visit struct {
 	Session Session
 	Status  api.Status
 	// Rates are the bytes per second from and to each peer, by ID, since the status before.
-	Rates  map[string]rate
-	Path   map[string]string
-	Query  url.Values
-	Now    time.Time
-	client *Console
+	Rates map[string]rate
+	Path  map[string]string
+	Query url.Values
+	Now   time.Time
 }
 
 type rate struct{ In, Out float64 }
@@ -152,7 +151,7 @@ func (c *Console) show(ctx context.Context, s Session, at *url.URL) ([]byte, err
 		case <-ctx.Done():
 			return nil, errors.New("too many pages are asked for at this moment; try again")
 		}
-		v.body, v.err = c.render(ctx, p, &visit{Session: s, Path: values, Query: at.Query(), Now: c.now(), client: c})
+		v.body, v.err = c.render(ctx, p, &visit{Session: s, Path: values, Query: at.Query(), Now: c.now()})
 		v.at = time.Now()
 		return v.body, v.err
 	}

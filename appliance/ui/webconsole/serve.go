@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -153,7 +152,7 @@ func (c *Console) session(r *http.Request) (Session, bool) {
 		return Session{}, false
 	}
 	s, ok := c.access.find(token)
-	if conn, is := r.Context().Value(connKey{}).(net.Conn); ok && is && !connlimit.Lasting(conn, s.ID) {
+	if ok && !connlimit.LastingRequest(r, s.ID) {
 		return Session{}, false // too many: it is closed
 	}
 	return s, ok
@@ -322,7 +321,7 @@ func (c *Console) download(w http.ResponseWriter, r *http.Request, id string) {
 		http.Error(w, "the download has ended; begin it again in the console", http.StatusNotFound)
 		return
 	}
-	if conn, is := r.Context().Value(connKey{}).(net.Conn); is && !connlimit.Lasting(conn, t.session.ID) {
+	if !connlimit.LastingRequest(r, t.session.ID) {
 		return
 	}
 	out := http.NewResponseController(w)

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"golang.org/x/net/html"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"rivulet/appliance/api"
@@ -64,6 +65,15 @@ func (d *testDevice) answer(to string, with json.RawMessage) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.answers[to] = with
+}
+
+// kubernetes is a client of it.
+func (d *testDevice) kubernetes() kubernetes.Interface {
+	cfg, err := d.restConfig()
+	if err != nil {
+		return nil
+	}
+	return kubernetes.NewForConfigOrDie(cfg)
 }
 
 // restConfig is home's API server.
@@ -128,7 +138,7 @@ func newDevice(t *testing.T) *testDevice {
 	}
 	d.Console = New(Config{
 		Store: &memory{}, StateDir: t.TempDir(), RunDir: run, Executable: self, Page: testPage{}, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler), Port: freePort(t),
-		REST: d.restConfig,
+		REST: d.restConfig, Client: d.kubernetes,
 	})
 	yes := true
 	d.Configure(config.Config{Console: &yes}, []string{"pi"})

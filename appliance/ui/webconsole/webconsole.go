@@ -50,8 +50,10 @@ type Config struct {
 	Store Store
 	// StateDir and RunDir are the supervisor's folders, Executable is this program.
 	StateDir, RunDir, Executable string
-	// REST returns the API server's configuration with the owner's rights; an error before it is known.
-	REST func() (*rest.Config, error)
+	// REST returns the API server's configuration with the owner's rights; an error before it is known. Client is the
+	// client of it, nil before the API server's first answer.
+	REST   func() (*rest.Config, error)
+	Client func() kubernetes.Interface
 	// Page is the device's status page: the console has its name and its visitors.
 	Page   Page
 	Health *health.Tracker
@@ -99,11 +101,10 @@ func New(cfg Config) *Console {
 
 // client is of home's API server.
 func (c *Console) client() (kubernetes.Interface, error) {
-	cfg, err := c.cfg.REST()
-	if err != nil {
-		return nil, fmt.Errorf("the API server has not started yet: %w; see: rivulet status", err)
+	if client := c.cfg.Client(); client != nil {
+		return client, nil
 	}
-	return kubernetes.NewForConfig(cfg)
+	return nil, errors.New("the API server has not started yet; see: rivulet status")
 }
 
 // Configure takes the configuration and the device's names on the LAN, without .local, for the console and the status
@@ -207,10 +208,8 @@ func (c *Console) listen(ctx context.Context, names []string) (end func(), err e
 		ErrorLog:    slog.NewLogLogger(c.cfg.Log.Handler(), slog.LevelDebug),
 		TLSConfig:   &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}},
 		BaseContext: func(net.Listener) context.Context { return ctx },
-		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, conn)
-		},
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		ConnContext: connlimit.InContext,
+		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 	}
 	limited := connlimit.Listen(connlimit.Admitting{Listener: l, Admit: c.cfg.Page.Admit}, func(netip.Addr) bool { return false }, connlimit.Side{Limits: limits}, connlimit.Side{})
 	done := make(chan struct{})
@@ -226,6 +225,3 @@ func (c *Console) listen(ctx context.Context, names []string) (end func(), err e
 		<-done
 	}, nil
 }
-
-// connKey is the context key of a request's connection.
-type connKey struct{}

@@ -17,15 +17,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/ed25519"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"net/netip"
@@ -137,11 +133,10 @@ func (e *Endpoint) serve(ctx context.Context, ready func(), log *slog.Logger) er
 	}
 	srv := &http.Server{
 		Handler: http.HandlerFunc(e.answer), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 20 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 8 << 10,
-		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), ConnContext: connlimit.InContext,
 	}
 	outside := func(netip.Addr) bool { return false }
-	limited := connlimit.Listen(admitting{l, admit}, outside, connlimit.Side{Limits: limits}, connlimit.Side{})
+	limited := connlimit.Listen(connlimit.Admitting{Listener: l, Admit: admit}, outside, connlimit.Side{Limits: limits}, connlimit.Side{})
 	done := make(chan error, 1)
 	go func() {
 		done <- srv.Serve(tls.NewListener(limited, &tls.Config{
@@ -168,38 +163,16 @@ func (e *Endpoint) wait(ctx context.Context) {
 	}
 }
 
-// admitting closes connections of hosts that are not admitted.
-type admitting struct {
-	net.Listener
-	admit func(netip.Addr) bool
-}
-
-func (a admitting) Accept() (net.Conn, error) {
-	for {
-		c, err := a.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if a.admit(source(c.RemoteAddr().String())) {
-			return c, nil
-		}
-		c.Close()
-	}
-}
-
 // source is the address of host:port; not valid if there is none.
 func source(hostport string) netip.Addr {
 	from, _ := netip.ParseAddrPort(hostport)
 	return from.Addr().Unmap()
 }
 
-// connKey is that of the connection in the context of a request.
-type connKey struct{}
-
 // answer authenticates a request and answers it.
 func (e *Endpoint) answer(w http.ResponseWriter, r *http.Request) {
 	who, ok := e.client(r)
-	switch c, _ := r.Context().Value(connKey{}).(net.Conn); {
+	switch {
 	case !ok:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="rivulet"`)
 		w.Header().Set("Connection", "close")
@@ -209,7 +182,7 @@ func (e *Endpoint) answer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "metrics are read-only", http.StatusMethodNotAllowed)
 	case r.URL.Path != "/metrics":
 		http.NotFound(w, r)
-	case c == nil || !connlimit.Lasting(c, who.Name):
+	case !connlimit.LastingRequest(r, who.Name):
 		http.Error(w, "too many connections with this access; use one for each scraper", http.StatusServiceUnavailable)
 	default:
 		e.list.note(who, source(r.RemoteAddr), time.Now())
@@ -231,16 +204,9 @@ func (e *Endpoint) client(r *http.Request) (record, bool) {
 	return e.list.find(byToken, []byte(strings.TrimSpace(token)))
 }
 
-// serving is the server's certificate: self-signed by the cluster's key, always the same, and pinned by scrapers. It
-// does not expire.
+// serving is the server's certificate, always the same, and pinned by scrapers.
 func serving(key ed25519.PrivateKey) (tls.Certificate, error) {
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: ServerName}, DNSNames: []string{ServerName},
-		NotBefore: time.Unix(0, 0).UTC(), NotAfter: time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
+	return rpc.ServerCertificate(key, ServerName)
 }
 
 // Routes registers the metrics, and the routes of `rivulet metrics grant`.

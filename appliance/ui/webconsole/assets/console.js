@@ -280,6 +280,5 @@
       return;
     }
   }
-  if (fragment.has("invite")) sessionStorage.setItem("rivulet-invite", fragment.get("invite"));
   go(location.pathname + location.search, false);
 })();
