@@ -7,11 +7,14 @@ package roles
 import (
 	"context"
 	"fmt"
+	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -39,8 +42,30 @@ var bindings = []struct {
 	{Name, Name, []string{"edit", "view"}},
 }
 
-// Apply writes the ClusterRole and the bindings.
+// inForce is how long Apply waits until the API server allows users what was written: its authorizer has a cache, and a
+// controller fills the rules of view and edit. An administrator inside may have changed these.
+const inForce = 10 * time.Second
+
+// Apply writes the ClusterRole and the bindings, and returns when they are in force, or after inForce.
 func Apply(ctx context.Context, client kubernetes.Interface) error {
+	if err := write(ctx, client); err != nil {
+		return err
+	}
+	for _, role := range []string{"view", "edit", "admin"} {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: Name, Groups: []string{Group(role)},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: metav1.NamespaceDefault, Verb: "list", Resource: "configmaps"}}}
+		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, inForce, true, func(ctx context.Context) (bool, error) {
+			answer, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+			return err == nil && answer.Status.Allowed, nil
+		})
+		if err != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func write(ctx context.Context, client kubernetes.Interface) error {
 	rbac := client.RbacV1()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: Name}, Rules: Extra}
 	have, err := rbac.ClusterRoles().Get(ctx, Name, metav1.GetOptions{})
