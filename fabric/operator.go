@@ -253,20 +253,15 @@ func deniedReason(p trust.Revocation) string {
 	return fmt.Sprintf("%s on %s: rivulet peer %s takes that back", what, p.At.Local().Format("2006-01-02 15:04"), who)
 }
 
-// SetRoles switches directions on and off; nil leaves one unchanged. The peer is notified.
-func (o *operator) SetRoles(ctx context.Context, target string, consume, provide *bool) (peer.View, error) {
+// Set changes settings of a peer, which is notified of its roles.
+func (o *operator) Set(ctx context.Context, target string, settings peer.Settings) (peer.View, error) {
 	id, err := o.members.pinned(target)
 	if err != nil {
 		return peer.View{}, err
 	}
-	err = o.party.Change(id, func(r *peer.Record) {
-		if consume != nil {
-			r.Roles.NoConsume = !*consume
-		}
-		if provide != nil {
-			r.Roles.NoProvide = !*provide
-		}
-	})
+	var bad error
+	err = o.party.Change(id, func(r *peer.Record) { bad = settings.Apply(r) })
+	err = cmp.Or(bad, err)
 	if err != nil {
 		return peer.View{}, err
 	}
@@ -276,6 +271,10 @@ func (o *operator) SetRoles(ctx context.Context, target string, consume, provide
 	if m == nil || !m.Pinned() {
 		return peer.View{}, noPeer(target)
 	}
-	o.members.do(m, m.Due(time.Now(), true))
+	do := peering.Changed
+	if settings.Consume != nil || settings.Provide != nil {
+		do |= m.Due(time.Now(), true)
+	}
+	o.members.do(m, do)
 	return m.View(), nil
 }

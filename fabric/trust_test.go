@@ -423,22 +423,22 @@ func TestRoles(t *testing.T) {
 		})
 	}
 	both("both directions", false, false)
-	if v, err := a.SetRoles(t.Context(), "b", &off, nil); err != nil || !v.Roles.NoConsume {
+	if v, err := a.Set(t.Context(), "b", peer.Settings{Consume: &off}); err != nil || !v.Roles.NoConsume {
 		t.Fatalf("%+v %v", v, err)
 	}
 	both("a borrows nothing", true, false)
-	if _, err := b.SetRoles(t.Context(), "a", &off, nil); err != nil {
+	if _, err := b.Set(t.Context(), "a", peer.Settings{Consume: &off}); err != nil {
 		t.Fatal(err)
 	}
 	both("nor does b", true, true)
 	b.stop()
 	b.start()
 	both("the same after a restart", true, true)
-	if _, err := a.SetRoles(t.Context(), "b", &on, &on); err != nil {
+	if _, err := a.Set(t.Context(), "b", peer.Settings{Consume: &on, Provide: &on}); err != nil {
 		t.Fatal(err)
 	}
 	both("a borrows", false, true)
-	if _, err := a.SetRoles(t.Context(), "nobody", &on, nil); err == nil {
+	if _, err := a.Set(t.Context(), "nobody", peer.Settings{Consume: &on}); err == nil {
 		t.Error("nobody has roles")
 	}
 }

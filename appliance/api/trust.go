@@ -3,6 +3,7 @@ package api
 import (
 	"time"
 
+	"rivulet/fabric/peer"
 	"rivulet/fabric/trust"
 )
 
@@ -13,9 +14,7 @@ type Word struct {
 	Peer   string `json:"peer,omitempty"`
 	Force  bool   `json:"force,omitempty"`
 	Forget bool   `json:"forget,omitempty"`
-	// Consume and Provide switch directions; nil means no change.
-	Consume *bool `json:"consume,omitempty"`
-	Provide *bool `json:"provide,omitempty"`
+	peer.Settings
 	// Invite is a code, or to revoke an invite its ID.
 	Invite string `json:"invite,omitempty"`
 }

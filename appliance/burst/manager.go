@@ -183,7 +183,7 @@ func (e *entry) same(o *entry) bool {
 // configured converts an entry of the file.
 func (m *Manager) configured(c config.Burst) *entry {
 	e := &entry{record: record{File: true}}
-	e.Settings = external.Settings{Name: c.Name, Namespace: c.Namespace, Arch: c.Arch, Network: c.Network, Image: c.Image, Security: c.PodSecurity, Order: c.Order}
+	e.Settings = external.Settings{Name: c.Name, Namespace: c.Namespace, Arch: c.Arch, Network: c.Network, Image: c.Image, Security: c.PodSecurity, Order: c.Order, Price: c.Price}
 	raw, err := os.ReadFile(c.Kubeconfig)
 	if err == nil {
 		e.credential, err = external.ReadCredential(raw, filepath.Dir(c.Kubeconfig), c.Context)

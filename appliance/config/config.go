@@ -159,6 +159,7 @@ type Burst struct {
 	Network     string `yaml:"network,omitempty" json:"network,omitempty"`
 	Image       string `yaml:"image,omitempty" json:"image,omitempty"`
 	Order       string `yaml:"order,omitempty" json:"order,omitempty"`
+	Price       string `yaml:"price,omitempty" json:"price,omitempty"`
 	PodSecurity string `yaml:"podSecurity,omitempty" json:"podSecurity,omitempty"`
 	Arch        string `yaml:"arch,omitempty" json:"arch,omitempty"`
 }

@@ -88,7 +88,7 @@ var Table = []Key{
 	{"peerImages", "a pod away whose image no registry gives gets it from its home, through the tunnel; `false`: from registries only, for this cluster's pods away and for tenants",
 		"`true`", atOnce, "images",
 		func(c *Config) any { return &c.PeerImages }, form{}},
-	{"burst", "list of clusters without Rivulet that pods may be sent to: `name`, `kubeconfig` and, where wanted, `context`, `namespace`, `limits`, `network`, `image`, `order`, `podSecurity`, `arch`",
+	{"burst", "list of clusters without Rivulet that pods may be sent to: `name`, `kubeconfig` and, where wanted, `context`, `namespace`, `limits`, `network`, `image`, `order`, `price`, `podSecurity`, `arch`",
 		"none", atOnce, "burst",
 		func(c *Config) any { return &c.Burst }, form{}},
 	{"ingress", "an ingress controller of Rivulet's own: Ingresses of the class `rivulet`, the default where no other is, are served on ports 80 and 443 of the LAN", "`false`", "at once; `false` removes the class `rivulet`", "ingress",

@@ -31,7 +31,7 @@ func Home(running func() *fabric.Fabric, on func() bool) func(tag string) (*http
 // PeerObjects converts peers for the objects of the cluster's API.
 func PeerObjects(peers []api.Peer) (out []peerobjects.View) {
 	for _, p := range peers {
-		v := peerobjects.View{View: p.View, Roles: peerobjects.Roles{Consume: !p.Roles.NoConsume, Provide: !p.Roles.NoProvide}, Cordoned: len(p.Cordoned) > 0}
+		v := peerobjects.View{View: p.View, Cordoned: len(p.Cordoned) > 0}
 		if p.Way != nil {
 			v.Path = p.Way.Path
 		}

@@ -56,8 +56,8 @@ func Decisions(mux *http.ServeMux, running func() *fabric.Fabric) {
 		gone, stay, err := f.UnpeerLAN(ctx, w.Force)
 		return api.Forgotten{Gone: gone, Stay: stay}, err
 	})
-	say("POST /v1/peers/roles", func(ctx context.Context, f *fabric.Fabric, w api.Word) (any, error) {
-		return f.SetRoles(ctx, w.Peer, w.Consume, w.Provide)
+	say("POST /v1/peers/settings", func(ctx context.Context, f *fabric.Fabric, w api.Word) (any, error) {
+		return f.Set(ctx, w.Peer, w.Settings)
 	})
 	say("POST /v1/invites/accept", func(ctx context.Context, f *fabric.Fabric, w api.Word) (any, error) { return f.Accept(ctx, w.Invite) })
 	say("POST /v1/invites/revoke", func(_ context.Context, f *fabric.Fabric, w api.Word) (any, error) {

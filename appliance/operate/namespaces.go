@@ -61,24 +61,30 @@ func (w UnknownWhen) Error() string {
 	return fmt.Sprintf("when %s is not known; use burst (home first), remote (only away) or any", string(w))
 }
 
+// NoPreference removes the preference of a namespace; the empty one leaves it.
+const NoPreference policy.Preference = "none"
+
 // CheckOffload returns an error unless pods of a namespace can be offloaded in this way. A target need not answer now.
-func (c Cluster) CheckOffload(ctx context.Context, namespace string, when policy.When, to string) error {
-	switch when {
+func (c Cluster) CheckOffload(ctx context.Context, namespace string, how policy.Namespace) error {
+	switch how.When {
 	case policy.Burst, policy.Remote, policy.Any:
 	default:
-		return UnknownWhen(when)
+		return UnknownWhen(how.When)
+	}
+	if how.Prefer != "" && how.Prefer != NoPreference && !slices.Contains(policy.Preferences, how.Prefer) {
+		return fmt.Errorf("prefer %.40q is not known; use cheapest, nearest, spread, or none", how.Prefer)
 	}
 	if policy.System(namespace) {
 		return fmt.Errorf("namespace %s is the cluster's own and stays at home; offload one of your own, for example: rivulet offload lab --create", namespace)
 	}
-	if to == "" {
+	if how.To == "" {
 		return nil
 	}
 	targets, err := c.Targets(ctx)
-	if err != nil || slices.Contains(targets, to) {
+	if err != nil || slices.Contains(targets, how.To) {
 		return err
 	}
-	return fmt.Errorf("there is no peer or burst target %s, only: %s; see: rivulet peers, rivulet burst list", to, cmp.Or(strings.Join(targets, ", "), "-"))
+	return fmt.Errorf("there is no peer or burst target %s, only: %s; see: rivulet peers, rivulet burst list", how.To, cmp.Or(strings.Join(targets, ", "), "-"))
 }
 
 // Targets are the names, sorted, of what pods can be sent to, now or once it answers.
@@ -97,19 +103,26 @@ func (c Cluster) Targets(ctx context.Context) (names []string, err error) {
 	return slices.Compact(names), nil
 }
 
-// Offload writes the labels of a namespace, which CheckOffload has accepted; the empty to is all targets. With create
+// Offload writes the labels of a namespace, which CheckOffload has accepted; without To it is all targets. With create
 // it makes a namespace that is missing.
-func (c Cluster) Offload(ctx context.Context, namespace string, when policy.When, to string, create bool) error {
-	change := map[string]any{policy.NamespaceLabel: when, policy.NamespaceToLabel: nil}
-	if to != "" {
-		change[policy.NamespaceToLabel] = to
+func (c Cluster) Offload(ctx context.Context, namespace string, how policy.Namespace, create bool) error {
+	change := map[string]any{policy.NamespaceLabel: how.When, policy.NamespaceToLabel: nil}
+	if how.To != "" {
+		change[policy.NamespaceToLabel] = how.To
+	}
+	switch how.Prefer {
+	case "":
+	case NoPreference:
+		change[policy.PreferLabel] = nil
+	default:
+		change[policy.PreferLabel] = how.Prefer
 	}
 	return c.label(ctx, namespace, change, create)
 }
 
 // Unoffload removes the labels: pods run at home only.
 func (c Cluster) Unoffload(ctx context.Context, namespace string) error {
-	return c.label(ctx, namespace, map[string]any{policy.NamespaceLabel: nil, policy.NamespaceToLabel: nil}, false)
+	return c.label(ctx, namespace, map[string]any{policy.NamespaceLabel: nil, policy.NamespaceToLabel: nil, policy.PreferLabel: nil}, false)
 }
 
 // NoNamespace is the error for a namespace that there is not: its name.

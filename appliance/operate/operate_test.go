@@ -163,12 +163,12 @@ func TestNamespaces(t *testing.T) {
 	if away, err := c.PodsAway(t.Context(), "lab"); err != nil || len(away) != 1 || away[0].Name != "alone" {
 		t.Errorf("%v, %v", away, err)
 	}
-	err := errors.Join(c.Unoffload(t.Context(), "lab"), c.Offload(t.Context(), "odd", policy.Any, "", false), c.Offload(t.Context(), "new", policy.Remote, "b", true))
+	err := errors.Join(c.Unoffload(t.Context(), "lab"), c.Offload(t.Context(), "odd", policy.Namespace{When: policy.Any}, false), c.Offload(t.Context(), "new", policy.Namespace{When: policy.Remote, To: "b"}, true))
 	want = []string{"kube-system off  true false false", "lab off  false false false", "new remote b false false false", "odd any  false false false", "twin off  false true false"}
 	if got := list(); err != nil || !slices.Equal(got, want) {
 		t.Errorf("%q, %v", got, err)
 	}
-	if err := c.Offload(t.Context(), "none", policy.Any, "", false); !errors.As(err, new(NoNamespace)) {
+	if err := c.Offload(t.Context(), "none", policy.Namespace{When: policy.Any}, false); !errors.As(err, new(NoNamespace)) {
 		t.Error(err)
 	}
 	for _, bad := range []struct {
@@ -176,11 +176,11 @@ func TestNamespaces(t *testing.T) {
 		when   policy.When
 		want   string
 	}{{"lab", "", policy.Off, "use burst"}, {"kube-system", "", policy.Any, "stays at home"}, {"lab", "stranger", policy.Any, "only: b, desk"}} {
-		if err := c.CheckOffload(t.Context(), bad.ns, bad.when, bad.to); err == nil || !strings.Contains(err.Error(), bad.want) {
+		if err := c.CheckOffload(t.Context(), bad.ns, policy.Namespace{When: bad.when, To: bad.to}); err == nil || !strings.Contains(err.Error(), bad.want) {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
-	if err := c.CheckOffload(t.Context(), "lab", policy.Any, "desk"); err != nil {
+	if err := c.CheckOffload(t.Context(), "lab", policy.Namespace{When: policy.Any, To: "desk"}); err != nil {
 		t.Error(err)
 	}
 }

@@ -82,6 +82,9 @@ type Record struct {
 	// Roles are the directions that this cluster has switched off, TheirRoles those of the peer.
 	Roles      Roles `json:"roles,omitzero"`
 	TheirRoles Roles `json:"theirRoles,omitzero"`
+	// Price and Labels are this cluster's settings of the peer: see Settings.
+	Price  int               `json:"price,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
 	// NextWireGuardKey is the key that the peer will change to; see docs/design/peering.md.
 	NextWireGuardKey wgkey.Public `json:"nextWireGuardKey,omitzero"`
 	// KeyProved and NextKeyProved: the peer has proved possession of the keys.
@@ -192,6 +195,12 @@ type Link struct {
 	PeerCIDR, PeerMappedCIDR, LocalMappedCIDR netip.Prefix
 	State                                     State
 	RTT                                       time.Duration
+	// Nearness is the class of the round trip, 0 to MaxNearness. It follows a change that lasts, and stays while the peer
+	// does not answer.
+	Nearness int
+	// Price and Labels are those of Record.
+	Price  int
+	Labels map[string]string
 	// Trust is how the peer came to be trusted: TrustLAN and the like.
 	Trust string
 	// NoBorrow and NoLend are the directions that either side has switched off.

@@ -79,6 +79,7 @@ type Machine struct {
 	mine     bool  // this cluster has refused
 	lastSeen time.Time
 	rtt      time.Duration
+	nearness nearness
 	misses   int
 	without  time.Time // since when there is no tunnel; zero while there is one
 
@@ -87,6 +88,28 @@ type Machine struct {
 	attempting bool
 	attempts   int       // completed
 	exchanged  time.Time // last success in this run
+}
+
+// lasting is how many answers in a row change the nearness: it is a label of nodes, and one slow answer is none.
+const lasting = 5
+
+// nearness is the class of a peer's round trips.
+type nearness struct {
+	class int
+	moved int // answers in a row of another class
+}
+
+// follow takes the class of an answer, and reports whether the nearness has changed.
+func (n *nearness) follow(class int) bool {
+	if class == n.class {
+		n.moved = 0
+		return false
+	}
+	if n.moved++; n.moved < lasting && n.class > 0 {
+		return false
+	}
+	n.class, n.moved = class, 0
+	return true
 }
 
 // New returns the Machine of a cluster of which at most the ID is known.
@@ -247,7 +270,7 @@ func (m *Machine) Loaded(now time.Time, r peer.Record, first bool) Effects {
 // Unpin makes the cluster a stranger, without a tunnel and answers.
 func (m *Machine) Unpin() {
 	if m.pinned {
-		m.name, m.pinned, m.rec, m.notice, m.rtt, m.misses, m.displaced = m.rec.Name, false, peer.Record{}, "", 0, 0, false
+		m.name, m.pinned, m.rec, m.notice, m.rtt, m.nearness, m.misses, m.displaced = m.rec.Name, false, peer.Record{}, "", 0, nearness{}, 0, false
 		m.without = time.Time{}
 	}
 }
@@ -309,6 +332,9 @@ func (m *Machine) Notice(notice string) Effects {
 func (m *Machine) Answered(now time.Time, rtt time.Duration) (time.Duration, Effects) {
 	m.misses, m.lastSeen, m.rtt, m.here, m.without = 0, now, rtt, false, time.Time{}
 	do := m.enter(now, peer.Connected, "")
+	if m.nearness.follow(peer.Nearness(rtt)) {
+		do |= Changed
+	}
 	if m.tryNext && !m.due() && !m.attempting {
 		do |= m.Due(now, true) // its key has changed: the exchange brings the new one
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"testing"
 	"time"
 
@@ -244,8 +245,8 @@ func TestRestart(t *testing.T) {
 		again.Loaded(d.now, *d.stored, true)
 		was, _ := d.Link()
 		is, _ := again.Link()
-		was.State, is.State, was.RTT, is.RTT = "", "", 0, 0
-		if was != is || again.State() != peer.Connecting {
+		was.State, is.State, was.RTT, is.RTT, was.Nearness, is.Nearness = "", "", 0, 0, 0, 0
+		if !reflect.DeepEqual(was, is) || again.State() != peer.Connecting {
 			t.Fatalf("%+v became %+v, %s", was, is, again.State())
 		}
 		if at, due := again.Next(); !due || at.After(d.now) {
@@ -277,5 +278,33 @@ func TestLost(t *testing.T) {
 	}
 	if d.pin(record(keys[1], keys[2])); d.Key() != keys[1] {
 		t.Error("a new key is not used")
+	}
+}
+
+// The nearness follows a change that lasts. A slow answer, or none, changes nothing.
+func TestNearnessFollowsWhatLasts(t *testing.T) {
+	now := time.Now()
+	m := New(id, now, timing)
+	m.Loaded(now, record(newKey(), wgkey.Public{}), true)
+	m.Answered(now, 0)
+	m.Unpin()
+	m.Loaded(now, record(newKey(), wgkey.Public{}), true)
+	answer := func(rtt time.Duration, times int) (changed bool) {
+		for range times {
+			_, do := m.Answered(now, rtt)
+			changed = changed || do&Changed != 0
+		}
+		return changed
+	}
+	nearness := func() int { l, _ := m.Link(); return l.Nearness }
+	answer(time.Millisecond, 1)
+	if nearness() != peer.MaxNearness {
+		t.Errorf("nearness %d after the first answer", nearness())
+	}
+	if answer(time.Second, lasting-1) || answer(time.Millisecond, 1) || answer(time.Second, lasting-1) || nearness() != peer.MaxNearness {
+		t.Errorf("nearness %d after slow answers in between", nearness())
+	}
+	if !answer(time.Second, 1) || nearness() != 0 {
+		t.Errorf("nearness %d after slow answers", nearness())
 	}
 }

@@ -58,7 +58,7 @@ func (m *Machine) Link() (peer.Link, bool) {
 	}
 	r := m.rec
 	return peer.Link{ID: m.id, Name: r.Name, Addr: addr, PeerCIDR: r.PeerCIDR, PeerMappedCIDR: r.PeerMappedCIDR, LocalMappedCIDR: r.LocalMappedCIDR,
-		State: m.state, RTT: m.rtt, Trust: r.Trust.How, NoBorrow: r.NoBorrow(), NoLend: r.NoLend()}, true
+		State: m.state, RTT: m.rtt, Nearness: m.nearness.class, Price: r.Price, Labels: r.Labels, Trust: r.Trust.How, NoBorrow: r.NoBorrow(), NoLend: r.NoLend()}, true
 }
 
 // Title is its best known name.

@@ -173,7 +173,7 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 	}
 	ctx, stop := context.WithCancel(ctx)
 	one := &branch{name: name, offers: make(chan offer.Offer, 1), stop: stop, done: make(chan struct{})}
-	one.node = node.New(b.c.home, b.c.cache, node.Identity{Name: name, Target: b.name, ID: b.target.ID(), Kind: b.s.spec.Kind, After: b.s.spec.After,
+	one.node = node.New(b.c.home, b.c.cache, node.Identity{Name: name, Target: b.name, ID: b.target.ID(), Kind: b.s.spec.Kind, After: b.s.spec.After, Labels: b.s.labels,
 		IP: ip, Port: server.Port(), Alone: b.c.cfg.Everywhere}, func() {
 		b.c.volumes.Check(name)
 		b.changed()

@@ -25,11 +25,26 @@ type stack struct {
 	// leaving: the target's offer is withdrawn. untold: it refuses to report which twins are gone.
 	leaving, untold atomic.Bool
 
+	own atomic.Pointer[map[string]string] // target.Spec.Labels
+
 	// These are guarded by Consumer.mu; empty until the stack is built.
 	name     string
 	pods     *pod.Controller
 	tenants  func() (addrs []netip.Addr, heard bool) // home's pods there, by the target; nil: no such reports
 	branches map[offer.Platform]*branch
+}
+
+// labels are home's own for the virtual nodes.
+func (s *stack) labels() map[string]string { return *s.own.Load() }
+
+// relabel sets them. The caller holds Consumer.mu.
+func (s *stack) relabel(labels map[string]string) {
+	if old := s.own.Swap(&labels); old == nil || maps.Equal(*old, labels) {
+		return
+	}
+	for _, b := range s.branches {
+		b.node.Relabel()
+	}
 }
 
 // rivulet is implemented by targets that are Rivulet clusters.

@@ -119,15 +119,17 @@ func (c *Consumer) settleTargets(ctx context.Context, wanted map[string]target.S
 
 func virtualID(n *corev1.Node) string { return n.Labels[policy.VirtualNodeLabel] }
 
-// startStack starts a stack for the target unless it has one.
+// startStack starts a stack for the target, or updates the labels of the one that runs.
 func (c *Consumer) startStack(ctx context.Context, spec target.Spec) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stacks[spec.ID] != nil {
+	if s := c.stacks[spec.ID]; s != nil {
+		s.relabel(spec.Labels)
 		return
 	}
 	ctx, stop := context.WithCancel(ctx)
 	s := &stack{spec: spec, stop: stop, done: make(chan struct{})}
+	s.relabel(spec.Labels)
 	c.stacks[spec.ID] = s
 	c.served[spec.ID] = true
 	go func() {

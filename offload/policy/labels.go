@@ -13,6 +13,14 @@ const (
 	// NamespaceToLabel restricts it to the named target, on all of its platforms.
 	NamespaceToLabel = "rivulet.dev/offload-to"
 
+	// PreferLabel orders what the pods of a namespace may run on: Cheapest, Nearest or Spread.
+	PreferLabel = "rivulet.dev/prefer"
+	// PriceLabel on a virtual node is its price, from 0 (cheapest, the default) to 9: rivulet peer NAME --price.
+	PriceLabel = "rivulet.dev/price"
+	// NearnessLabel on a virtual node is the class of the round trip to it, from 0 (more than 500 ms, or not known) to 9
+	// (at most 1 ms).
+	NearnessLabel = "rivulet.dev/nearness"
+
 	// OpenLabel, written by users on a namespace or a Service, opens its pods to other
 	// clusters: OpenToAll, OpenToGroup or the ID of a peer.
 	OpenLabel = "rivulet.dev/open-to"
@@ -88,6 +96,16 @@ const (
 const (
 	OpenToAll   = "all"   // all peers
 	OpenToGroup = "group" // peers that have proved the group's secret
+)
+
+// Preference is the order in which nodes are filled, within what When allows.
+type Preference string
+
+// The values of PreferLabel.
+const (
+	Cheapest Preference = "cheapest" // a low price first; home counts as 0
+	Nearest  Preference = "nearest"  // a short round trip first; home is nearest
+	Spread   Preference = "spread"   // replicas evenly over home and targets
 )
 
 // When is the mode in which pods of a namespace leave home.

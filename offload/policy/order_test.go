@@ -71,6 +71,73 @@ func testOrder(t *testing.T, server *apiserver.Server) {
 	}
 }
 
+// testPreference has the real scheduler fill home and three peers with as many replicas as fit on one node, on two and so
+// on, by what the namespace prefers. Prices and round trips speak against each other.
+func testPreference(t *testing.T, server *apiserver.Server) {
+	labels := map[string]map[string]string{
+		"near": {policy.PriceLabel: "9", policy.NearnessLabel: "8"},
+		"mid":  {policy.PriceLabel: "3", policy.NearnessLabel: "7"},
+		"far":  {policy.PriceLabel: "2", policy.NearnessLabel: "0"},
+	}
+	const few = 10 // fit on each node
+	for _, c := range []struct {
+		when   policy.When
+		prefer policy.Preference
+		order  []string // the nodes as they are filled; empty: evenly, all of them
+	}{
+		{policy.Burst, policy.Cheapest, []string{"home", "far", "mid", "near", "campus"}},
+		{policy.Burst, policy.Nearest, []string{"home", "near", "mid", "far", "campus"}},
+		{policy.Remote, policy.Cheapest, []string{"far", "mid", "near", "campus"}},
+		{policy.Any, policy.Nearest, []string{"home", "near", "mid"}}, // far and campus are alike
+		{policy.Burst, policy.Spread, nil},
+	} {
+		t.Run(fmt.Sprint(c.when, " ", c.prefer), func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			nodes := three(t, external.OrderLast)
+			peer := nodes[1]
+			nodes = append(nodes[:1], nodes[2])
+			for name, with := range labels {
+				n := peer
+				n.Name, n.Labels, n.Pods = name, maps.Clone(peer.Labels), netip.MustParsePrefix(fmt.Sprintf("10.91.%d.0/24", len(nodes)))
+				maps.Copy(n.Labels, with)
+				n.Labels[corev1.LabelHostname] = name
+				nodes = append(nodes, n)
+			}
+			for i := range nodes {
+				nodes[i].Room = maps.Clone(nodes[i].Room)
+				nodes[i].Room[corev1.ResourceCPU] = *resource.NewMilliQuantity(few*100, resource.DecimalSI)
+			}
+			kubelets, err := fakenodes.Register(ctx, server.Client, nodes...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan struct{})
+			go func() { defer close(done); kubelets.Run(ctx) }()
+			ns := fmt.Sprintf("pref-%s-%s", c.when, c.prefer)
+			namespace(t, server.Client, ns, map[string]string{policy.NamespaceLabel: string(c.when), policy.PreferLabel: string(c.prefer)})
+			defer func() { vacate(t, server, ns); cancel(); <-done }()
+			known(t, server, nodes)
+			replicas(t, server, ns)
+			if len(c.order) == 0 {
+				got := placed(t, server, ns, 2*len(nodes))
+				for _, n := range nodes {
+					if got[n.Name] != 2 {
+						t.Fatalf("%d replicas are placed as %v, want 2 on each of %d", 2*len(nodes), got, len(nodes))
+					}
+				}
+				return
+			}
+			want := map[string]int{}
+			for i, name := range c.order {
+				want[name] = few
+				if got := placed(t, server, ns, (i+1)*few); !maps.Equal(got, want) {
+					t.Fatalf("%d replicas are placed as %v, want %v", (i+1)*few, got, want)
+				}
+			}
+		})
+	}
+}
+
 // three are home, a peer, and a campus that was added with this order: the nodes as
 // Rivulet makes them.
 func three(t *testing.T, order string) []fakenodes.Node {

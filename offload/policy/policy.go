@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,8 @@ type Namespace struct {
 	When When
 	// To is the name of the only target; empty is all.
 	To string
+	// Prefer orders the nodes; empty is the order of When alone.
+	Prefer Preference `json:",omitempty"`
 	// Reflect are the kinds of objects that follow the pods, if not the default: see Mode.
 	Reflect string `json:",omitempty"`
 }
@@ -25,6 +28,9 @@ func (n Namespace) Allows(target string) bool {
 // System reports whether a namespace is the cluster's own. Its pods serve this cluster and stay at home, whatever its
 // labels are.
 func System(namespace string) bool { return strings.HasPrefix(namespace, "kube-") }
+
+// Preferences are the values of PreferLabel.
+var Preferences = []Preference{Cheapest, Nearest, Spread}
 
 var values = []string{string(Burst), string(Remote), string(Any), string(Off)}
 
@@ -66,5 +72,10 @@ func parse(ns *corev1.Namespace, unlabelled When) (Namespace, error) {
 		return Namespace{When: Off}, fmt.Errorf("label %s counts as off: %s is the cluster's own namespace; offload one of your own", NamespaceLabel, ns.Name)
 	}
 	reflect, err := parseReflect(ns.Annotations[ReflectAnnotation])
-	return Namespace{When: When(value), To: ns.Labels[NamespaceToLabel], Reflect: reflect}, err
+	prefer := Preference(ns.Labels[PreferLabel])
+	if prefer != "" && !slices.Contains(Preferences, prefer) {
+		err = errors.Join(err, fmt.Errorf("label %s=%q is not understood and does not count; use one of %s, %s, %s", PreferLabel, prefer, Cheapest, Nearest, Spread))
+		prefer = ""
+	}
+	return Namespace{When: When(value), To: ns.Labels[NamespaceToLabel], Prefer: prefer, Reflect: reflect}, err
 }

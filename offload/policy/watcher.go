@@ -143,7 +143,7 @@ func (w *Watcher) seen(ns *corev1.Namespace, recorder record.EventRecorder) {
 	now, err := w.Parse(ns)
 	bad := ""
 	if err != nil {
-		bad = fmt.Sprintf("%q %q", ns.Labels[NamespaceLabel], ns.Annotations[ReflectAnnotation])
+		bad = fmt.Sprintf("%q %q %q", ns.Labels[NamespaceLabel], ns.Labels[PreferLabel], ns.Annotations[ReflectAnnotation])
 	}
 	if warned := w.set(ns.Name, now, bad); err != nil && !warned {
 		w.log.Warn("namespace label or annotation is not understood", "namespace", ns.Name, "err", err)

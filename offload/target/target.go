@@ -49,6 +49,8 @@ type Spec struct {
 	// HomeAPI: the target itself routes pods to home's API server, by a Service homeapi.Service in each twin that only
 	// it makes. Control is not needed then.
 	HomeAPI bool
+	// Labels are home's own for its virtual nodes. They may change without a new Key.
+	Labels map[string]string
 	// Withdrawn: the target lends nothing any more. Pods leave it, and then it counts as removed.
 	Withdrawn bool
 	// Key are the inputs of New: when it differs from the last one, the target is made again. It has to be comparable.

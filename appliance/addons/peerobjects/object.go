@@ -46,6 +46,54 @@ type Spec struct {
 
 	Consume *bool `json:"consume,omitempty"`
 	Provide *bool `json:"provide,omitempty"`
+	Price   *int  `json:"price,omitempty"`
+	// Labels are all labels of the peer.
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// settings are the changes that make the record what the spec says.
+func (s Spec) settings(r peer.Record) (out peer.Settings) {
+	if s.Consume != nil && *s.Consume == r.Roles.NoConsume {
+		out.Consume = s.Consume
+	}
+	if s.Provide != nil && *s.Provide == r.Roles.NoProvide {
+		out.Provide = s.Provide
+	}
+	if s.Price != nil && *s.Price != r.Price {
+		out.Price = s.Price
+	}
+	if s.Labels == nil {
+		return out
+	}
+	out.Labels = map[string]*string{}
+	for key := range r.Labels {
+		if _, ok := s.Labels[key]; !ok {
+			out.Labels[key] = nil
+		}
+	}
+	for key, value := range s.Labels {
+		if have, ok := r.Labels[key]; !ok || have != value {
+			out.Labels[key] = &value
+		}
+	}
+	return out
+}
+
+// as updates the fields of the spec that are set from the record.
+func (s Spec) as(r peer.Record) Spec {
+	if s.Consume != nil {
+		s.Consume = new(!r.Roles.NoConsume)
+	}
+	if s.Provide != nil {
+		s.Provide = new(!r.Roles.NoProvide)
+	}
+	if s.Price != nil {
+		s.Price = new(r.Price)
+	}
+	if s.Labels != nil {
+		s.Labels = r.Labels
+	}
+	return s
 }
 
 // Roles are the directions that are on.
@@ -92,7 +140,7 @@ type Prefixes struct {
 func fresh(old Status, generation int64, v View) Status {
 	s := Status{
 		ObservedGeneration: generation, ID: string(v.ID), Name: v.Name, State: string(v.State), Reason: v.Reason,
-		Since: second(v.Since), Address: addrText(v.View), Path: v.Path, Roles: &Roles{Consume: v.Roles.Consume, Provide: v.Roles.Provide},
+		Since: second(v.Since), Address: addrText(v.View), Path: v.Path, Roles: &Roles{Consume: !v.Roles.NoConsume, Provide: !v.Roles.NoProvide},
 		Withdrawn: v.TheirRoles.NoProvide, Cordoned: v.Cordoned,
 		Version: v.Version, KubernetesVersion: v.KubeVersion,
 	}

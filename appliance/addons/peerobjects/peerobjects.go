@@ -36,8 +36,7 @@ var crd []byte
 // View is a peer as its object shows it.
 type View struct {
 	peer.View
-	Path  string
-	Roles Roles
+	Path string
 	// Cordoned: one of its virtual nodes takes no new pods.
 	Cordoned bool
 }
@@ -48,8 +47,8 @@ type Fabric interface {
 	Changed() (<-chan struct{}, func())
 	// Unpeer ends a peering, with Force even if the peer cannot be notified.
 	Unpeer(ctx context.Context, id string, how fabric.Unpeer) (peer.View, error)
-	// SetRoles switches directions; nil means no change.
-	SetRoles(ctx context.Context, id string, consume, provide *bool) (peer.View, error)
+	// Set changes settings of a peer.
+	Set(ctx context.Context, id string, settings peer.Settings) (peer.View, error)
 	// ApproveAt stores an operator's approval of the cluster at the address, or with the ID; one of the two may be
 	// empty. It returns the cluster.
 	ApproveAt(ctx context.Context, id peer.ID, address string) (peer.View, error)

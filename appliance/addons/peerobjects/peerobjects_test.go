@@ -107,18 +107,13 @@ func (f *fakeFabric) Unpeer(_ context.Context, id string, how fabric.Unpeer) (v 
 	return v, nil
 }
 
-func (f *fakeFabric) SetRoles(_ context.Context, id string, consume, provide *bool) (peer.View, error) {
+func (f *fakeFabric) Set(_ context.Context, id string, settings peer.Settings) (out peer.View, err error) {
 	f.change(func() {
 		v := f.peers[peer.ID(id)]
-		if consume != nil {
-			v.Roles.Consume = *consume
-		}
-		if provide != nil {
-			v.Roles.Provide = *provide
-		}
-		f.peers[peer.ID(id)] = v
+		err = settings.Apply(&v.Record)
+		f.peers[peer.ID(id)], out = v, v.View
 	})
-	return peer.View{}, nil
+	return out, err
 }
 
 func idOf(c byte) peer.ID { return peer.ID(strings.Repeat(string(c), 32)) }
@@ -126,7 +121,7 @@ func idOf(c byte) peer.ID { return peer.ID(strings.Repeat(string(c), 32)) }
 func aPeer(c byte, name string, state peer.State) View {
 	r := peer.Record{ID: idOf(c), Name: name, Trust: peer.Trust{How: "lan", At: time.Now()}, PeerMappedCIDR: netip.MustParsePrefix("10.64.0.0/16"),
 		LocalMappedCIDR: netip.MustParsePrefix("10.72.0.0/16"), Control: netip.MustParseAddrPort("192.0.2.2:7442"), Version: "1", KubeVersion: "v1.35.0"}
-	return View{View: peer.View{Record: r, State: state, Since: time.Now()}, Path: "direct", Roles: Roles{true, true}}
+	return View{View: peer.View{Record: r, State: state, Since: time.Now()}, Path: "direct"}
 }
 
 // The whole life of objects, in a real API server.
@@ -241,16 +236,36 @@ func TestObjects(t *testing.T) {
 		until("role off in the fabric", func() bool {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return !f.peers[idOf('a')].Roles.Consume
+			return f.peers[idOf('a')].Roles.NoConsume
 		})
 		until("role off in the status", func() bool { return !get("b").Status.Roles.Consume })
-		if _, err := f.SetRoles(t.Context(), string(idOf('a')), new(true), nil); err != nil { // as the command line does
+		if _, err := f.Set(t.Context(), string(idOf('a')), peer.Settings{Consume: new(true)}); err != nil { // as the command line does
 			t.Fatal(err)
 		}
 		until("spec that follows", func() bool { s := get("b").Spec.Consume; return s != nil && *s })
-		if !f.peers[idOf('a')].Roles.Consume {
+		if f.peers[idOf('a')].Roles.NoConsume {
 			t.Error("the spec has taken back what the command line said")
 		}
+	})
+	t.Run("price and labels of the spec reach the fabric, and the other way round", func(t *testing.T) {
+		of := func() peer.Record { f.mu.Lock(); defer f.mu.Unlock(); return f.peers[idOf('a')].Record }
+		patch("b", `{"spec":{"price":3,"labels":{"room":"B12","floor":"2"}}}`)
+		until("price and labels", func() bool { r := of(); return r.Price == 3 && r.Labels["room"] == "B12" && len(r.Labels) == 2 })
+		patch("b", `{"spec":{"labels":{"floor":null}}}`)
+		until("one label less", func() bool { return len(of().Labels) == 1 })
+		if _, err := f.Set(t.Context(), string(idOf('a')), peer.Settings{Price: new(5)}); err != nil { // as the command line does
+			t.Fatal(err)
+		}
+		until("spec that follows", func() bool { s := get("b").Spec; return *s.Price == 5 && s.Labels["room"] == "B12" })
+		patch("b", `{"spec":{"labels":{"rivulet.dev/price":"1"}}}`)
+		until("an event", func() bool {
+			list, err := server.Client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=SettingsFailed"})
+			return err == nil && len(list.Items) > 0 && strings.Contains(list.Items[0].Message, "use a key of your own")
+		})
+		if r := of(); r.Labels["room"] != "B12" || len(r.Labels) != 1 {
+			t.Errorf("after bad labels: %v", r.Labels)
+		}
+		patch("b", `{"spec":{"labels":null,"price":null}}`)
 	})
 	t.Run("two clusters of one name", func(t *testing.T) {
 		f.change(func() { f.peers[idOf('c')] = aPeer('c', "b", peer.Connected) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -122,7 +123,7 @@ func (m *mirror) one(ctx context.Context, o *Peer, v View) error {
 			return err
 		}
 	}
-	o, v, err := m.roles(ctx, o, v)
+	o, v, err := m.settings(ctx, o, v)
 	if err != nil {
 		return err
 	}
@@ -147,36 +148,25 @@ func (m *mirror) one(ctx context.Context, o *Peer, v View) error {
 	return nil
 }
 
-// roles copies the side that changed: the spec, if it has a new generation, or else the fabric.
-func (m *mirror) roles(ctx context.Context, o *Peer, v View) (*Peer, View, error) {
-	differs := func(want *bool, is bool) bool { return want != nil && *want != is }
-	if !differs(o.Spec.Consume, v.Roles.Consume) && !differs(o.Spec.Provide, v.Roles.Provide) {
+// settings copies the side that changed: the spec, if it has a new generation, or else the fabric.
+func (m *mirror) settings(ctx context.Context, o *Peer, v View) (*Peer, View, error) {
+	change := o.Spec.settings(v.Record)
+	if change.Empty() {
 		return o, v, nil
 	}
 	if o.Generation != o.Status.ObservedGeneration {
-		if _, err := m.SetRoles(ctx, string(v.ID), o.Spec.Consume, o.Spec.Provide); err != nil {
-			m.recorder.Eventf(reference(o), corev1.EventTypeWarning, "RolesFailed", "the roles of the spec are not in force: %v", err)
-			return o, v, fmt.Errorf("peers: roles of %s: %w", o.Name, err)
+		now, err := m.Set(ctx, string(v.ID), change)
+		if err != nil {
+			m.recorder.Eventf(reference(o), corev1.EventTypeWarning, "SettingsFailed", "the settings of the spec are not in force: %v", err)
+			return o, v, fmt.Errorf("peers: settings of %s: %w", o.Name, err)
 		}
-		m.recorder.Eventf(reference(o), corev1.EventTypeNormal, "Roles", "as the spec says: %s", spell(o.Spec))
-		for _, r := range []struct {
-			want *bool
-			is   *bool
-		}{{o.Spec.Consume, &v.Roles.Consume}, {o.Spec.Provide, &v.Roles.Provide}} {
-			if r.want != nil {
-				*r.is = *r.want
-			}
-		}
+		m.recorder.Eventf(reference(o), corev1.EventTypeNormal, "Settings", "as the spec says: %s", spell(o.Spec))
+		v.Record = now.Record
 		return o, v, nil
 	}
-	// The command line has switched it: update the spec.
+	// The command line has changed it: update the spec.
 	next := o.DeepCopyMeta()
-	if next.Spec.Consume != nil {
-		next.Spec.Consume = &v.Roles.Consume
-	}
-	if next.Spec.Provide != nil {
-		next.Spec.Provide = &v.Roles.Provide
-	}
+	next.Spec = next.Spec.as(v.Record)
 	o, err := m.write(ctx, next, false)
 	return o, v, err
 }
@@ -302,6 +292,12 @@ func spell(s Spec) string {
 		if r.on != nil {
 			out = append(out, fmt.Sprintf("%s %v", r.name, *r.on))
 		}
+	}
+	if s.Price != nil {
+		out = append(out, fmt.Sprintf("price %d", *s.Price))
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
+		out = append(out, key+"="+s.Labels[key])
 	}
 	return strings.Join(out, ", ")
 }

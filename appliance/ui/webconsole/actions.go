@@ -240,7 +240,7 @@ func roles(ctx context.Context, c *Console, q *call) (result, error) {
 			return ask, nil
 		}
 	}
-	return result{Notice: "Switched."}, c.call(ctx, http.MethodPost, "/v1/peers/roles", w, nil)
+	return result{Notice: "Switched."}, c.call(ctx, http.MethodPost, "/v1/peers/settings", w, nil)
 }
 
 func cordon(ctx context.Context, c *Console, q *call, on bool) (result, error) {
@@ -278,12 +278,12 @@ func drainPeer(ctx context.Context, c *Console, q *call) (result, error) {
 }
 
 func offloadNamespace(ctx context.Context, c *Console, q *call) (result, error) {
-	cl, ns, when, to := c.cluster(), q.Get("namespace"), policy.When(q.Get("when")), q.Get("to")
-	if when != policy.Off {
-		if err := cl.CheckOffload(ctx, ns, when, to); err != nil {
+	cl, ns, how := c.cluster(), q.Get("namespace"), policy.Namespace{When: policy.When(q.Get("when")), To: q.Get("to")}
+	if how.When != policy.Off {
+		if err := cl.CheckOffload(ctx, ns, how); err != nil {
 			return result{}, err
 		}
-		return result{Notice: fmt.Sprintf("Pods of %s that are made from now on may run on peers (%s).", ns, when)}, cl.Offload(ctx, ns, when, to, false)
+		return result{Notice: fmt.Sprintf("Pods of %s that are made from now on may run on peers (%s).", ns, how.When)}, cl.Offload(ctx, ns, how, false)
 	}
 	away, err := cl.PodsAway(ctx, ns)
 	if err != nil {

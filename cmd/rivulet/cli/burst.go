@@ -43,6 +43,7 @@ func (f *burstFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.settings.Image, "image", "", "the gateway's image, or shell=IMAGE for any with a shell, into which the program is copied; default shell=busybox:stable")
 	cmd.Flags().StringVar(&f.settings.Security, "pod-security", "", "auto, restricted or as-is: the namespace's Pod Security level; default auto")
 	cmd.Flags().StringVar(&f.settings.Order, "order", "", "last (after home and peers) or equal (like a peer); default last")
+	cmd.Flags().StringVar(&f.settings.Price, "price", "", "0 (cheapest) to 9, for namespaces that prefer the cheapest; default 0")
 	cmd.Flags().StringVar(&f.settings.Arch, "arch", "", "the nodes' architecture, if nodes cannot be read; default amd64")
 	cmd.Flags().StringToStringVar(&f.settings.Labels, "label", nil, "labels of the virtual node, KEY=VALUE")
 }
@@ -247,6 +248,7 @@ func printBurst(out io.Writer, v burst.View) error {
 	row("limits", roomText(v.Limits))
 	row("security", v.State.Security)
 	row("order", v.Order)
+	row("price", v.Price)
 	row("network", v.Network)
 	if v.State.Ready {
 		row("answers in", v.State.RTT.Round(time.Millisecond).String())

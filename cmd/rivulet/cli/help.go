@@ -35,7 +35,7 @@ var examples = map[string]string{
 	"install":             "sudo ./rivulet install",
 	"uninstall":           "sudo rivulet uninstall",
 	"peers":               "sudo rivulet peers\nsudo rivulet peers -o wide",
-	"peer":                "sudo rivulet peer lab-2\nsudo rivulet peer 192.0.2.7\nsudo rivulet peer lab-2 --provide=off",
+	"peer":                "sudo rivulet peer lab-2\nsudo rivulet peer 192.0.2.7\nsudo rivulet peer lab-2 --provide=off\nsudo rivulet peer campus --price=5 --label=room=B12",
 	"approve":             "sudo rivulet approve lab-2",
 	"deny":                "sudo rivulet deny lab-2",
 	"invite":              "sudo rivulet invite",

@@ -13,7 +13,7 @@ import (
 )
 
 func newOffload(c *common) *cobra.Command {
-	var when, to string
+	var when, to, prefer string
 	var create bool
 	cmd := &cobra.Command{
 		Use:   "offload NAMESPACE",
@@ -21,12 +21,13 @@ func newOffload(c *common) *cobra.Command {
 		Long:  "Existing pods stay where they are. The cluster's own namespaces kube-* stay at home.",
 		Args:  oneNamespace,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			err := c.cluster().CheckOffload(cmd.Context(), args[0], policy.When(when), to)
+			how := policy.Namespace{When: policy.When(when), To: to, Prefer: policy.Preference(prefer)}
+			err := c.cluster().CheckOffload(cmd.Context(), args[0], how)
 			if errors.As(err, new(operate.UnknownWhen)) {
 				return usagef("--%w; see: rivulet offload --help", err)
 			}
 			if err == nil {
-				err = c.cluster().Offload(cmd.Context(), args[0], policy.When(when), to, create)
+				err = c.cluster().Offload(cmd.Context(), args[0], how, create)
 			}
 			if errors.As(err, new(operate.NoNamespace)) {
 				err = fmt.Errorf("%w, or make it with --create", err)
@@ -41,6 +42,7 @@ func newOffload(c *common) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&when, "when", string(policy.Burst), "burst: home first, away when home is full; remote: only away; any: wherever there is capacity")
 	cmd.Flags().StringVar(&to, "to", "", "only to this peer or burst target (burst-NAME)")
+	cmd.Flags().StringVar(&prefer, "prefer", "", "cheapest: peers with a low price first (rivulet peer NAME --price); nearest: those with a short round trip first; spread: replicas evenly over home and peers; none: no preference")
 	cmd.Flags().BoolVar(&create, "create", false, "create the namespace if it does not exist")
 	return cmd
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,9 +21,11 @@ import (
 func newPeer(c *common) *cobra.Command {
 	var invite string
 	var consume, provide string
+	var price int
+	var labels []string
 	cmd := &cobra.Command{
-		Use:   "peer NAME|ADDRESS | peer --invite CODE | peer NAME --consume=on|off --provide=on|off",
-		Short: "make another cluster a peer, or switch borrowing from it and lending to it",
+		Use:   "peer NAME|ADDRESS | peer --invite CODE | peer NAME --consume=on|off --provide=on|off --price=N --label=KEY=VALUE",
+		Short: "make another cluster a peer, or set what is borrowed from it and lent to it, its price and labels",
 		Long: "Needed only without automatic trust: it overrides trust.mode and revokes a rivulet deny or unpeer.\n" +
 			"NAME is one of rivulet peers, or the beginning of an ID; ADDRESS is a device's, with :PORT if it is not 7442.\n" +
 			"Exit code 0: it is a peer; 3: approved here, but the other side has to approve as well; 1: failed.",
@@ -31,16 +35,22 @@ func newPeer(c *common) *cobra.Command {
 			if word.Consume, err = onOff("--consume", consume); err == nil {
 				word.Provide, err = onOff("--provide", provide)
 			}
-			switch roles := word.Consume != nil || word.Provide != nil; {
+			if err == nil {
+				word.Labels, err = labelChanges("--label", labels)
+			}
+			if cmd.Flags().Changed("price") {
+				word.Price = &price
+			}
+			switch settings := !word.Empty(); {
 			case err != nil:
 				return err
-			case invite != "" && (len(args) > 0 || roles):
+			case invite != "" && (len(args) > 0 || settings):
 				return usagef("--invite says who it is; give nothing else; see: %s --help", cmd.CommandPath())
 			case invite != "":
 				return say(cmd, c, "/v1/invites/accept", word, met)
 			case len(args) != 1:
 				return usagef("peer takes one name or address; see: rivulet peers, and: %s --help", cmd.CommandPath())
-			case roles:
+			case settings:
 				word.Peer = args[0]
 				off := func(on *bool) bool { return on != nil && !*on }
 				e, err := c.cluster().Ending(cmd.Context(), args[0], off(word.Consume), off(word.Provide))
@@ -52,7 +62,7 @@ func newPeer(c *common) *cobra.Command {
 						return err
 					}
 				}
-				return say(cmd, c, "/v1/peers/roles", word, switched)
+				return say(cmd, c, "/v1/peers/settings", word, switched)
 			}
 			word.Peer = args[0]
 			return say(cmd, c, "/v1/peers/approve", word, met)
@@ -62,6 +72,8 @@ func newPeer(c *common) *cobra.Command {
 	cmd.Flags().StringVar(&invite, "invite", "", "the other cluster's invite: its code or URL")
 	cmd.Flags().StringVar(&consume, "consume", "", "on or off: whether pods of this cluster may run on the peer")
 	cmd.Flags().StringVar(&provide, "provide", "", "on or off: whether pods of the peer may run here")
+	cmd.Flags().IntVar(&price, "price", 0, "0 (cheapest) to 9; namespaces that prefer the cheapest fill peers with a low price first")
+	cmd.Flags().StringArrayVar(&labels, "label", nil, "KEY=VALUE sets a label of the peer's virtual nodes, KEY- removes it; repeatable")
 	return withOutput(c, cmd)
 }
 
@@ -197,6 +209,23 @@ func onOff(flag, v string) (*bool, error) {
 	return nil, usagef("%s is %q; write on or off", flag, v)
 }
 
+// labelChanges reads labels as kubectl label does: KEY=VALUE sets one, KEY- removes it.
+func labelChanges(flag string, words []string) (map[string]*string, error) {
+	out := map[string]*string{}
+	for _, word := range words {
+		key, value, set := strings.Cut(word, "=")
+		switch {
+		case set:
+			out[key] = &value
+		case strings.HasSuffix(word, "-"):
+			out[strings.TrimSuffix(word, "-")] = nil
+		default:
+			return nil, usagef("%s is %q; write KEY=VALUE, or KEY- to remove it", flag, word)
+		}
+	}
+	return out, nil
+}
+
 // say sends an operator decision to the supervisor and prints the result.
 func say(cmd *cobra.Command, c *common, path string, w api.Word, print func(io.Writer, peer.View) error) error {
 	var v peer.View
@@ -238,7 +267,14 @@ func notice(out io.Writer, v peer.View) error {
 
 func switched(out io.Writer, v peer.View) error {
 	onOff := map[bool]string{true: "off", false: "on"}
-	_, err := fmt.Fprintf(out, "%s: consume %s, provide %s\n", operate.NameOf(v), onOff[v.Roles.NoConsume], onOff[v.Roles.NoProvide])
+	more := ""
+	if v.Price > 0 {
+		more = fmt.Sprintf(", price %d", v.Price)
+	}
+	for _, key := range slices.Sorted(maps.Keys(v.Labels)) {
+		more += ", " + key + "=" + v.Labels[key]
+	}
+	_, err := fmt.Fprintf(out, "%s: consume %s, provide %s%s\n", operate.NameOf(v), onOff[v.Roles.NoConsume], onOff[v.Roles.NoProvide], more)
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/offer"
 )
@@ -41,6 +42,8 @@ type Node struct {
 	// changed is called after Ready or Cordoned has changed.
 	changed func()
 
+	relabel chan struct{}
+
 	mu      sync.Mutex
 	current *corev1.Node
 	offer   offer.Offer
@@ -52,7 +55,7 @@ type Node struct {
 // New makes a Node; Run starts it. All virtual nodes with the same cache share a watch. changed is called after Ready or
 // Cordoned has changed.
 func New(client kubernetes.Interface, cache *homecache.Cache, id Identity, changed func(), log *slog.Logger) *Node {
-	return &Node{id: id, client: client, cache: cache, changed: changed, log: log}
+	return &Node{id: id, client: client, cache: cache, changed: changed, relabel: make(chan struct{}, 1), log: log}
 }
 
 // Ready reports whether the last offer was that of a reachable target that can run pods.
@@ -68,6 +71,9 @@ func (n *Node) Cordoned() bool {
 	defer n.mu.Unlock()
 	return n.cordoned
 }
+
+// Relabel writes the Node if Identity.Labels returns others.
+func (n *Node) Relabel() { changes.Poke(n.relabel) }
 
 // Offer returns the last offer; the zero value before the first.
 func (n *Node) Offer() offer.Offer {
@@ -196,6 +202,10 @@ func (n *Node) push(ctx context.Context, offers <-chan offer.Offer, updates chan
 				return
 			}
 			if n.take(o, corev1.NodeStatus{}) && due == nil {
+				due = time.After(coalesce - time.Since(last))
+			}
+		case <-n.relabel:
+			if n.take(n.Offer(), corev1.NodeStatus{}) && due == nil {
 				due = time.After(coalesce - time.Since(last))
 			}
 		case <-due:

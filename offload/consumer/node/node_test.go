@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -117,6 +118,10 @@ func TestANodeLives(t *testing.T) {
 	client := fake.NewClientset()
 	offers := make(chan offer.Offer)
 	turned := make(chan struct{}, 10)
+	var price atomic.Value
+	price.Store("0")
+	id := id
+	id.Labels = func() map[string]string { return map[string]string{policy.PriceLabel: price.Load().(string)} }
 	run := func() (n *Node, stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		n = New(client, homecache.New(slog.New(slog.DiscardHandler)), id, func() { turned <- struct{}{} }, slog.New(slog.DiscardHandler))
@@ -170,6 +175,12 @@ func TestANodeLives(t *testing.T) {
 	}
 	offers <- lends("3")
 	ready(corev1.ConditionTrue, "")
+	price.Store("7")
+	n.Relabel()
+	await.True(t, 10*time.Second, "the new price at the node", func() bool {
+		made, err := client.CoreV1().Nodes().Get(t.Context(), "b", metav1.GetOptions{})
+		return err == nil && made.Labels[policy.PriceLabel] == "7"
+	})
 	if len(turned) != 3 {
 		t.Errorf("readiness turned %d times, want 3", len(turned))
 	}

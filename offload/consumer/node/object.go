@@ -21,6 +21,8 @@ type Identity struct {
 	IP     netip.Addr // of the home node on which the kubelet API is served
 	Port   uint16     // of that API
 	Kind   target.Kind
+	// Labels returns home's own labels for it; nil is none.
+	Labels func() map[string]string
 	// After: the scheduler prefers nodes without it.
 	After bool
 	// Alone: home has no nodes of its own. No taint keeps pods off it, and no controller depends on its lease, which is
@@ -41,6 +43,9 @@ func Object(id Identity, o offer.Offer, was corev1.NodeStatus, now metav1.Time) 
 		if offer.Copied(key) {
 			labels[key] = value
 		}
+	}
+	if id.Labels != nil {
+		maps.Copy(labels, id.Labels())
 	}
 	maps.Copy(labels, map[string]string{
 		policy.VirtualNodeLabel:          id.ID,

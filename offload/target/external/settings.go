@@ -39,6 +39,9 @@ const (
 	OrderEqual = "equal" // like a peer
 )
 
+// Prices are those of peers: see peer.Settings.
+var Prices = []string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
+
 // Orders are the valid values.
 var Orders = []string{OrderLast, OrderEqual}
 
@@ -61,6 +64,8 @@ type Settings struct {
 	Image    string `json:"image,omitempty"`
 	Security string `json:"podSecurity,omitempty"`
 	Order    string `json:"order,omitempty"`
+	// Price is one of Prices.
+	Price string `json:"price,omitempty"`
 }
 
 // Or returns s, with unset fields from had. The name stays.
@@ -74,7 +79,7 @@ func (s Settings) Or(had Settings) Settings {
 	for _, field := range []struct {
 		mine  *string
 		other string
-	}{{&s.Namespace, had.Namespace}, {&s.Arch, had.Arch}, {&s.Network, had.Network}, {&s.Image, had.Image}, {&s.Security, had.Security}, {&s.Order, had.Order}} {
+	}{{&s.Namespace, had.Namespace}, {&s.Arch, had.Arch}, {&s.Network, had.Network}, {&s.Image, had.Image}, {&s.Security, had.Security}, {&s.Order, had.Order}, {&s.Price, had.Price}} {
 		*field.mine = cmp.Or(*field.mine, field.other)
 	}
 	return s
@@ -93,7 +98,7 @@ func (s *Settings) Complete() error {
 		value *string
 		of    []string
 	}{
-		{"network", &s.Network, Networks}, {"pod-security", &s.Security, Securities}, {"order", &s.Order, Orders}, {"arch", &s.Arch, Architectures},
+		{"network", &s.Network, Networks}, {"pod-security", &s.Security, Securities}, {"order", &s.Order, Orders}, {"price", &s.Price, Prices}, {"arch", &s.Arch, Architectures},
 	} {
 		if *choice.value == "" {
 			*choice.value = choice.of[0]

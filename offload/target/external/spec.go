@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 
+	"rivulet/offload/policy"
 	"rivulet/offload/target"
 )
 
@@ -27,7 +28,8 @@ func Spec(cfg Config) (target.Spec, error) {
 	id := ID(cfg.Credential.Server, cfg.Settings.Namespace)
 	return target.Spec{
 		ID: id, Name: "burst-" + cfg.Settings.Name, Short: strings.TrimPrefix(id, "burst.")[:6], Kind: Kind,
-		After: cfg.Settings.Order == OrderLast, HomeAPI: cfg.Settings.Network != NetworkNone,
+		Labels: map[string]string{policy.PriceLabel: cfg.Settings.Price},
+		After:  cfg.Settings.Order == OrderLast, HomeAPI: cfg.Settings.Network != NetworkNone,
 		Key: hex.EncodeToString(sum[:]),
 		New: func(name string, log *slog.Logger) (target.Target, error) {
 			cfg := cfg

@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
 	"rivulet/offload/target"
 )
 
@@ -73,8 +76,8 @@ type way struct {
 func (s *Source) spec(l peer.Link) target.Spec {
 	return target.Spec{
 		ID: string(l.ID), Name: l.Name, Short: l.ID.Short(), Kind: target.Peer, Control: s.Control,
-		Withdrawn: l.NoBorrow,
-		Key:       way{l.Addr, l.PeerCIDR, l.PeerMappedCIDR, l.LocalMappedCIDR},
+		Withdrawn: l.NoBorrow, Labels: labels(l),
+		Key: way{l.Addr, l.PeerCIDR, l.PeerMappedCIDR, l.LocalMappedCIDR},
 		New: func(name string, log *slog.Logger) (target.Target, error) {
 			t, err := s.target(l, name, log)
 			if err != nil {
@@ -83,6 +86,13 @@ func (s *Source) spec(l peer.Link) target.Spec {
 			return t, nil
 		},
 	}
+}
+
+// labels are what home knows of a peer.
+func labels(l peer.Link) map[string]string {
+	out := map[string]string{policy.PriceLabel: strconv.Itoa(l.Price), policy.NearnessLabel: strconv.Itoa(l.Nearness)}
+	maps.Copy(out, l.Labels)
+	return out
 }
 
 func (s *Source) target(l peer.Link, name string, log *slog.Logger) (*Target, error) {
