@@ -25,7 +25,10 @@ type Cache struct {
 type running struct {
 	informer cache.SharedIndexInformer
 	users    int
-	end      func() // returns when it has ended
+	to       *fan
+	begin    func()      // returns when it runs
+	synced   func() bool // everything was passed to the fan
+	end      func()      // returns when it has ended
 }
 
 // New makes an empty Cache.
@@ -33,11 +36,11 @@ func New(log *slog.Logger) *Cache { return &Cache{log: log, running: map[Key]*ru
 
 // Informer is one user's part of a shared informer.
 type Informer struct {
-	cache        *Cache
-	key          Key
-	make         func() cache.SharedIndexInformer
-	informer     atomic.Pointer[cache.SharedIndexInformer]
-	registration atomic.Pointer[cache.ResourceEventHandlerRegistration]
+	cache    *Cache
+	key      Key
+	make     func() cache.SharedIndexInformer
+	informer atomic.Pointer[cache.SharedIndexInformer]
+	synced   atomic.Pointer[func() bool]
 }
 
 // Informer returns a user's part of the informer of a key. Nothing is watched before its Run. If no other user runs
@@ -46,24 +49,22 @@ func (c *Cache) Informer(key Key, make func() cache.SharedIndexInformer) *Inform
 	return &Informer{cache: c, key: key, make: make}
 }
 
-// Run passes all objects and their changes to the handler until ctx ends. It may be called once. The watch ends with
-// the Run of its last user. When Run has returned, the handler is not called, and, if it was the last, nothing runs.
+// Run passes all objects and their changes to the handler until ctx ends. It may be called once. The handler delays
+// those of all users, so it must not wait. The watch ends with the Run of its last user. When Run has returned, the handler is not called, and, if it was the last, nothing runs.
 func (i *Informer) Run(ctx context.Context, handler cache.ResourceEventHandler) {
-	informer := i.cache.acquire(i.key, i.make)
+	r := i.cache.acquire(i.key, i.make)
 	defer i.cache.release(i.key)
-	i.informer.Store(&informer)
-	calls := &calls{to: handler}
-	registration, _ := informer.AddEventHandler(calls) // fails only on a stopped informer
-	i.registration.Store(&registration)
+	i.informer.Store(&r.informer)
+	r.to.join(i, handler)
+	i.synced.Store(&r.synced)
 	<-ctx.Done()
-	_ = informer.RemoveEventHandler(registration) // fails only for another informer's
-	calls.end()
+	r.to.leave(i)
 }
 
 // HasSynced reports whether all objects are in the store and were passed to the handler.
 func (i *Informer) HasSynced() bool {
-	r := i.registration.Load()
-	return r != nil && (*r).HasSynced()
+	synced := i.synced.Load()
+	return synced != nil && (*synced)()
 }
 
 // none is the content of an Informer before Run.
@@ -81,23 +82,40 @@ func (i *Informer) GetIndexer() cache.Indexer {
 func (i *Informer) GetStore() cache.Store { return i.GetIndexer() }
 
 // acquire returns the informer of the key, which runs until each acquire has its release.
-func (c *Cache) acquire(key Key, make func() cache.SharedIndexInformer) cache.SharedIndexInformer {
+func (c *Cache) acquire(key Key, make func() cache.SharedIndexInformer) *running {
+	r := c.user(key, make)
+	r.begin()
+	return r
+}
+
+// user counts one more user of the key.
+func (c *Cache) user(key Key, make func() cache.SharedIndexInformer) *running {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.running[key]
 	if r == nil {
-		r = &running{informer: make()}
-		_ = r.informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { // fails only after a start
-			c.log.Debug("watch of home interrupted", "kind", key.Kind, "namespace", key.Namespace, "err", err)
-		})
-		ctx, cancel := context.WithCancel(context.Background())
-		var running sync.WaitGroup
-		running.Go(func() { r.informer.RunWithContext(ctx) })
-		r.end = func() { cancel(); running.Wait() }
+		r = &running{informer: make(), to: &fan{seen: map[string]any{}, users: map[*Informer]cache.ResourceEventHandler{}}}
+		r.begin = sync.OnceFunc(func() { r.start(c.log.With("kind", key.Kind, "namespace", key.Namespace)) })
 		c.running[key] = r
 	}
 	r.users++
-	return r.informer
+	return r
+}
+
+func (r *running) start(log *slog.Logger) {
+	_ = r.informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) { // fails only after a start
+		log.Debug("watch of home interrupted", "err", err)
+	})
+	registration, _ := r.informer.AddEventHandler(r.to) // fails only on a stopped informer
+	r.synced = registration.HasSynced
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { r.informer.RunWithContext(ctx) })
+	r.end = func() {
+		_ = r.informer.RemoveEventHandler(registration) // fails only for another informer's
+		cancel()
+		running.Wait()
+	}
 }
 
 func (c *Cache) release(key Key) {
@@ -114,28 +132,55 @@ func (c *Cache) release(key Key) {
 	}
 }
 
-// calls passes what an informer reports to a handler until end: an informer may still report something after the
-// handler was removed.
-type calls struct {
-	mu   sync.Mutex
-	to   cache.ResourceEventHandler
-	over bool
+// fan passes what an informer reports to its users, one after the other: a user costs an entry in a map, while each
+// handler of client-go has two goroutines and a buffer of 16 kB. It has the reported objects for users that come later.
+type fan struct {
+	mu    sync.Mutex
+	seen  map[string]any
+	users map[*Informer]cache.ResourceEventHandler
 }
 
-func (c *calls) end() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.over = true
+func (f *fan) join(i *Informer, handler cache.ResourceEventHandler) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, obj := range f.seen {
+		handler.OnAdd(obj, true)
+	}
+	f.users[i] = handler
 }
 
-func (c *calls) pass(call func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.over {
-		call()
+func (f *fan) leave(i *Informer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.users, i)
+}
+
+// report records obj as what there is of its name, nil for nothing, and calls each user.
+func (f *fan) report(of, obj any, call func(cache.ResourceEventHandler)) {
+	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(of)
+	if err != nil {
+		return // no object
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if obj == nil {
+		delete(f.seen, key)
+	} else {
+		f.seen[key] = obj
+	}
+	for _, handler := range f.users {
+		call(handler)
 	}
 }
 
-func (c *calls) OnAdd(obj any, initial bool) { c.pass(func() { c.to.OnAdd(obj, initial) }) }
-func (c *calls) OnUpdate(was, obj any)       { c.pass(func() { c.to.OnUpdate(was, obj) }) }
-func (c *calls) OnDelete(obj any)            { c.pass(func() { c.to.OnDelete(obj) }) }
+func (f *fan) OnAdd(obj any, initial bool) {
+	f.report(obj, obj, func(to cache.ResourceEventHandler) { to.OnAdd(obj, initial) })
+}
+
+func (f *fan) OnUpdate(was, obj any) {
+	f.report(obj, obj, func(to cache.ResourceEventHandler) { to.OnUpdate(was, obj) })
+}
+
+func (f *fan) OnDelete(obj any) {
+	f.report(obj, nil, func(to cache.ResourceEventHandler) { to.OnDelete(obj) })
+}

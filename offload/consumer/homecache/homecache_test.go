@@ -28,6 +28,9 @@ type home struct {
 	namespaces map[string]*fcache.FakeControllerSource
 	watches    atomic.Int32 // open ones
 	lists      atomic.Int32
+
+	mu     sync.RWMutex
+	closed bool
 }
 
 func newHome(namespaces ...string) *home {
@@ -45,6 +48,11 @@ func (h *home) informer(namespace string) cache.SharedIndexInformer {
 	return cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(_ context.Context, o metav1.ListOptions) (kruntime.Object, error) {
 			h.lists.Add(1)
+			h.mu.RLock()
+			defer h.mu.RUnlock()
+			if h.closed { // client-go waits for no list, and the source answers none then
+				return nil, context.Canceled
+			}
 			return source.List(o)
 		},
 		WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -69,6 +77,9 @@ func (c *counted) Stop() {
 }
 
 func (h *home) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
 	for _, source := range h.namespaces {
 		source.Shutdown()
 	}
@@ -188,6 +199,40 @@ func TestUsersShareAWatch(t *testing.T) {
 	third.stop()
 	if n := h.lists.Load(); n != 2 {
 		t.Errorf("%d lists", n)
+	}
+}
+
+// Two hundred targets cost no goroutines and buffers beside those of the watch.
+func TestUsersCostLittle(t *testing.T) {
+	h := newHome("lab")
+	defer h.close()
+	c := New(slog.New(slog.DiscardHandler))
+	h.namespaces["lab"].Add(object("lab", "x"))
+	first := h.use(c, "lab")
+	defer first.stop()
+	until := func(u *user) {
+		t.Helper()
+		await.Empty(t, time.Minute, "it is shown what there is", func(context.Context) string { return u.sees(map[string]bool{"x": true}) })
+	}
+	until(first)
+	memory := func() int {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	const n = 200
+	goroutines, heap := runtime.NumGoroutine(), memory()
+	for range n {
+		u := h.use(c, "lab")
+		defer u.stop()
+		until(u)
+	}
+	if more := runtime.NumGoroutine() - goroutines; more > n+5 { // the one of use
+		t.Errorf("%d users have %d goroutines", n, more)
+	}
+	if each := (memory() - heap) / n; each > 6<<10 {
+		t.Errorf("a user takes %d bytes", each)
 	}
 }
 

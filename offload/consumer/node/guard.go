@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +27,7 @@ func (n *Node) guard(ctx context.Context) {
 			return obj, nil
 		})).Core().V1().Nodes().Informer()
 	})
+	deleted := make(chan struct{}, 1)
 	heard := func(obj any) {
 		if node, ok := obj.(*corev1.Node); ok && node.Name == n.id.Name {
 			n.mu.Lock()
@@ -37,16 +39,25 @@ func (n *Node) guard(ctx context.Context) {
 			}
 		}
 	}
-	nodes.Run(ctx, cache.ResourceEventHandlerFuncs{AddFunc: heard, UpdateFunc: func(_, obj any) { heard(obj) }, DeleteFunc: func(obj any) {
-		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err != nil || key != n.id.Name {
-			return
-		}
-		for ctx.Err() == nil {
-			err := n.recreate(ctx, apierrors.NewNotFound(corev1.Resource("nodes"), n.id.Name))
-			if err == nil || apierrors.IsAlreadyExists(err) {
+	var again sync.WaitGroup
+	defer again.Wait()
+	again.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
 				return
+			case <-deleted:
 			}
-			changes.Wait(ctx, time.Second)
+			err := n.recreate(ctx, apierrors.NewNotFound(corev1.Resource("nodes"), n.id.Name))
+			if err != nil && !apierrors.IsAlreadyExists(err) {
+				changes.Wait(ctx, time.Second)
+				changes.Poke(deleted)
+			}
+		}
+	})
+	nodes.Run(ctx, cache.ResourceEventHandlerFuncs{AddFunc: heard, UpdateFunc: func(_, obj any) { heard(obj) }, DeleteFunc: func(obj any) {
+		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil && key == n.id.Name {
+			changes.Poke(deleted)
 		}
 	}})
 }
