@@ -36,7 +36,7 @@ var sleeps = map[string]struct {
 	"test/suites/partition/withdrawn_test.go asking":                                  {1, "a client's pace"},
 	"test/suites/class/lesson_test.go TestALessonBegins":                              {1, "the pace of looks at an API server"},
 	// The length or the moment is what is tested or measured.
-	"fabric/discovery/mdns/traffic_test.go TestSteadyTraffic":              {2, "packets are counted for a time"},
+	"fabric/discovery/mdns/traffic_test.go steadyTraffic":                  {2, "packets are counted for a time"},
 	"fabric/tunnel/rotate_test.go TestAnotherKeyKeepsConnections":          {1, "one end has the key later than the other"},
 	"image/device/build/disk_test.go TestDiskIsReproducible":               {1, "the times of FAT have steps of 2 s"},
 	"offload/give_test.go silentLink":                                      {1, "a link that flaps"},

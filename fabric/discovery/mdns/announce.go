@@ -53,7 +53,8 @@ func (s *Source) heartbeat(n int) time.Duration {
 	if n < len(s.timing.Again) {
 		return s.timing.Again[n]
 	}
-	return jitter(s.timing.Heartbeat)
+	h := s.timing.Heartbeat
+	return jitter(min(max(h, h*time.Duration(s.seen.Load())/fewDevices), 2*h))
 }
 
 // jitter prevents devices that were switched on together from sending together.

@@ -1,6 +1,7 @@
 package mdns
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"time"
 
@@ -31,11 +32,12 @@ type key struct {
 }
 
 type cached struct {
-	entry   discovery.Entry
-	from    netip.Addr // first sender
-	expires time.Time
-	queried bool // since the last sign of life
-	leaving bool // goodbye received
+	entry    discovery.Entry
+	from     netip.Addr // first sender
+	expires  time.Time
+	queried  bool          // since the last sign of life, by this device or another
+	patience time.Duration // before it is queried, so that one device of many does it
+	leaving  bool          // goodbye received
 }
 
 // see processes a sighting. It returns true if the entry is incomplete: the device sent from an address that its entry
@@ -121,7 +123,7 @@ func (c *cache) makeRoom(id peer.ID, from netip.Addr) bool {
 }
 
 func (c *cache) alive(now time.Time, e *cached) {
-	e.expires, e.queried, e.leaving = now.Add(c.timing.Expire), false, false
+	e.expires, e.queried, e.leaving, e.patience = now.Add(c.timing.Expire), false, false, rand.N(c.timing.Expire/16+1)
 }
 
 // best is the reported entry of the device: that of the first LAN.
@@ -145,7 +147,7 @@ func (c *cache) tick(now time.Time) (query []peer.ID, next time.Time) {
 		}
 		at := e.expires
 		if !e.queried && !e.leaving {
-			at = e.expires.Add(-c.timing.Expire / 4)
+			at = e.expires.Add(e.patience - c.timing.Expire/4)
 			if !now.Before(at) {
 				e.queried, at = true, e.expires
 				query = append(query, k.id)
@@ -156,6 +158,15 @@ func (c *cache) tick(now time.Time) (query []peer.ID, next time.Time) {
 		}
 	}
 	return query, next
+}
+
+// queried processes another device's query for this one: its answer will be received here as well.
+func (c *cache) queried(id peer.ID) {
+	for k, e := range c.entries {
+		if k.id == id {
+			e.queried = true
+		}
+	}
 }
 
 // keep removes the entries of LANs that are gone.

@@ -3,7 +3,7 @@
 //
 // github.com/grandcat/zeroconf probes, announces, answers and sends goodbyes. Its browser is not used: it reports an
 // entry only once, ignores goodbyes, and opens sockets for each query. This package has its own pair of sockets, an
-// expiring cache and heartbeats, so that steady traffic is one packet per device and 40 s.
+// expiring cache and heartbeats, so that steady traffic is one packet per device and 40 s, or 80 s where there are many.
 //
 // It reads the LAN interfaces from netmon and multicast packets; it writes nothing. After a restart it queries again
 // and finds the LAN within a second. On a network that blocks multicast, no peers are discovered; known peers still
@@ -27,7 +27,8 @@ const (
 
 // Timing is how often multicast is used. Tests shorten it.
 type Timing struct {
-	// Heartbeat is how often a device announces itself when nothing changes.
+	// Heartbeat is how often a device announces itself when nothing changes, up to half as often on a LAN with many
+	// devices.
 	Heartbeat time.Duration
 	// Again are the delays after a change at which the announcement is repeated, since radio loses multicast.
 	Again []time.Duration
@@ -46,7 +47,10 @@ type Timing struct {
 	Owner time.Duration
 }
 
-// DefaultTiming keeps 30 devices below one packet a second.
+// fewDevices announce themselves every Heartbeat; of more, each does so less often, by their number.
+const fewDevices = 80
+
+// DefaultTiming keeps 30 devices below one packet a second, and 200 below three.
 var DefaultTiming = Timing{
 	Heartbeat:  40 * time.Second,
 	Again:      []time.Duration{3 * time.Second, 10 * time.Second, 25 * time.Second},
@@ -63,6 +67,7 @@ type Source struct {
 	timing Timing
 	log    *slog.Logger
 	keep   atomic.Pointer[func(peer.ID) bool]
+	seen   atomic.Int64 // entries of the cache
 }
 
 // New returns a source on the LANs of the monitor, which the caller runs.

@@ -140,6 +140,19 @@ func isQuery(m *dns.Msg) bool {
 	})
 }
 
+// queried are the instances that the packet asks for.
+func queried(m *dns.Msg) (ids []peer.ID) {
+	if m.Response {
+		return nil
+	}
+	for _, q := range m.Question {
+		if id, ok := strings.CutSuffix(strings.ToLower(q.Name), "."+serviceName); ok && q.Qtype == dns.TypeSRV {
+			ids = append(ids, peer.ID(id))
+		}
+	}
+	return ids
+}
+
 // entry completes a sighting, received on a LAN from an address, for a report.
 func entry(s sighting, lan netmon.Interface, from netip.Addr) discovery.Entry {
 	// An announced address that is not on the link could direct connections to other hosts' services: only the packet's

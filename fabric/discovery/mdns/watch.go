@@ -2,6 +2,7 @@ package mdns
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"rivulet/fabric/discovery"
@@ -20,13 +21,14 @@ func (s *Source) Watch(ctx context.Context, report func(discovery.Event)) error 
 // watchOn returns when ctx ends or the LANs have changed.
 func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 	var asked, othersQueried time.Time // last query for all, of this device and of others
+	defer s.seen.Store(0)
 	asking := lookups{window: s.timing.Once, at: map[peer.ID]time.Time{}}
 	askings := 0
 	ask, tick := time.NewTimer(0), time.NewTimer(s.timing.Expire)
 	defer ask.Stop()
 	defer tick.Stop()
 	if len(s.timing.Query) > 0 {
-		ask.Reset(s.timing.Query[0])
+		ask.Reset(s.timing.Query[0] + rand.N(firstQuery))
 	}
 	for {
 		var now time.Time
@@ -37,9 +39,9 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 			return
 		case <-ask.C:
 			now = time.Now()
-			// The answers to another device's query are received as well: after a power cut all devices of a room query
-			// at once.
-			if asked.IsZero() || othersQueried.Before(asked) || now.Sub(othersQueried) > s.timing.QueryAgain/2 {
+			// The answers to another device's query are received as well: after a power cut all devices of a room would
+			// query at once, and each would answer each.
+			if othersQueried.IsZero() || othersQueried.Before(asked) || now.Sub(othersQueried) > s.timing.QueryAgain/2 {
 				asked = now
 				s.query(at, "")
 			}
@@ -59,6 +61,9 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 			if isQuery(p.msg) {
 				othersQueried = now
 			}
+			for _, id := range queried(p.msg) {
+				c.queried(id)
+			}
 			for _, seen := range sightings(p.msg) {
 				if c.see(now, seen, lan, p.from) && asking.may(now, seen.id, false) {
 					s.query(at, seen.id)
@@ -66,6 +71,7 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 			}
 		}
 		dying, next := c.tick(now)
+		s.seen.Store(int64(len(c.entries)))
 		for _, id := range dying {
 			if asking.may(now, id, s.retained(id)) {
 				s.query(at, id)
@@ -76,6 +82,9 @@ func (s *Source) watchOn(ctx context.Context, c *cache, at place) {
 		}
 	}
 }
+
+// firstQuery bounds the delay of the first query, so that one device of many that start together sends it.
+const firstQuery = 300 * time.Millisecond
 
 // query queries one device, or all if id is empty. Answers are multicast and received by the ear, which reports their
 // interface.
