@@ -6,7 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
 )
 
 // Clock compares this device's time with that of peers, in the answers to pings. Pings are authenticated by pinned
@@ -25,7 +27,17 @@ const timeHeader = "Rivulet-Time"
 const synchronizedWord = "synchronized"
 
 // answer answers a ping with this device's time.
-func (p *pinger) answer(w http.ResponseWriter, _ *http.Request) {
+func (p *pinger) answer(w http.ResponseWriter, r *http.Request) {
+	if id, ok := rpc.PeerID(r); ok {
+		p.members.mu.Lock()
+		if m := p.members.byID(id); m != nil {
+			if m.State() != peer.Connected && time.Since(m.pings.LastReceived()) > p.timing.Probe {
+				changes.Poke(m.pingKick) // the link works again
+			}
+			m.pings.Received(time.Now())
+		}
+		p.members.mu.Unlock()
+	}
 	if c := p.clock; c != nil {
 		now, synchronized := c.Reading()
 		w.Header().Set(timeHeader, formatTime(now, synchronized))

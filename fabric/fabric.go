@@ -107,7 +107,7 @@ type Config struct {
 }
 
 type Timing struct {
-	// Ping is the interval of pings to a connected peer, Probe to one that is not connected.
+	// Ping is the interval of pings to a connected peer, unless that one pings; Probe to one that is not connected.
 	Ping, Probe time.Duration
 	// PingTimeout bounds one ping; after Misses of them in a row a peer is lost.
 	PingTimeout time.Duration
@@ -121,7 +121,7 @@ type Timing struct {
 }
 
 var DefaultTiming = Timing{
-	Ping: 2 * time.Second, Probe: 500 * time.Millisecond, PingTimeout: 2 * time.Second, Misses: 3,
+	Ping: 3 * time.Second, Probe: 500 * time.Millisecond, PingTimeout: 2 * time.Second, Misses: 3,
 	Retry: time.Second, Forget: 2 * time.Minute, Decision: 6 * time.Second,
 }
 
@@ -278,7 +278,11 @@ func (f *Fabric) Peers() []peer.View {
 	defer f.members.mu.Unlock()
 	var out []peer.View
 	for _, m := range f.members.all {
-		out = append(out, m.View())
+		v := m.View()
+		if last := m.pings.LastReceived(); v.State == peer.Connected && last.After(v.LastSeen) {
+			v.LastSeen = last
+		}
+		out = append(out, v)
 	}
 	out = append(out, f.denied(partings)...)
 	f.paths.show(out)

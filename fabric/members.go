@@ -24,6 +24,7 @@ import (
 type member struct {
 	*peering.Machine
 	paths    []paths.PathStatus // the last report of the data plane; the one in use first
+	pings    peering.Pings
 	paceKick chan struct{}
 	pingKick chan struct{}
 	stop     context.CancelFunc // nil before Run
@@ -120,6 +121,7 @@ func (s *members) do(m *member, e peering.Effects) {
 		changes.Poke(m.paceKick)
 	}
 	if e&peering.Ping != 0 {
+		m.pings.Needed()
 		changes.Poke(m.pingKick)
 	}
 }
@@ -152,6 +154,7 @@ func (s *members) member(key string, id peer.ID) *member {
 		t := s.timing
 		m = &member{
 			Machine:  peering.New(id, time.Now(), peering.Timing{Ping: t.Ping, Probe: t.Probe, PingTimeout: t.PingTimeout, Misses: t.Misses}),
+			pings:    peering.NewPings(t.Ping),
 			paceKick: make(chan struct{}, 1), pingKick: make(chan struct{}, 1),
 		}
 		s.all[key] = m

@@ -49,16 +49,23 @@ func (p *pinger) loop(ctx context.Context, m *member) {
 		up, why := p.plane.tunnel(m.ID())
 		p.members.mu.Lock()
 		link, ok := m.Link()
+		var rest time.Duration
+		if m.State() == peer.Connected {
+			rest = m.pings.Rest(time.Now())
+		}
 		switch {
 		case !ok:
 			timer.Stop() // pingKick receives when there is something to ping
 		case !up:
 			wait, effects := m.Unplugged(time.Now(), why)
+			m.pings.Needed()
 			p.members.do(m, effects)
 			timer.Reset(wait)
+		case rest > 0:
+			timer.Reset(rest)
 		}
 		p.members.mu.Unlock()
-		if !ok || !up {
+		if !ok || !up || rest > 0 {
 			continue
 		}
 		started := time.Now()
@@ -76,10 +83,12 @@ func (p *pinger) loop(ctx context.Context, m *member) {
 		var wait time.Duration
 		if err == nil {
 			wait, effects = m.Answered(time.Now(), rtt)
+			m.pings.Answered(time.Now(), rtt)
 		} else {
 			p.log.Debug("ping failed", "peer", m.Title(), "err", err)
 			_, trouble := p.plane.tunnel(m.ID())
 			wait, effects = m.Missed(time.Now(), trouble)
+			m.pings.Needed()
 		}
 		p.members.do(m, effects)
 		p.members.mu.Unlock()

@@ -366,7 +366,7 @@ func (m *Machine) Missed(now time.Time, trouble string) (next time.Duration, do 
 	case (m.reason == "" || here) && m.state != peer.Refused:
 		do |= m.enter(now, m.state, "the tunnel carries nothing yet: "+m.passage())
 	}
-	if !m.due() && !m.attempting && now.Sub(m.exchanged) > 5*m.timing.Ping {
+	if !m.due() && !m.attempting && now.Sub(m.exchanged) > 3*m.timing.Ping {
 		do |= m.Due(now, true) // perhaps one side has moved, or has forgotten the other
 	}
 	if m.misses < 20 {

@@ -308,3 +308,55 @@ func TestNearnessFollowsWhatLasts(t *testing.T) {
 		t.Errorf("nearness %d after slow answers", nearness())
 	}
 }
+
+// Two clusters that ping each other: one of them is enough for both, and both notice within 12 s that the link is cut.
+func TestOneSidePings(t *testing.T) {
+	timing := Timing{Ping: 3 * time.Second, Probe: time.Second / 2, PingTimeout: 2 * time.Second, Misses: 3} // fabric.DefaultTiming
+	type side struct {
+		*Machine
+		Pings
+		next  time.Time
+		count int
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		var sides [2]*side
+		for i := range sides {
+			sides[i] = &side{Machine: New(id, now, timing), Pings: NewPings(timing.Ping), next: now.Add(time.Duration(rapid.IntRange(0, 5000).Draw(t, "start, ms")) * time.Millisecond)}
+			sides[i].Pin(now, record(keys[0], keys[1]))
+		}
+		const quiet = 5 * time.Minute
+		cut := now.Add(quiet + time.Duration(rapid.IntRange(0, 9000).Draw(t, "cut, ms"))*time.Millisecond)
+		for end := cut.Add(12 * time.Second); now.Before(end); now = now.Add(10 * time.Millisecond) {
+			for i, s := range sides {
+				if now.Before(s.next) {
+					continue
+				}
+				if rest := s.Rest(now); rest > 0 && s.State() == peer.Connected {
+					s.next = now.Add(rest)
+					continue
+				}
+				s.count++
+				if now.Before(cut) {
+					wait, _ := s.Machine.Answered(now, time.Millisecond)
+					s.Pings.Answered(now, time.Millisecond)
+					s.next = now.Add(wait)
+					sides[1-i].Pings.Received(now)
+				} else { // the timeout is over when it is processed
+					s.Needed()
+					wait, _ := s.Missed(now.Add(timing.PingTimeout), "")
+					s.next = now.Add(timing.PingTimeout + wait)
+				}
+			}
+		}
+		for i, s := range sides {
+			if s.State() != peer.Lost || s.Since().After(cut.Add(12*time.Second)) {
+				t.Errorf("side %d is %s since %v after the cut", i, s.State(), s.Since().Sub(cut))
+			}
+		}
+		most := int(quiet/timing.Ping) + int(quiet/(measureEvery*timing.Ping)) + 25 // at the start the class is new, at the end there are misses
+		if n := sides[0].count + sides[1].count; n > most {
+			t.Errorf("%d pings in %v, want %d at most", n, quiet, most)
+		}
+	})
+}

@@ -134,7 +134,8 @@ type host struct {
 	public  Key
 	m       *Manager
 	bind    *Bind
-	deaf    bool // speaks WireGuard only
+	deaf    bool    // speaks WireGuard only
+	timing  *Timing // nil: testTiming
 
 	mu   sync.Mutex
 	used map[Key]conn.Endpoint // as Device.Use says
@@ -157,7 +158,11 @@ func (w *internet) host(name, addr string, nat *natBox) *host {
 // start makes the host's paths work, to the peers.
 func (h *host) start(carry bool, peers ...*host) {
 	level := slog.LevelInfo
-	h.m = New(testTiming, func() {}, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("host", h.name))
+	timing := testTiming
+	if h.timing != nil {
+		timing = *h.timing
+	}
+	h.m = New(timing, func() {}, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})).With("host", h.name))
 	h.m.SetDevice(h)
 	h.bind = NewBind(h.m, h)
 	fns, _, err := h.bind.Open(h.addr.Port())

@@ -161,6 +161,9 @@ func (m *Manager) Apply(cfg Config) error {
 		}
 	}
 	m.peers, m.byKey = peers, byKey
+	for _, p := range peers {
+		p.due = time.Time{}
+	}
 	m.byTag.Store(&byTag)
 	m.index()
 	if !slices.Equal(old.UDP, cfg.UDP) || !slices.Equal(old.TCP, cfg.TCP) {
@@ -185,7 +188,7 @@ func (m *Manager) Moved() {
 	m.movedAt = now
 	for _, p := range m.peers {
 		p.seen = netip.AddrPort{}
-		p.advertiseAt = now
+		p.advertiseAt, p.due = now, time.Time{}
 		for _, w := range p.paths {
 			w.refresh()
 			w.probe.doubt(now)
@@ -222,8 +225,11 @@ func (m *Manager) round(ctx context.Context) time.Duration {
 	now := time.Now()
 	next := now.Add(time.Minute)
 	for _, p := range m.peers {
-		if at := p.round(ctx, now, &send); at.Before(next) {
-			next = at
+		if !p.due.After(now) { // a message of one peer is no work for two hundred
+			p.due = p.round(ctx, now, &send)
+		}
+		if p.due.Before(next) {
+			next = p.due
 		}
 	}
 	send, m.todo = append(m.todo, send...), nil

@@ -355,3 +355,31 @@ func TestRelayOverStreams(t *testing.T) {
 	awaitTalk(a, b)
 	a.awaitPath(b, "carried", kind(Relay))
 }
+
+// A link at rest: one side pings the path in use, the other one now and then.
+func TestQuietLink(t *testing.T) {
+	t.Parallel()
+	w := newInternet(t)
+	a, b := w.host("a", "192.0.2.1:7442", nil), w.host("b", "192.0.2.2:7442", nil)
+	timing := testTiming
+	timing.Standby = 10 * timing.Active
+	a.timing, b.timing = &timing, &timing
+	a.start(true, b)
+	b.start(true, a)
+	awaitTalk(a, b)
+	sent := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.spied["a"]) + len(w.spied["b"])
+	}
+	const intervals = 12
+	most := 2*intervals + 2*2 + 2 // ping and pong of one side; of the other, one in ten; and what is under way
+	await.NoError(t, t.Context(), 30*time.Second, fmt.Sprintf("%d packets at most in %v", most, intervals*timing.Active), func() error {
+		before, begun := sent(), time.Now()
+		await.True(t, time.Minute, "some intervals", func() bool { return time.Since(begun) >= intervals*timing.Active })
+		if n := sent() - before; n > most || n < intervals {
+			return fmt.Errorf("%d packets", n)
+		}
+		return nil
+	})
+}

@@ -40,6 +40,7 @@ type path struct {
 
 	probe   probe
 	proved  time.Time // when it last answered
+	pinged  time.Time // when the peer last pinged by it
 	pending [8]ping   // a ring
 
 	alive atomic.Bool                   // probe.alive, for the sending side
@@ -74,7 +75,8 @@ type peer struct {
 	dialAt        time.Time
 	dials         int
 	dialing       bool
-	stream        *stream // dialled by this device
+	stream        *stream   // dialled by this device
+	due           time.Time // when round has something to do; zero: at once
 
 	best atomic.Pointer[path]   // in use; nil before any was known
 	hop  atomic.Pointer[path]   // the best live one that is no relay: for relayed packets in both directions
@@ -194,6 +196,7 @@ func (p *peer) add(kind Kind, addr netip.AddrPort, via *peer, from source, now t
 		}
 		p.drop(p.paths[dead])
 	}
+	p.due = time.Time{}
 	w := &path{kind: kind, peer: p, addr: addr, via: via, source: from, made: now}
 	w.probe.next = now
 	w.refresh()
@@ -211,6 +214,7 @@ func (w *path) refresh() {
 }
 
 func (p *peer) drop(w *path) {
+	p.due = time.Time{}
 	p.paths = slices.DeleteFunc(p.paths, func(o *path) bool { return o == w })
 	w.alive.Store(false)
 	w.probe.alive = false
@@ -281,7 +285,7 @@ func (p *peer) choose(now time.Time) {
 	case !direct && p.lost.IsZero():
 		p.lost, p.direct = now.Add(-p.m.timing.Help), time.Time{} // a lost near peer needs help at once
 		p.advertiseAt = now
-		p.dialAt = now.Add(p.m.timing.Dial)
+		p.dialAt, p.due = now.Add(p.m.timing.Dial), time.Time{}
 		for _, w := range p.paths { // those that were not pinged beside the direct path
 			if !w.probe.alive {
 				w.probe.again(now)

@@ -91,6 +91,18 @@ func (p *probe) answered(now time.Time, rtt time.Duration, t Timing, used bool) 
 	return news
 }
 
+// leave leaves the pings on the path in use to the peer, which receives the answers: otherwise it would ping fast. This
+// side measures as often as on other paths.
+func (p *probe) leave(now, proved time.Time, t Timing) {
+	next := now.Add(t.Active * 3 / 2)
+	if last := proved.Add(t.Standby); last.Before(next) {
+		next = last
+	}
+	if p.alive && !p.open && p.fresh == 0 && next.After(p.next) {
+		p.next = next
+	}
+}
+
 // again makes the path be tried at once, as if it were new.
 func (p *probe) again(now time.Time) {
 	if !p.alive {

@@ -75,6 +75,7 @@ func (m *Manager) control(packet []byte, from origin) {
 	var send []func()
 	m.mu.Lock()
 	if m.peers[who] == p && p.secret == secret {
+		p.due = time.Time{}
 		switch msg.kind {
 		case bodyPing:
 			p.pinged(msg, from, now, &send)
@@ -129,6 +130,10 @@ func (p *peer) pinged(msg message, from origin, now time.Time, send *[]func()) {
 		}
 		p.choose(now)
 	}
+	if slowly := now.Sub(w.pinged) >= p.m.timing.Active/2; slowly && p.best.Load() == w {
+		w.probe.leave(now, w.proved, p.m.timing)
+	}
+	w.pinged = now
 	if !w.probe.alive && now.Sub(w.lastPing()) > p.m.timing.First/2 {
 		p.ping(w, now, send)
 		changes.Poke(p.m.kick)
@@ -164,7 +169,7 @@ func (p *peer) ponged(msg message, from origin, now time.Time, send *[]func()) {
 			p.seen = msg.seen
 			for _, o := range p.m.peers { // peers without a path get the new address of this device
 				if !o.lost.IsZero() {
-					o.advertiseAt = now
+					o.advertiseAt, o.due = now, time.Time{}
 				}
 			}
 		}

@@ -271,6 +271,7 @@ func (p *peer) dial(ctx context.Context, now time.Time) time.Time {
 		p.dialing = false
 		p.dialAt = now.Add(min(time.Second<<min(p.dials, 10), 30*time.Second))
 		p.dials++
+		p.due = time.Time{}
 		gone := p.m.byKey[p.public] != p
 		p.m.mu.Unlock()
 		switch {
@@ -335,6 +336,7 @@ func (m *Manager) join(p *peer, s *stream, at netip.AddrPort) {
 	if s.dialled {
 		p.stream, p.dials = s, 0
 	}
+	p.due = time.Time{}
 	m.log.Info("stream", "peer", p.id, "addr", at, "dialled", s.dialled)
 	go s.write()
 	go func() {
@@ -346,6 +348,7 @@ func (m *Manager) join(p *peer, s *stream, at netip.AddrPort) {
 			p.drop(w)
 			m.news()
 		}
+		p.due = time.Time{}
 		changes.Poke(m.kick)
 	}()
 	changes.Poke(m.kick)

@@ -66,6 +66,9 @@ func (b *bench) peers(ctx context.Context, s *figures.Section) (err error) {
 				if err != nil {
 					return errors.Join(err, errors.New(a.Describe()))
 				}
+				if r.Connected > 3 {
+					b.tell("fake %d: discovered after %.2f s, connected after %.2f s", len(fakes)-1, r.Discovered, r.Connected)
+				}
 				found, connected = append(found, r.Discovered), append(connected, r.Connected)
 			}
 			if n > 0 {
@@ -115,7 +118,7 @@ func (b *bench) fake(l *lab.Lab, dir string, n int) (*fakepeer.Fake, error) {
 	}
 	defer ns.Close() // its process holds it from here on
 	name := fmt.Sprintf("fake%d", n)
-	if err := l.Attach(name, ns.FD(), fmt.Sprintf("10.77.0.%d/24", 150+n)); err != nil {
+	if err := l.Attach(name, ns.FD(), fmt.Sprintf("10.77.0.%d/24", 20+n)); err != nil {
 		return nil, err
 	}
 	return fakepeer.Start(name, "10.77.0.11", dir, func(start func() error) error { return ns.Do(start) })
@@ -151,6 +154,7 @@ func (b *bench) weighCrowd(ctx context.Context, a *device.Device) (mem [2]procs.
 	}
 	for i, k := range crowdKinds {
 		mem[i] = m[k]
+		b.tell("%s: %.2f %%", k, 100*(after[k].cpu-before[k].cpu)/during)
 		cpu += 100 * (after[k].cpu - before[k].cpu) / during
 	}
 	return mem, cpu, nil
