@@ -5,17 +5,16 @@ import (
 	"net/netip"
 	"path/filepath"
 
-	corev1 "k8s.io/api/core/v1"
-
+	"rivulet/appliance/addons/clusterset"
 	"rivulet/appliance/addons/ingress"
 	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/addons/resourcemetrics"
 	"rivulet/appliance/addons/volumes"
 	"rivulet/appliance/api"
+	"rivulet/appliance/config"
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/diagnose/prometheus"
 	"rivulet/appliance/diagnose/prometheus/endpoint"
-	"rivulet/appliance/engine"
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/network"
 	"rivulet/appliance/ui/statuspage"
@@ -53,21 +52,9 @@ func (s *System) newMetrics() *endpoint.Endpoint {
 	})
 }
 
-// ownPorts are those that no Service may use on the device, whether a program listens there now or not.
-func ownPorts() map[loadbalancer.Port]string {
-	tcp := func(n uint16) loadbalancer.Port { return loadbalancer.Port{Protocol: corev1.ProtocolTCP, Number: n} }
-	udp := func(n uint16) loadbalancer.Port { return loadbalancer.Port{Protocol: corev1.ProtocolUDP, Number: n} }
-	return map[loadbalancer.Port]string{
-		tcp(engine.PortAPI): "the Kubernetes API", tcp(engine.PortKubelet): "the kubelet",
-		tcp(fixed.ControlPort): "for peers", udp(fixed.ControlPort): "the tunnel to peers", udp(5353): "the discovery of peers",
-		tcp(fixed.DNSPort): "the cluster's DNS", udp(fixed.DNSPort): "the cluster's DNS", tcp(metricsPort): "the resource metrics",
-		tcp(statuspage.Port): "the status page", tcp(api.MetricsPort): "the metrics",
-	}
-}
-
 func (s *System) runBalancer(ctx context.Context, stage *lifecycle.Stage) error {
 	return loadbalancer.New(loadbalancer.Config{
-		Client: s.engine.Client(), LANs: s.lans, Own: ownPorts(), Yields: s.page.Yields, Opened: &s.opened, Health: &s.health, Log: stage.Log(),
+		Client: s.engine.Client(), LANs: s.lans, Own: network.OwnPorts(metricsPort, statuspage.Port), Yields: s.page.Yields, Opened: &s.opened, Health: &s.health, Log: stage.Log(),
 	}).Run(ctx, stage.Ready)
 }
 
@@ -79,4 +66,9 @@ func (s *System) runIngress(ctx context.Context, stage *lifecycle.Stage) error {
 	s.ingress.Store(c)
 	c.Switch(s.config().Ingress)
 	return c.Run(ctx, stage.Ready)
+}
+
+func (s *System) newServices() *clusterset.Set {
+	return clusterset.New(clusterset.Config{ID: s.id.ID(), API: s.engine.REST, Fabric: func() clusterset.Fabric { return s.fabric.Load() }, PodCIDR: fixed.PodCIDR,
+		Setting: func() config.Services { return s.config().Services }, Exported: func() { s.offload.Load().ExportedChanged() }, Log: s.log("services")})
 }

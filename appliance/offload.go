@@ -45,7 +45,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		Memory:       host.RAM(), PodMemory: podmemory.Here,
 		Volumes: s.volumes, LAN: loadbalancer.Lent(s.lans, func() (first, last uint16) { return s.config().VClusters.PortRange() }),
 		Images: s.images.Architectures, PeerImages: s.images, PeerImagesOn: s.peerImages,
-		Policies:  s.netpol,
+		Policies: s.netpol, Exported: s.services.Openings,
 		Hosted:    s.vclusters,
 		Isolation: &nodeagent.Node{Rules: s.rules, Held: s.heldPods, HomeAddrs: s.homeAddrs, Results: fixed.CNIResults, DNS: fixed.ClusterDNS, Interface: fixed.Tunnel, Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) }},
 	})

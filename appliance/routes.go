@@ -97,6 +97,7 @@ func (s *System) Status() api.Status {
 	st.Ready, st.Waiting = needed.Ready(st.Stages)
 	st.ReadyAfter, st.ReadyAfterBoot = needed.Took(st.Stages)
 	st.Addresses, st.StatusPage, st.Console, st.Services, st.DatastoreReady = s.page.Addresses(), s.page.URL(), s.console.URL(), s.opened.Reached(s.page.URL()), s.inOrder.Load()
+	st.ClusterSet = s.services.Status()
 	if client := s.engine.Client(); client != nil {
 		st.Pods, st.Room = places.Count(ctx, client, s.nodeName)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rivulet/appliance/addons/clusterset"
 	"rivulet/appliance/addons/ingress"
 	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/addons/volumes"
@@ -84,6 +85,7 @@ type System struct {
 	rules      *nft.Guard
 	netpol     *networkpolicy.Watcher
 	burst      *burst.Manager
+	services   *clusterset.Set
 	vclusters  *vcluster.Manager
 	metrics    *endpoint.Endpoint
 	history    *history.Recorder
@@ -130,7 +132,7 @@ func (s *System) run(ctx context.Context) error {
 	s.notify, s.heldPods = watchdog.NewNotifier(s.cfg.Log), isolation.NewHeld()
 	s.fleet = fleet.New(fleet.Config{Fabric: s.fabric.Load, Status: s.Status, Allow: func() bool { return s.config().Fleet }})
 	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.heldPods, Log: s.log("vclusters")})
-	s.homeAddrs, s.users, s.metrics = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers(), s.newMetrics()
+	s.homeAddrs, s.users, s.metrics, s.services = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers(), s.newMetrics(), s.newServices()
 	s.history = history.New(history.Config{Dir: paths.History(s.cfg.Dirs.State), Status: s.Status, VClusters: vcluster.Usages(s.vclusters), Now: s.plausible, Log: s.log("history")})
 	s.settings.Apply, s.settings.LANs, s.settings.Health = s.apply, s.lans.Changed, &s.health
 	home := burst.Home{
@@ -185,6 +187,7 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "offload", Needs: []string{"engine", "fabric", "vclusters"}, Run: s.runOffload},
 		{Name: "kubeconfig", Needs: []string{"engine", "fabric"}, Run: s.runUsers},
 		{Name: "burst", Needs: []string{"offload"}, Run: s.runBurst},
+		{Name: "services", Needs: []string{"engine", "offload"}, Run: s.services.Run},
 		{Name: "virtual-clusters", Needs: []string{"engine", "vclusters"}, Run: s.runVirtualClusters},
 		{Name: "history", Run: lifecycle.AtOnce(s.history.Run)},
 		{Name: "watchdog", Needs: []string{"api"}, Run: s.runWatchdog},

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"rivulet/fabric/changes"
@@ -89,6 +90,8 @@ type Config struct {
 	PeerImagesOn func() bool
 	// Hosted are consumers on this device in addition to peers; nil are none.
 	Hosted provider.Hosted
+	// Exported is as in nodeagent.Config; ExportedChanged reports changes.
+	Exported func() (services []types.NamespacedName, to []peer.ID)
 	// Isolation isolates the pods of other clusters; nil does not, and peers get no addresses of pods.
 	Isolation *nodeagent.Node
 }
@@ -101,6 +104,7 @@ type Offload struct {
 	elsewhere *elsewhere.Elsewhere
 	peers     *peertarget.Source
 	router    *homeapi.Router
+	moved     *changes.Signal
 }
 
 // New makes an Offload and adds the provider's routes to the fabric.
@@ -111,7 +115,7 @@ func New(cfg Config) (*Offload, error) {
 	cfg.Home = rest.CopyConfig(cfg.Home)
 	cfg.Home.QPS, cfg.Home.Burst = 200, 400
 	moved := new(changes.Signal)
-	o := &Offload{router: &homeapi.Router{Pass: cfg.Peers.Pass, Log: cfg.Log.With("part", "homeapi")}}
+	o := &Offload{moved: moved, router: &homeapi.Router{Pass: cfg.Peers.Pass, Log: cfg.Log.With("part", "homeapi")}}
 	mine := consumer.Config{
 		Home: cfg.Home, ID: cfg.ClusterID, Host: cfg.NodeName, HomeNode: cfg.NodeName, NodeIP: cfg.NodeIP, Address: cfg.NodeAddress, Authority: stream.EngineAuthority(cfg.ServerTLSDir), Router: o.router,
 		Missing: cfg.Missing, Parting: cfg.Parting, Policies: cfg.Policies, Images: cfg.Images, Moved: moved.Notify, NodesChanged: cfg.NodesChanged, Log: cfg.Log,
@@ -146,7 +150,7 @@ func New(cfg Config) (*Offload, error) {
 	}
 	o.agent, err = nodeagent.New(nodeagent.Config{
 		Hosted: cfg.Hosted, Node: *cfg.Isolation, Home: cfg.Home, PodCIDR: cfg.PodCIDR, Control: cfg.Control.Addr(), Peers: cfg.Peers, Twins: o.Twins(), Elsewhere: o.elsewhere,
-		At: o.At, Moved: moved,
+		At: o.At, Moved: moved, Exported: cfg.Exported,
 		TenantsChanged: o.TenantsChanged, Log: cfg.Log,
 	})
 	return o, err
@@ -165,6 +169,9 @@ func (o *Offload) Run(ctx context.Context) error {
 	wg.Wait()
 	return ctx.Err()
 }
+
+// ExportedChanged applies a changed Config.Exported at once.
+func (o *Offload) ExportedChanged() { o.moved.Notify() }
 
 // tenants are the addresses of the consumer's pods here, sorted.
 func (o *Offload) tenants(id peer.ID) []netip.Addr {

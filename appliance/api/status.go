@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/appliance/addons/clusterset"
 	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/config"
 	"rivulet/appliance/health"
@@ -56,6 +57,8 @@ type Status struct {
 	Config Config       `json:"config"`
 	// Addresses are the device's own on its LANs.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// ClusterSet are the Services shared with peers.
+	ClusterSet clusterset.Status `json:"clusterSet"`
 	// Services are those of type LoadBalancer that have their addresses.
 	Services []loadbalancer.Service `json:"services,omitempty"`
 	// StatusPage is its URL for a browser on the LAN; empty while it is off.

@@ -36,8 +36,9 @@ type Config struct {
 	Reserve    Reserve    `yaml:"reserve,omitempty" json:"reserve,omitzero"`
 	Registries Registries `yaml:"registries,omitempty" json:"registries,omitzero"`
 	// PeerImages: offloaded pods get their images from their home; nil is true.
-	PeerImages *bool   `yaml:"peerImages,omitempty" json:"peerImages,omitempty"`
-	Burst      []Burst `yaml:"burst,omitempty" json:"burst,omitempty"`
+	PeerImages *bool    `yaml:"peerImages,omitempty" json:"peerImages,omitempty"`
+	Burst      []Burst  `yaml:"burst,omitempty" json:"burst,omitempty"`
+	Services   Services `yaml:"services,omitempty" json:"services,omitzero"`
 	// Ingress serves Ingresses on ports 80 and 443 of the LAN.
 	Ingress bool `yaml:"ingress,omitempty" json:"ingress,omitempty"`
 	// Fleet shows peers of the same group a summary of this device.
@@ -61,6 +62,22 @@ const (
 // ImagesPass reports whether offloaded pods get their images from their home: this cluster's from here, tenants' from
 // theirs.
 func (c Config) ImagesPass() bool { return c.PeerImages == nil || *c.PeerImages }
+
+// Services selects the peers and the namespaces between which Services are shared.
+type Services struct {
+	// Import is one of the constants below; empty is ServicesApproved.
+	Import string `yaml:"import,omitempty" json:"import,omitempty"`
+	// Namespaces are those that take part; empty is all but default and kube-*.
+	Namespaces []string `yaml:"namespaces,omitempty,flow" json:"namespaces,omitempty"`
+}
+
+// The peers with which Services are shared.
+const (
+	ServicesOff      = "off"
+	ServicesGroup    = "group"    // those that have proved the group's secret
+	ServicesApproved = "approved" // those trusted by more than the LAN: by approval, an invite or the group's secret
+	ServicesAll      = "all"
+)
 
 // LAN selects where neighbours are discovered, and trusted.
 type LAN struct {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -80,6 +81,8 @@ type Config struct {
 	// At returns this cluster's pods at a peer; Moved reports a change of it.
 	At    func(peer.ID) (peerrules.Peer, bool)
 	Moved *changes.Signal
+	// Exported are Services that are open to these peers without a label; nil is none. Moved reports a change of it, too.
+	Exported func() (services []types.NamespacedName, to []peer.ID)
 	// TenantsChanged is called after the result of Tenants has changed.
 	TenantsChanged func()
 	Log            *slog.Logger

@@ -108,6 +108,14 @@ func (n *opened) wishes() (map[request]bool, []string) {
 		s := obj.(*corev1.Service)
 		add(s, s.Namespace, s.Name)
 	}
+	if n.a.cfg.Exported != nil {
+		services, to := n.a.cfg.Exported()
+		for _, s := range services {
+			for _, id := range to {
+				out[request{s.Namespace, s.Name, string(id)}] = true
+			}
+		}
+	}
 	slices.Sort(faults)
 	return out, faults
 }

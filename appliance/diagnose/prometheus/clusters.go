@@ -79,6 +79,7 @@ func (c *collection) peers(st api.Status) {
 	seen := c.gauge("rivulet_peer_last_seen_timestamp_seconds", "The peer's last answer through the tunnel, since 1970.")
 	trusted := c.gauge("rivulet_peer_trusted_timestamp_seconds", "When the peer came to be trusted, since 1970.")
 	enabled := c.gauge("rivulet_peer_direction_enabled", "0 if either side has switched the direction off: borrow is by this cluster, lend to it.")
+	price := c.gauge("rivulet_peer_price", "The peer's price, 0 to 9, as set here.")
 	trip := c.gauge("rivulet_peer_rtt_seconds", "Round trip to the peer through the tunnel.")
 	for _, p := range st.Peers {
 		states[p.State]++
@@ -95,6 +96,7 @@ func (c *collection) peers(st api.Status) {
 		seen.when(p.LastSeen, "id", id)
 		trusted.when(p.Trust.At, "id", id)
 		enabled.add(truth(!p.NoBorrow()), "id", id, "direction", "borrow").add(truth(!p.NoLend()), "id", id, "direction", "lend")
+		price.add(float64(p.Price), "id", id)
 		if p.RTT > 0 && p.State == peer.Connected {
 			trip.add(p.RTT.Seconds(), "id", id)
 		}
@@ -107,6 +109,22 @@ func (c *collection) peers(st api.Status) {
 	for _, k := range trustKinds {
 		how.add(trust[k], "trust", k)
 	}
+}
+
+// services are those shared with peers.
+func (c *collection) services(st api.Status) {
+	ready, conflicts := 0, 0
+	for _, s := range st.ClusterSet.Services {
+		for _, f := range s.From {
+			ready += f.Ready
+		}
+		if len(s.Conflicts) > 0 {
+			conflicts++
+		}
+	}
+	c.gauge("rivulet_clusterset_services", "Services shared with peers, here or there.").add(float64(len(st.ClusterSet.Services)))
+	c.gauge("rivulet_clusterset_endpoints_ready", "Ready endpoints of Services shared with peers.").add(float64(ready))
+	c.gauge("rivulet_clusterset_services_conflicting", "Services shared with peers whose exports differ.").add(float64(conflicts))
 }
 
 // kinds are those of paths.

@@ -108,6 +108,7 @@ func (s *Source) families(now time.Time) []*dto.MetricFamily {
 	c.machine(st)
 	c.nodes(st)
 	c.peers(st)
+	c.services(st)
 	c.tunnel(st)
 	c.lending(st)
 	c.vclusters(s.VClusters())

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"pgregory.net/rapid"
 
+	"rivulet/appliance/addons/clusterset"
 	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/api"
 	"rivulet/appliance/config"
@@ -60,14 +61,14 @@ func full() (api.Status, []api.VCluster) {
 		PIDs:   map[string]int{"supervisor": 1, "engine": 2, "tunnel": 3},
 		Peers: []peer.View{{State: peer.Connected, Reason: "x", Notice: "x", RTT: 250 * time.Microsecond, Since: then, LastSeen: then, Found: []string{"mdns"}, Addrs: []netip.AddrPort{addr}, Path: "x", Paths: []peer.Path{{Path: "x"}},
 			Record: peer.Record{ID: id, Name: "evil\"\n\\", Trust: peer.Trust{How: peer.TrustLAN, At: then, Source: "x"}, Certificate: []byte("x"), WireGuardKey: key, NextWireGuardKey: key,
-				PeerCIDR: net, PeerMappedCIDR: net, LocalMappedCIDR: net, TunnelAddress: netip.MustParseAddr("10.42.255.254"), Control: addr, Tunnel: addr, Version: "1", KubeVersion: "v1.35.3"}},
+				Price: 3, Labels: map[string]string{"room": "x"}, PeerCIDR: net, PeerMappedCIDR: net, LocalMappedCIDR: net, TunnelAddress: netip.MustParseAddr("10.42.255.254"), Control: addr, Tunnel: addr, Version: "1", KubeVersion: "v1.35.3"}},
 			{State: peer.Discovered}},
 		Tunnel: &tunnel.Status{PID: 3, Version: "1", Port: 7442, Dropped: 3, Carried: 4, StreamPort: "x", Seen: []netip.AddrPort{addr}, Peers: []tunnel.PeerStatus{{MTU: 1420, ID: string(id), Endpoint: addr, Received: 10, Sent: 20, LastHandshake: then,
 			Problem: &tunnel.Problem{Text: "x", Cure: "x"}, Paths: []paths.PathStatus{{Kind: paths.Relay, Via: "c", Addr: addr, RTT: time.Millisecond, Alive: true, Used: true}, {Kind: paths.Direct}}}}},
 		Status: offload.Status{
 			VirtualNodes: []offload.VirtualNode{{Name: "b", Target: "b", ID: string(id), Kind: "peer", Ready: true, Reason: "x", OS: "linux", Architecture: "arm64", KubeVersion: "v1.35.3", Allocatable: list("2", "1Gi"), Pods: 5,
 				Refused: map[string]string{"lab/x": "x"}, Heard: then}},
-			LendNothing: []string{"x"}, Namespaces: map[string]policy.Namespace{"lab": {When: policy.Burst, To: "b", Reflect: "x"}}, Open: map[string][]string{"lab/web": {"all"}},
+			LendNothing: []string{"x"}, Namespaces: map[string]policy.Namespace{"lab": {When: policy.Burst, To: "b", Prefer: policy.Spread, Reflect: "x"}}, Open: map[string][]string{"lab/web": {"all"}},
 			Consumers: []offload.Consumer{{Consumer: tenancy.Consumer{ID: id, Name: "b", Twins: map[string]string{"lab": "lab-b"}, Pods: 6, Use: list("1", "1Gi")}, Peer: true, Silent: time.Minute, Left: time.Hour}}, Lent: list("3", "3Gi"),
 		},
 		Pods:      api.Pods{Home: 4, Away: 5, Tenants: 6},
@@ -75,7 +76,7 @@ func full() (api.Status, []api.VCluster) {
 		Footprint: usage.Report{Processes: []usage.Process{{Name: "engine", PID: 2, PSS: 5e8, Private: 4e8, CPU: time.Hour}}, Written: usage.Writes{Bytes: 1e8, Over: 24 * time.Hour}, Disk: usage.Writes{Bytes: 2e8, Over: 24 * time.Hour}, DiskName: "mmcblk0"},
 		Clock:     clock.Status{Now: then, Source: "ntp", Synchronized: true, Plausible: true, Floor: then, Offset: time.Millisecond, Reference: "ntp", Jump: &clock.Jump{At: then, By: -time.Second}},
 		Config:    api.Config{File: "/etc/rivulet/config.yaml", From: config.FromFile, Loaded: then, Pending: []string{"x"}},
-		Addresses: []netip.Addr{addr.Addr()}, Services: []loadbalancer.Service{{Name: "lab/web", At: []string{"x"}}}, StatusPage: "http://pi.local", Console: "https://pi.local:7443", DatastoreReady: true,
+		Addresses: []netip.Addr{addr.Addr()}, ClusterSet: clusterset.Status{Services: []clusterset.Service{{Namespace: "lab", Name: "web", Type: "Headless", Exported: true, Imported: true, Conflicts: []string{"x"}, Why: "x", From: []clusterset.Source{{ID: id, Name: "b", Endpoints: 2, Ready: 1, Used: true}}}}, Members: []clusterset.Member{{ID: id, Name: "b", State: peer.Lost, Exports: 1, Fault: "x"}}, Invalid: map[string]string{"lab/x": "x"}}, Services: []loadbalancer.Service{{Name: "lab/web", At: []string{"x"}}}, StatusPage: "http://pi.local", Console: "https://pi.local:7443", DatastoreReady: true,
 		Upgrade: &api.Upgrade{Phase: "staged", To: "2", From: "1", Until: then, HeldBy: []string{"x"}, Last: "x"},
 		Health:  []health.Problem{{Kind: *health.Tun, Subject: "x", Text: "x", Cure: "x", Since: then}},
 	}

@@ -14,7 +14,7 @@ var groups = []struct {
 }{
 	{"Run a device:", []string{"run", "status", "doctor", "config", "install", "uninstall"}},
 	{"Clusters around:", []string{"peers", "peer", "approve", "deny", "invite", "unpeer", "burst"}},
-	{"Pods at home and away:", []string{"pods", "why", "trace", "offload", "unoffload", "cordon", "uncordon", "drain", "move", "tenants", "open", "close", "image"}},
+	{"Pods at home and away:", []string{"pods", "why", "trace", "offload", "unoffload", "cordon", "uncordon", "drain", "move", "tenants", "services", "open", "close", "image"}},
 	{"Clusters inside this one:", []string{"vcluster"}},
 	{"Look after it:", []string{"backup", "restore", "upgrade", "reset", "support", "metrics", "rotate-key", "licenses"}},
 	{"Device images:", []string{"flash", "firstboot", "console"}},
@@ -68,6 +68,7 @@ var examples = map[string]string{
 	"uncordon":            "sudo rivulet uncordon lab-2",
 	"drain":               "sudo rivulet drain lab-2\nsudo rivulet drain lab-2 --timeout 10m",
 	"move volume":         "sudo rivulet move volume lab/data lab-2\nsudo rivulet move volume lab/data home",
+	"services":            "sudo rivulet services",
 	"tenants":             "sudo rivulet tenants",
 	"tenants remove":      "sudo rivulet tenants remove lab-2",
 	"open":                "sudo rivulet open lab --to lab-2\nsudo rivulet open lab/web --to all",

@@ -1,4 +1,4 @@
-package appliance
+package network
 
 import (
 	"testing"
@@ -6,11 +6,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/addons/loadbalancer"
-	"rivulet/appliance/ui/statuspage"
 )
 
 func TestNoServiceDrawsAwayThePagesLastPort(t *testing.T) {
-	if why := ownPorts()[loadbalancer.Port{Protocol: corev1.ProtocolTCP, Number: statuspage.Port}]; why == "" {
+	if why := OwnPorts(1443, 8888)[loadbalancer.Port{Protocol: corev1.ProtocolTCP, Number: 8888}]; why == "" {
 		t.Error("a Service may draw the page's last port away")
 	}
 }

@@ -1,0 +1,142 @@
+package clusterset
+
+import (
+	"cmp"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+// contribution is one cluster's export of a Service.
+type contribution struct {
+	Cluster string // its ID
+	Export
+}
+
+// merged is the Service of the cluster set that all contributions make.
+type merged struct {
+	Namespace, Name     string
+	Spec                mcs.ServiceImportSpec
+	Labels, Annotations map[string]string
+	// Contributions are those that were merged; the oldest export is first, and decides what differs.
+	Contributions []contribution
+	// Reasons are the conflicts, of mcs.ServiceExportCondition…; Message names the clusters that differ from the first.
+	Reasons []string
+	Message string
+}
+
+// merge merges the contributions, at least one, to a Service of one name. It is pure: every cluster with the same
+// contributions, in any order, has the same result.
+func merge(all []contribution) merged {
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b contribution) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Cluster, b.Cluster))
+	})
+	first := all[0]
+	m := merged{Namespace: first.Namespace, Name: first.Name, Labels: first.Labels, Annotations: first.Annotations, Contributions: all}
+	m.Spec = mcs.ServiceImportSpec{
+		Type: mcs.ClusterSetIP, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, SessionAffinity: first.SessionAffinity,
+		SessionAffinityConfig: first.AffinityConfig, InternalTrafficPolicy: first.InternalTrafficPolicy, TrafficDistribution: first.TrafficDistribution,
+	}
+	if first.Headless {
+		m.Spec.Type = mcs.Headless
+	}
+	var differ []string
+	reasons := map[string]bool{}
+	for _, c := range all {
+		for _, p := range c.Ports {
+			if !slices.ContainsFunc(m.Spec.Ports, func(o mcs.ServicePort) bool {
+				return o.Name == p.Name || o.Name == "" || p.Name == "" || o.Port == p.Port && o.Protocol == p.Protocol // not two in one Service
+			}) && len(m.Spec.Ports) < maxPorts {
+				m.Spec.Ports = append(m.Spec.Ports, p)
+			}
+		}
+		different := false
+		for reason, same := range map[mcs.ServiceExportConditionReason]bool{
+			mcs.ServiceExportReasonTypeConflict:                  c.Headless == first.Headless,
+			mcs.ServiceExportReasonPortConflict:                  samePorts(c.Ports, first.Ports),
+			mcs.ServiceExportReasonSessionAffinityConflict:       affinity(c.SessionAffinity) == affinity(first.SessionAffinity),
+			mcs.ServiceExportReasonSessionAffinityConfigConflict: reflect.DeepEqual(c.AffinityConfig, first.AffinityConfig),
+			mcs.ServiceExportReasonLabelsConflict:                maps.Equal(c.Labels, first.Labels),
+			mcs.ServiceExportReasonAnnotationsConflict:           maps.Equal(c.Annotations, first.Annotations),
+			"InternalTrafficPolicyConflict":                      reflect.DeepEqual(c.InternalTrafficPolicy, first.InternalTrafficPolicy),
+			"TrafficDistributionConflict":                        reflect.DeepEqual(c.TrafficDistribution, first.TrafficDistribution),
+		} {
+			if !same {
+				reasons[string(reason)], different = true, true
+			}
+		}
+		if different {
+			differ = append(differ, c.Cluster)
+		}
+	}
+	m.Reasons = slices.Sorted(maps.Keys(reasons))
+	if len(differ) > 0 {
+		slices.Sort(differ)
+		m.Message = "the oldest export, of cluster " + first.Cluster + ", decides; others: " + strings.Join(differ, ", ")
+	}
+	return m
+}
+
+func affinity(a corev1.ServiceAffinity) corev1.ServiceAffinity {
+	return cmp.Or(a, corev1.ServiceAffinityNone)
+}
+
+func samePorts(a, b []mcs.ServicePort) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(p mcs.ServicePort) bool { return !has(b, p) })
+}
+
+func has(all []mcs.ServicePort, p mcs.ServicePort) bool {
+	return slices.ContainsFunc(all, func(o mcs.ServicePort) bool { return reflect.DeepEqual(o, p) })
+}
+
+// carries reports whether the cluster's endpoints serve the merged Service's port: one that differs there serves
+// something else.
+func (m merged) carries(c contribution, p mcs.ServicePort) bool { return has(c.Ports, p) }
+
+// site is what is known of a cluster when traffic is distributed.
+type site struct {
+	Own       bool // this cluster
+	Connected bool
+	Nearness  int // peer.Link.Nearness
+}
+
+// used returns the clusters whose endpoints get the traffic to a port: this cluster while it has ready ones, else the
+// nearest connected ones that have. Without any ready endpoint it is every connected cluster, so that clients are refused
+// and do not wait.
+func (m merged) used(p mcs.ServicePort, sites map[string]site) map[string]bool {
+	ready, any := map[string]bool{}, map[string]bool{}
+	nearest := -1
+	for _, c := range m.Contributions {
+		s := sites[c.Cluster]
+		if !s.Own && !s.Connected || !m.carries(c, p) {
+			continue
+		}
+		any[c.Cluster] = true
+		if !c.ready() {
+			continue
+		}
+		if s.Own {
+			return map[string]bool{c.Cluster: true}
+		}
+		if s.Nearness > nearest {
+			nearest = s.Nearness
+			clear(ready)
+		}
+		if s.Nearness == nearest {
+			ready[c.Cluster] = true
+		}
+	}
+	if len(ready) == 0 {
+		return any
+	}
+	return ready
+}
+
+func (c contribution) ready() bool {
+	return slices.ContainsFunc(c.Slices, func(s Slice) bool { return slices.ContainsFunc(s.Endpoints, func(e Endpoint) bool { return e.Ready }) })
+}

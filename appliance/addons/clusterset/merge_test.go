@@ -1,0 +1,170 @@
+package clusterset
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"pgregory.net/rapid"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+)
+
+// drawn is an export as a cluster may send it: valid, of few values, so that clusters often agree.
+func drawn(t *rapid.T, name string) Export {
+	e := Export{Namespace: "shop", Name: "web", Created: time.Unix(rapid.Int64Range(0, 3).Draw(t, name+" created"), 0).UTC(), Headless: rapid.Bool().Draw(t, name+" headless"),
+		SessionAffinity: rapid.SampledFrom([]corev1.ServiceAffinity{"", corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP}).Draw(t, name+" affinity")}
+	for i := range rapid.IntRange(1, 3).Draw(t, name+" ports") {
+		e.Ports = append(e.Ports, mcs.ServicePort{Name: fmt.Sprint("p", i), Protocol: corev1.ProtocolTCP, Port: rapid.Int32Range(80, 82).Draw(t, name+" port") + int32(10*i)})
+	}
+	if rapid.Bool().Draw(t, name+" labelled") {
+		e.Labels = map[string]string{"a": "b"}
+	}
+	var s Slice
+	for _, p := range e.Ports {
+		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new(p.Name), Protocol: new(p.Protocol), Port: new(int32(8080))})
+	}
+	for i := range rapid.IntRange(0, 2).Draw(t, name+" endpoints") {
+		ready := rapid.Bool().Draw(t, name+" ready")
+		s.Endpoints = append(s.Endpoints, Endpoint{Address: netip.AddrFrom4([4]byte{10, 42, 0, byte(2 + i)}), Ready: ready, Serving: ready})
+	}
+	if len(s.Endpoints) > 0 {
+		e.Slices = []Slice{s}
+	}
+	return e
+}
+
+// Whatever clusters export, in whatever order it arrives: all make the same Service of it, which Kubernetes takes; the
+// oldest decides; a difference is a conflict and nothing else is; and traffic goes only to connected clusters that serve
+// the port, to this one first, and to ready endpoints while there are any.
+func TestMerge(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var all []contribution
+		sites := map[string]site{}
+		for i := range rapid.IntRange(1, 4).Draw(t, "clusters") {
+			id := strings.Repeat(string(rune('a'+i)), 32)
+			all = append(all, contribution{id, drawn(t, id[:1])})
+			sites[id] = site{Own: i == 0, Connected: i == 0 || rapid.Bool().Draw(t, id[:1]+" connected"), Nearness: rapid.IntRange(0, 2).Draw(t, id[:1]+" nearness")}
+		}
+		m := merge(all)
+		again := slices.Clone(all)
+		rand.Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
+		if other := merge(again); !reflect.DeepEqual(m, other) {
+			t.Fatalf("%+v in one order, %+v in another", m, other)
+		}
+		first := m.Contributions[0]
+		differ := false
+		for _, c := range all {
+			if c.Created.Before(first.Created) || c.Created.Equal(first.Created) && c.Cluster < first.Cluster {
+				t.Fatalf("%s decides, %s is older", first.Cluster, c.Cluster)
+			}
+			differ = differ || c.Headless != first.Headless || affinity(c.SessionAffinity) != affinity(first.SessionAffinity) || !reflect.DeepEqual(c.Labels, first.Labels) || !reflect.DeepEqual(c.Ports, first.Ports)
+		}
+		if differ != (len(m.Reasons) > 0) || differ != (m.Message != "") {
+			t.Fatalf("differ: %t, conflicts: %v %q", differ, m.Reasons, m.Message)
+		}
+		if (m.Spec.Type == mcs.Headless) != first.Headless || !slices.Equal(m.Spec.Ports[:len(first.Ports)], first.Ports) {
+			t.Fatalf("%+v of the first %+v", m.Spec, first)
+		}
+		names, numbers := map[string]bool{}, map[int32]bool{}
+		for _, p := range m.Spec.Ports {
+			if names[p.Name] || numbers[p.Port] {
+				t.Fatalf("ports %+v", m.Spec.Ports)
+			}
+			names[p.Name], numbers[p.Port] = true, true
+			used := m.used(p, sites)
+			able, ready := map[string]bool{}, map[string]bool{}
+			for _, c := range all {
+				if s := sites[c.Cluster]; (s.Own || s.Connected) && slices.Contains(c.Ports, p) {
+					able[c.Cluster] = true
+					if c.ready() {
+						ready[c.Cluster] = true
+					}
+				}
+			}
+			for id := range used {
+				switch {
+				case !able[id]:
+					t.Fatalf("%s gets traffic to %+v", id, p)
+				case len(ready) > 0 && !ready[id]:
+					t.Fatalf("%s gets traffic, and %v are ready", id, ready)
+				case ready[all[0].Cluster] && id != all[0].Cluster:
+					t.Fatalf("%s gets traffic, and this cluster is ready", id)
+				}
+			}
+			if len(able) > 0 && len(used) == 0 {
+				t.Fatalf("nobody gets traffic to %+v of %v", p, able)
+			}
+		}
+	})
+}
+
+// What a peer sends is taken as it was meant, or refused with a reason; the valid exports beside it count.
+func TestChecked(t *testing.T) {
+	good := Export{Namespace: "shop", Name: "web", Ports: []mcs.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+		Slices: []Slice{{Ports: []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}}, Endpoints: []Endpoint{{Address: netip.MustParseAddr("10.42.0.2"), Ready: true}}}}}
+	if valid, err := checked([]Export{good, good}); err != nil || len(valid) != 1 {
+		t.Fatalf("%v, %v", valid, err)
+	}
+	for name, change := range map[string]func(*Export){
+		"namespace":            func(e *Export) { e.Namespace = "../kube-system" },
+		"name":                 func(e *Export) { e.Name = "Web" },
+		"no ports":             func(e *Export) { e.Ports = nil },
+		"a port twice":         func(e *Export) { e.Ports = append(e.Ports, e.Ports[0]) },
+		"port 0":               func(e *Export) { e.Ports[0].Port = 0 },
+		"protocol":             func(e *Export) { e.Ports[0].Protocol = "ICMP" },
+		"application":          func(e *Export) { e.Ports[0].AppProtocol = new("a b") },
+		"many ports":           func(e *Export) { e.Ports = slices.Repeat(e.Ports, maxPorts+1) },
+		"affinity":             func(e *Export) { e.SessionAffinity = "Sticky" },
+		"config alone":         func(e *Export) { e.AffinityConfig = &corev1.SessionAffinityConfig{} },
+		"internal":             func(e *Export) { e.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicy("x")) },
+		"distribution":         func(e *Export) { e.TrafficDistribution = new("a b") },
+		"a label of Rivulet":   func(e *Export) { e.Labels = map[string]string{ObjectLabel: "other"} },
+		"a label of the API":   func(e *Export) { e.Labels = map[string]string{mcs.LabelSourceCluster: "x"} },
+		"a label of Kubernets": func(e *Export) { e.Labels = map[string]string{"kubernetes.io/x": "x"} },
+		"an annotation":        func(e *Export) { e.Annotations = map[string]string{"a": strings.Repeat("x", maxValue+1)} },
+		"many annotations": func(e *Export) {
+			e.Annotations = map[string]string{}
+			for i := range maxMeta + 1 {
+				e.Annotations[fmt.Sprint("a", i)] = ""
+			}
+		},
+		"no address":      func(e *Export) { e.Slices[0].Endpoints[0].Address = netip.Addr{} },
+		"IPv6":            func(e *Export) { e.Slices[0].Endpoints[0].Address = netip.MustParseAddr("fd00::1") },
+		"hostname":        func(e *Export) { e.Slices[0].Endpoints[0].Hostname = "a.b" },
+		"no port":         func(e *Export) { e.Slices[0].Ports[0].Port = nil },
+		"endpoint's port": func(e *Export) { e.Slices[0].Ports[0].Port = new(int32(70000)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			raw, err := json.Marshal(good)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var bad Export
+			if err := json.Unmarshal(raw, &bad); err != nil {
+				t.Fatal(err)
+			}
+			change(&bad)
+			other := good
+			other.Name = "other"
+			if valid, err := checked([]Export{bad, other}); err == nil || len(valid) != 1 || valid[0].Name != "other" {
+				t.Errorf("%v, %v", valid, err)
+			}
+		})
+	}
+	many := make([]Export, maxExports+1)
+	for i := range many {
+		many[i] = good
+		many[i].Name = fmt.Sprint("web-", i)
+	}
+	if valid, err := checked(many); err == nil || len(valid) != maxExports {
+		t.Errorf("%d exports, %v", len(valid), err)
+	}
+}

@@ -1,0 +1,245 @@
+// Package services tests, on three devices of a lab with the real binary, Services shared with peers: the names and
+// addresses of an import, whose endpoints get its traffic, and how sharing ends. The tests share the devices.
+package services
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"rivulet/appliance/addons/clusterset"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/lab"
+	"rivulet/test/harness/labtest"
+	"rivulet/test/harness/mainjob"
+)
+
+var suite = labtest.Suite{Prepare: func(ctx context.Context, s *labtest.Suite) error {
+	for _, d := range s.All() {
+		if err := share(ctx, d, "all"); err != nil { // neighbours on a LAN share nothing by themselves
+			return err
+		}
+	}
+	return labtest.PeeredWithImage(ctx, s)
+}}
+
+func TestMain(m *testing.M) { suite.Main(m, "services", lab.Options{Devices: 3}) }
+
+// share sets with which peers a device shares Services, while it runs.
+func share(ctx context.Context, d *lab.Device, with string) error {
+	if err := d.WaitReady(ctx); err != nil {
+		return err
+	}
+	_, err := d.Run(ctx, "sh", "-c", "mkdir -p /etc/rivulet && echo 'services: {import: "+with+"}' > /etc/rivulet/config.yaml && rivulet config reload")
+	return err
+}
+
+const (
+	namespace = `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`
+	export    = `{"apiVersion":"multicluster.x-k8s.io/v1beta1","kind":"ServiceExport","metadata":{"name":"web","namespace":%q}}`
+	web       = `{"apiVersion":"v1","kind":"List","items":[
+{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":%[1]q},"spec":{"selector":{"matchLabels":{"app":"web"}},"template":{"metadata":{"labels":{"app":"web"}},
+ "spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"web","image":%[2]q,"readinessProbe":{"httpGet":{"path":"/ready","port":8080},"periodSeconds":1},"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}}},
+{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","namespace":%[1]q},"spec":{"selector":{"app":"web"},"ports":[{"name":"http","port":%[3]d,"targetPort":8080}]}}]}`
+	client = `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"client","namespace":%q},"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"c","image":%q,"command":["/bin/busybox","sleep","3600"]}]}}`
+)
+
+func apply(t *testing.T, ctx context.Context, d *lab.Device, objects ...string) {
+	t.Helper()
+	for _, o := range objects {
+		cmd, err := d.Command(ctx, "rivulet", "kubectl", "apply", "-f", "-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stdin = strings.NewReader(o)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+}
+
+// room makes the namespace on all devices, with a client on a, and removes it in the end.
+func room(t *testing.T, ctx context.Context, name string) {
+	t.Helper()
+	for _, d := range suite.All() {
+		apply(t, ctx, d, fmt.Sprintf(namespace, name))
+		t.Cleanup(func() {
+			d.Kubectl(context.WithoutCancel(ctx), "delete", "namespace", name, "--wait=false", "--ignore-not-found") //nolint:errcheck // the lab ends
+		})
+	}
+	apply(t, ctx, suite.Devices["a"], fmt.Sprintf(client, name, mainjob.Image))
+}
+
+// answers are the pods that answer ten requests of the client on a, at the address of the import.
+func answers(ctx context.Context, ns string) (pods []string, err error) {
+	a := suite.Devices["a"]
+	ip, err := a.Kubectl(ctx, "-n", ns, "get", "serviceimport", "web", "-o", "jsonpath={.spec.ips[0]}")
+	if err != nil || ip == "" {
+		return nil, fmt.Errorf("no address: %q, %w", ip, err)
+	}
+	out, err := a.Kubectl(ctx, "-n", ns, "exec", "client", "--", "web", "get", "-n", "10", "http://"+ip+"/")
+	if err != nil {
+		return nil, err
+	}
+	var count map[string]int
+	err = json.Unmarshal([]byte(out), &count)
+	return slices.Sorted(maps.Keys(count)), err
+}
+
+// pods are the names of a device's web pods.
+func pods(t *testing.T, ctx context.Context, d *lab.Device, ns string) []string {
+	t.Helper()
+	return strings.Fields(labtest.Kubectl(t, ctx, d, "-n", ns, "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"))
+}
+
+// from waits until all answers are of pods of that device.
+func from(t *testing.T, ctx context.Context, d *lab.Device, ns string, limit time.Duration) {
+	t.Helper()
+	await.NoError(t, ctx, limit, "answers of "+d.Name, func() error {
+		got, err := answers(ctx, ns)
+		if err != nil {
+			return err
+		}
+		own := pods(t, ctx, d, ns)
+		for _, pod := range got {
+			if !slices.Contains(own, pod) {
+				return fmt.Errorf("%s answered, not of %v", pod, own)
+			}
+		}
+		return nil
+	})
+}
+
+func shared(t *testing.T, ctx context.Context, d *lab.Device, service string) (s clusterset.Service, ok bool) {
+	t.Helper()
+	for _, s := range labtest.Status(t, ctx, d).ClusterSet.Services {
+		if s.Namespace+"/"+s.Name == service {
+			return s, true
+		}
+	}
+	return s, false
+}
+
+// A Service that b and c export has an address at a. Its traffic goes to a's own pods while there are any, else to
+// peers; a peer without power gets none after 12 s, and one whose pods end none at once. When nobody exports it, nothing
+// is left of it.
+func TestWhoAnswers(t *testing.T) {
+	ctx := suite.Bounded(t, 8*time.Minute)
+	const ns = "shop"
+	a, b, c := suite.Devices["a"], suite.Devices["b"], suite.Devices["c"]
+	room(t, ctx, ns)
+	apply(t, ctx, b, fmt.Sprintf(web, ns, mainjob.Image, 80), fmt.Sprintf(export, ns))
+	from(t, ctx, b, ns, time.Minute)
+	if out := labtest.Must(t, ctx, a, "rivulet", "services"); !strings.Contains(out, "shop/web") || !strings.Contains(out, "b* 1/1") {
+		t.Errorf("rivulet services: %s", out)
+	}
+	apply(t, ctx, c, fmt.Sprintf(web, ns, mainjob.Image, 80), fmt.Sprintf(export, ns))
+	await.NoError(t, ctx, time.Minute, "both clusters", func() error {
+		if s, ok := shared(t, ctx, a, "shop/web"); !ok || len(s.From) != 2 || s.From[0].Ready+s.From[1].Ready != 2 || len(s.Conflicts) > 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+
+	apply(t, ctx, a, fmt.Sprintf(web, ns, mainjob.Image, 80), fmt.Sprintf(export, ns))
+	from(t, ctx, a, ns, time.Minute)
+	labtest.Kubectl(t, ctx, a, "-n", ns, "scale", "deployment", "web", "--replicas=0")
+	await.NoError(t, ctx, 30*time.Second, "a peer answers", func() error {
+		_, err := answers(ctx, ns)
+		return err
+	})
+
+	labtest.Kubectl(t, ctx, c, "-n", ns, "scale", "deployment", "web", "--replicas=0")
+	from(t, ctx, b, ns, 10*time.Second)
+	labtest.Kubectl(t, ctx, c, "-n", ns, "scale", "deployment", "web", "--replicas=1")
+	await.NoError(t, ctx, time.Minute, "c has a ready endpoint", func() error {
+		if s, _ := shared(t, ctx, a, "shop/web"); !slices.ContainsFunc(s.From, func(f clusterset.Source) bool { return f.Name == "c" && f.Ready == 1 }) {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if err := b.Kill(ctx, "power"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	from(t, ctx, c, ns, 30*time.Second)
+	// A request that was under way takes its limit of 5 s.
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("a cluster without power gets traffic for %s", took.Round(time.Second))
+	} else {
+		t.Logf("no traffic to a cluster without power after %s", took.Round(100*time.Millisecond))
+	}
+	if err := b.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []*lab.Device{a, c} {
+		labtest.Kubectl(t, ctx, d, "-n", ns, "delete", "serviceexport", "web")
+	}
+	await.NoError(t, ctx, 2*time.Minute, "b answers again", func() error {
+		s, ok := shared(t, ctx, a, "shop/web")
+		if !ok || len(s.From) != 1 || s.From[0].Ready != 1 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	from(t, ctx, b, ns, time.Minute)
+	labtest.Kubectl(t, ctx, b, "-n", ns, "delete", "serviceexport", "web")
+	await.NoError(t, ctx, 30*time.Second, "nothing is left at a", func() error {
+		out, err := a.Kubectl(ctx, "-n", ns, "get", "serviceimports,services,endpointslices", "-l", clusterset.ObjectLabel, "-o", "name")
+		if err == nil && out != "" {
+			err = fmt.Errorf("%s", out)
+		}
+		return err
+	})
+}
+
+// Exports that differ are in conflict, and every exporter is told; the oldest decides. A peer that this cluster shares
+// nothing with has no contribution, and gets none.
+func TestConflictAndConsent(t *testing.T) {
+	ctx := suite.Bounded(t, 6*time.Minute)
+	const ns = "differ"
+	a, b, c := suite.Devices["a"], suite.Devices["b"], suite.Devices["c"]
+	room(t, ctx, ns)
+	apply(t, ctx, b, fmt.Sprintf(web, ns, mainjob.Image, 80), fmt.Sprintf(export, ns))
+	await.NoError(t, ctx, time.Minute, "an import", func() error {
+		_, err := answers(ctx, ns)
+		return err
+	})
+	apply(t, ctx, c, fmt.Sprintf(web, ns, mainjob.Image, 8000), fmt.Sprintf(export, ns))
+	for _, d := range []*lab.Device{b, c} {
+		await.NoError(t, ctx, time.Minute, "a conflict at "+d.Name, func() error {
+			out, err := d.Kubectl(ctx, "-n", ns, "get", "serviceexport", "web", "-o", `jsonpath={.status.conditions[?(@.type=="Conflict")].reason}`)
+			if err == nil && out != "PortConflict" {
+				err = fmt.Errorf("reason %q", out)
+			}
+			return err
+		})
+	}
+	from(t, ctx, b, ns, time.Minute)
+
+	if err := share(ctx, b, "approved"); err != nil {
+		t.Fatal(err)
+	}
+	await.NoError(t, ctx, 2*time.Minute, "b shares nothing", func() error {
+		s, ok := shared(t, ctx, a, ns+"/web")
+		if !ok || len(s.From) != 1 || s.From[0].Name != "c" || len(s.Conflicts) > 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if out := labtest.Must(t, ctx, a, "rivulet", "services"); !strings.Contains(out, "peer b: it exports no Services to this cluster") {
+		t.Errorf("rivulet services: %s", out)
+	}
+	await.NoError(t, ctx, time.Minute, "b has no import", func() error {
+		out, err := b.Kubectl(ctx, "-n", ns, "get", "serviceimports", "-o", "jsonpath={.items[*].status.clusters[*].cluster}")
+		if err == nil && len(strings.Fields(out)) != 1 {
+			err = fmt.Errorf("clusters %q, want b's own", out)
+		}
+		return err
+	})
+}
