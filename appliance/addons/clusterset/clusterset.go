@@ -68,7 +68,7 @@ type Config struct {
 	API    func() (*rest.Config, error) // this cluster's API server
 	Fabric func() Fabric                // once it runs
 	// PodCIDR is this cluster's. Endpoints elsewhere are not exported: peers cannot reach them here.
-	PodCIDR netip.Prefix
+	PodCIDR func() netip.Prefix
 	Setting func() config.Services
 	// Exported is called after Exported has changed.
 	Exported func()
@@ -175,8 +175,8 @@ func (s *Set) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// definitions of the two kinds.
-func definitions() []byte {
+// Definitions are those of ServiceExport and ServiceImport, YAML.
+func Definitions() []byte {
 	return bytes.Join([][]byte{mcscrd.ServiceExportCRD, mcscrd.ServiceImportCRD}, []byte("\n---\n"))
 }
 
@@ -194,7 +194,7 @@ func (s *Set) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { s.follow(ctx) })
-	kind := customresource.Kind{Name: "service exports", Definition: definitions(), Resource: exports, Gather: gather}
+	kind := customresource.Kind{Name: "service exports", Definition: Definitions(), Resource: exports, Gather: gather}
 	return customresource.Run(ctx, api, kind, func(o customresource.Objects) customresource.Loop {
 		c := newController(ctx, s, o)
 		return customresource.Loop{Sync: c.sync, Changed: []<-chan struct{}{links, theirs}, Log: s.Log}

@@ -212,7 +212,7 @@ func (c *controller) slice(s *discoveryv1.EndpointSlice, headless bool) (Slice, 
 			continue
 		}
 		addr, err := netip.ParseAddr(e.Addresses[0])
-		if err != nil || !c.PodCIDR.Contains(addr) {
+		if err != nil || !c.PodCIDR().Contains(addr) {
 			continue
 		}
 		p := Endpoint{Address: addr, Ready: on(e.Conditions.Ready, true), Serving: on(e.Conditions.Serving, on(e.Conditions.Ready, true)), Terminating: on(e.Conditions.Terminating, false)}

@@ -12,13 +12,25 @@ import (
 	coredns "github.com/coredns/coredns/plugin/kubernetes"
 	"github.com/coredns/coredns/request"
 	miekg "github.com/miekg/dns"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
 
+	"rivulet/appliance/addons/clusterset"
 	kube "rivulet/appliance/engine"
 	"rivulet/fabric/changes"
+	"rivulet/offload/policy"
 )
+
+// clusterSet is the zone of Services shared with peers.
+const clusterSet = "clusterset.local."
+
+// defineLimit is how long a start waits for the definition of ServiceImports. Without it CoreDNS's plugin would never be
+// ready for any name.
+const defineLimit = 20 * time.Second
 
 // cluster answers names of Services and Pods with CoreDNS's kubernetes plugin once the API server has been reached, and
 // SERVFAIL before.
@@ -33,7 +45,9 @@ type cluster struct {
 
 func (c *cluster) Name() string { return "cluster" }
 
-func (c *cluster) zones() []string { return []string{c.domain, "in-addr.arpa.", "ip6.arpa."} }
+func (c *cluster) zones() []string {
+	return []string{c.domain, clusterSet, "in-addr.arpa.", "ip6.arpa."}
+}
 
 func (c *cluster) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Msg) (int, error) {
 	if k := c.current.Load(); k != nil {
@@ -51,18 +65,23 @@ func (c *cluster) ready() bool {
 	return k != nil && k.APIConn.HasSynced()
 }
 
-// modified changes with every change of a Service or an EndpointSlice.
+// modified changes with every change of a Service, an import or an EndpointSlice.
 func (c *cluster) modified() int64 {
-	if k := c.live.Load(); k != nil {
-		return k.APIConn.Modified(coredns.ModifiedInternal)
+	if k := c.live.Load(); k != nil { // each is a time
+		return k.APIConn.Modified(coredns.ModifiedInternal) + k.APIConn.Modified(coredns.ModifiedMultiCluster)
 	}
 	return 0
 }
 
-// plugin returns CoreDNS's plugin without a source of data.
-func (c *cluster) plugin() (*coredns.Kubernetes, error) {
+// plugin returns CoreDNS's plugin without a source of data, with the zone of imports or without.
+func (c *cluster) plugin(imports bool) (*coredns.Kubernetes, error) {
+	option := ""
+	if imports {
+		option = "multicluster " + clusterSet
+	}
 	// These options can only be set by the text of a Corefile.
 	text := `kubernetes ` + strings.Join(c.zones(), " ") + ` {
+		` + option + `
 		pods insecure
 		fallthrough in-addr.arpa ip6.arpa
 	}`
@@ -79,7 +98,7 @@ func (c *cluster) plugin() (*coredns.Kubernetes, error) {
 
 // start begins to watch the API server; stop ends that.
 func (c *cluster) start(ctx context.Context, config *rest.Config) (stop func() error, err error) {
-	k, err := c.plugin()
+	k, err := c.plugin(c.define(ctx, config))
 	if err != nil {
 		return nil, err
 	}
@@ -98,6 +117,27 @@ func (c *cluster) start(ctx context.Context, config *rest.Config) (stop func() e
 	// Remembered data are better than incomplete ones.
 	go whenSynced(ctx, k, func() { c.current.Store(k) })
 	return stop, nil
+}
+
+// define makes sure that the API server serves ServiceImports, and returns false if it does not.
+func (c *cluster) define(ctx context.Context, config *rest.Config) bool {
+	ctx, cancel := context.WithTimeout(ctx, defineLimit)
+	defer cancel()
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return false
+	}
+	for {
+		if err = policy.Apply(ctx, config, clusterset.Definitions()); err == nil {
+			_, err = client.Resource(mcs.SchemeGroupVersion.WithResource(mcs.ServiceImportPluralName)).List(ctx, metav1.ListOptions{Limit: 1})
+		}
+		if err == nil {
+			return true
+		}
+		if !changes.Wait(ctx, 200*time.Millisecond) {
+			return false
+		}
+	}
 }
 
 func whenSynced(ctx context.Context, k *coredns.Kubernetes, f func()) {
@@ -158,6 +198,7 @@ func (s *Server) tryAPI(ctx context.Context) (*rest.Config, *kubernetes.Clientse
 		return nil, nil, err
 	}
 	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = config.ContentType + ",application/json" // ServiceImports are JSON only
 	config.UserAgent = "rivulet-dns"
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

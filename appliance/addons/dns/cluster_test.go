@@ -18,10 +18,13 @@ import (
 	miekg "github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
+	mcsclient "sigs.k8s.io/mcs-api/pkg/client/clientset/versioned"
 
 	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
@@ -187,12 +190,13 @@ func TestStoryWithAPIServer(t *testing.T) {
 		return ensureService(t.Context(), client, cfg.ServiceIP, cfg.Addr) == nil
 	})
 	populate(t, client)
+	share(t, kubeconfig, client)
 	publish(t, client, "lab-x7f2", "away", "10.42.0.7")
 	publish(t, client, "lab-zzzz", "foreign", "10.42.0.9")
 	publish(t, client, "lab", "local", "10.42.0.8")
 	await.True(t, 90*time.Second, "the pods are known", func() bool {
 		return ask("10.42.0.7", "web.lab.svc.cluster.local.") == "10.43.0.72" && ask("10.42.0.9", "web.lab.svc.cluster.local.") == "10.43.0.79" &&
-			ask("10.42.0.8", "web.lab.svc.cluster.local.") == "10.43.0.70" && ask("10.42.0.7", "db.shop.svc.cluster.local.") == "10.43.0.73"
+			ask("10.42.0.8", "web.lab.svc.cluster.local.") == "10.43.0.70" && ask("10.42.0.7", "db.shop.svc.cluster.local.") == "10.43.0.73" && ask("10.42.0.8", "web.lab.svc.clusterset.local.") == "10.43.0.99"
 	})
 
 	for _, c := range []struct {
@@ -225,6 +229,12 @@ func TestStoryWithAPIServer(t *testing.T) {
 		{"an alias of its own to the provider's", "10.42.0.7", "thief.lab.svc.cluster.local.", miekg.TypeA, "NXDOMAIN"},
 		{"all of the zone", "10.42.0.7", "cluster.local.", miekg.TypeANY, "NOERROR"},
 		{"a service that is not there", "10.42.0.7", "nosuch.lab.svc.cluster.local.", miekg.TypeA, "NXDOMAIN"},
+		{"an import", "10.42.0.8", "web.lab.svc.clusterset.local.", miekg.TypeA, "10.43.0.99"},
+		{"a port of an import", "10.42.0.8", "_http._tcp.web.lab.svc.clusterset.local.", miekg.TypeSRV, "0 100 80 web.lab.svc.clusterset.local."},
+		{"an import without an address", "10.42.0.8", "db.lab.svc.clusterset.local.", miekg.TypeA, "10.65.0.3"},
+		{"its pod", "10.42.0.8", "db-0.b.db.lab.svc.clusterset.local.", miekg.TypeA, "10.65.0.3"},
+		{"no import", "10.42.0.8", "nosuch.lab.svc.clusterset.local.", miekg.TypeA, "NXDOMAIN"},
+		{"the owner's import, for a tenant", "10.42.0.7", "web.lab.svc.clusterset.local.", miekg.TypeA, "NXDOMAIN"},
 		{"the node", nodeIP.String(), "web.lab.svc.cluster.local.", miekg.TypeA, "10.43.0.70"},
 	} {
 		for _, network := range []string{"udp", "tcp"} {
@@ -320,6 +330,34 @@ func populate(t *testing.T, client *kubernetes.Clientset) {
 		}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// share makes two imports in namespace lab, one of them headless with a pod of cluster b.
+func share(t *testing.T, kubeconfig string, client *kubernetes.Clientset) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared, err := mcsclient.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []mcs.ServiceImport{
+		{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: mcs.ServiceImportSpec{Type: mcs.ClusterSetIP, IPs: []string{"10.43.0.99"}, Ports: []mcs.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: mcs.ServiceImportSpec{Type: mcs.Headless, Ports: []mcs.ServicePort{{Name: "sql", Protocol: corev1.ProtocolTCP, Port: 5432}}}},
+	} {
+		if _, err := shared.MulticlusterV1alpha1().ServiceImports("lab").Create(t.Context(), &i, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := client.DiscoveryV1().EndpointSlices("lab").Create(t.Context(), &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "db-b", Labels: map[string]string{mcs.LabelServiceName: "db", mcs.LabelSourceCluster: "b"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: new("sql"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(5432))}},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.65.0.3"}, Hostname: new("db-0"), Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -23,8 +23,11 @@ import (
 // memory is the last known state of the cluster. A restarted supervisor answers from it until the API server is there,
 // which restarts with it and takes much longer. It is stored where a boot deletes it: then its addresses are stale.
 type memory struct {
-	Services   []*object.Service
-	Endpoints  []*object.Endpoints
+	Services  []*object.Service
+	Endpoints []*object.Endpoints
+	// Imports are ServiceImports, and Remote their endpoints.
+	Imports    []*object.ServiceImport
+	Remote     []*object.MultiClusterEndpoints
 	Namespaces map[string]bool
 	Pods       map[netip.Addr][2]string // namespace, name
 	Twins      map[string][2]string     // origin and home namespace, by twin
@@ -71,6 +74,11 @@ func (s *Server) snapshot() memory {
 	m.Services, m.Endpoints = api.ServiceList(), api.EndpointsList()
 	for _, svc := range m.Services {
 		m.Namespaces[svc.Namespace] = true
+	}
+	m.Imports = api.ServiceImportList()
+	for _, i := range m.Imports {
+		m.Namespaces[i.Namespace] = true
+		m.Remote = append(m.Remote, api.McEpIndex(i.Index)...)
 	}
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
@@ -139,7 +147,7 @@ func (s *Server) recall() {
 	for _, r := range m.Mapped {
 		past.setService(podName{r.Namespace, r.Name}, r)
 	}
-	k, err := s.cluster.plugin()
+	k, err := s.cluster.plugin(true)
 	if err != nil {
 		return
 	}
@@ -154,11 +162,20 @@ type recalled struct {
 	memory
 	byName, byIP, byExternal map[string][]*object.Service
 	endpoints, endpointsByIP map[string][]*object.Endpoints
+	imports                  map[string][]*object.ServiceImport
+	remote                   map[string][]*object.MultiClusterEndpoints
 }
 
 func newRecalled(m memory) *recalled {
 	r := &recalled{memory: m, byName: map[string][]*object.Service{}, byIP: map[string][]*object.Service{}, byExternal: map[string][]*object.Service{},
-		endpoints: map[string][]*object.Endpoints{}, endpointsByIP: map[string][]*object.Endpoints{}}
+		endpoints: map[string][]*object.Endpoints{}, endpointsByIP: map[string][]*object.Endpoints{},
+		imports: map[string][]*object.ServiceImport{}, remote: map[string][]*object.MultiClusterEndpoints{}}
+	for _, i := range m.Imports {
+		r.imports[i.Index] = append(r.imports[i.Index], i)
+	}
+	for _, e := range m.Remote {
+		r.remote[e.Index] = append(r.remote[e.Index], e)
+	}
 	for _, s := range m.Services {
 		r.byName[s.Index] = append(r.byName[s.Index], s)
 		for _, ip := range s.ClusterIPs {
@@ -180,20 +197,20 @@ func newRecalled(m memory) *recalled {
 var errNotKnown = errors.New("dns: not known before the restart")
 
 // The methods that CoreDNS calls of its controller.
-func (r *recalled) ServiceList() []*object.Service                   { return r.Services }
-func (r *recalled) EndpointsList() []*object.Endpoints               { return r.Endpoints }
-func (r *recalled) ServiceImportList() []*object.ServiceImport       { return nil }
-func (r *recalled) SvcIndex(name string) []*object.Service           { return r.byName[name] }
-func (r *recalled) SvcIndexReverse(ip string) []*object.Service      { return r.byIP[ip] }
-func (r *recalled) SvcExtIndexReverse(ip string) []*object.Service   { return r.byExternal[ip] }
-func (r *recalled) SvcImportIndex(string) []*object.ServiceImport    { return nil }
-func (r *recalled) PodIndex(string) []*object.Pod                    { return nil } // not called with `pods insecure`
-func (r *recalled) EpIndex(name string) []*object.Endpoints          { return r.endpoints[name] }
-func (r *recalled) EpIndexReverse(ip string) []*object.Endpoints     { return r.endpointsByIP[ip] }
-func (r *recalled) McEpIndex(string) []*object.MultiClusterEndpoints { return nil }
-func (r *recalled) Run()                                             {}
-func (r *recalled) Stop() error                                      { return nil }
-func (r *recalled) Modified(kubernetes.ModifiedMode) int64           { return 0 }
+func (r *recalled) ServiceList() []*object.Service                        { return r.Services }
+func (r *recalled) EndpointsList() []*object.Endpoints                    { return r.Endpoints }
+func (r *recalled) ServiceImportList() []*object.ServiceImport            { return r.Imports }
+func (r *recalled) SvcIndex(name string) []*object.Service                { return r.byName[name] }
+func (r *recalled) SvcIndexReverse(ip string) []*object.Service           { return r.byIP[ip] }
+func (r *recalled) SvcExtIndexReverse(ip string) []*object.Service        { return r.byExternal[ip] }
+func (r *recalled) SvcImportIndex(name string) []*object.ServiceImport    { return r.imports[name] }
+func (r *recalled) PodIndex(string) []*object.Pod                         { return nil } // not called with `pods insecure`
+func (r *recalled) EpIndex(name string) []*object.Endpoints               { return r.endpoints[name] }
+func (r *recalled) EpIndexReverse(ip string) []*object.Endpoints          { return r.endpointsByIP[ip] }
+func (r *recalled) McEpIndex(name string) []*object.MultiClusterEndpoints { return r.remote[name] }
+func (r *recalled) Run()                                                  {}
+func (r *recalled) Stop() error                                           { return nil }
+func (r *recalled) Modified(kubernetes.ModifiedMode) int64                { return 0 }
 func (r *recalled) GetNodeByName(context.Context, string) (*corev1.Node, error) {
 	return nil, errNotKnown
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/coredns/coredns/plugin/kubernetes/object"
 	miekg "github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
 
 	"rivulet/test/harness/await"
 )
@@ -31,20 +32,32 @@ func TestARestartAnswersAsLastKnown(t *testing.T) {
 		},
 		Endpoints: []*object.Endpoints{{Name: "db-1", Namespace: "lab", Index: "db.lab", IndexIP: []string{"10.42.0.9"},
 			Subsets: []object.EndpointSubset{{Addresses: []object.EndpointAddress{{IP: "10.42.0.9", Hostname: "db-0"}}, Ports: []object.EndpointPort{{Port: 5432}}}}}},
+		Imports: []*object.ServiceImport{
+			{Name: "web", Namespace: "lab", Index: "web.lab", Type: mcs.ClusterSetIP, ClusterIPs: []string{"10.43.1.9"}, Ports: []mcs.ServicePort{{Port: 80}}},
+			{Name: "db", Namespace: "lab", Index: "db.lab", Type: mcs.Headless}},
+		Remote: []*object.MultiClusterEndpoints{{ClusterId: "b", Endpoints: object.Endpoints{Name: "db-2", Namespace: "lab", Index: "db.lab",
+			Subsets: []object.EndpointSubset{{Addresses: []object.EndpointAddress{{IP: "10.65.0.3", Hostname: "db-0"}}, Ports: []object.EndpointPort{{Port: 5432}}}}}}},
 		Namespaces: map[string]bool{"lab": true, "home-x7f2": true},
 		Twins:      map[string][2]string{"home-x7f2": {"other", "home"}},
 	}
 	for namespace, queries := range map[string]map[string]string{
 		"lab": {
-			"web.lab.svc.cluster.local.":     "10.43.1.2",
-			"db.lab.svc.cluster.local.":      "10.42.0.9",
-			"db-0.db.lab.svc.cluster.local.": "10.42.0.9",
-			"gone.lab.svc.cluster.local.":    "NXDOMAIN",
-			"web.nowhere.svc.cluster.local.": "NXDOMAIN",
+			"web.lab.svc.cluster.local.":          "10.43.1.2",
+			"db.lab.svc.cluster.local.":           "10.42.0.9",
+			"db-0.db.lab.svc.cluster.local.":      "10.42.0.9",
+			"gone.lab.svc.cluster.local.":         "NXDOMAIN",
+			"web.nowhere.svc.cluster.local.":      "NXDOMAIN",
+			"web.lab.svc.clusterset.local.":       "10.43.1.9",
+			"db.lab.svc.clusterset.local.":        "10.65.0.3",
+			"db-0.b.db.lab.svc.clusterset.local.": "10.65.0.3",
+			"db-0.c.db.lab.svc.clusterset.local.": "NXDOMAIN",
+			"gone.lab.svc.clusterset.local.":      "NXDOMAIN",
 		},
 		"home-x7f2": {
-			"web.home.svc.cluster.local.": "10.43.7.7", // a tenant's name for what is in its twin
-			"web.lab.svc.cluster.local.":  "NXDOMAIN",
+			"web.home.svc.cluster.local.":    "10.43.7.7", // a tenant's name for what is in its twin
+			"web.lab.svc.cluster.local.":     "NXDOMAIN",
+			"web.lab.svc.clusterset.local.":  "NXDOMAIN", // the owner's
+			"web.home.svc.clusterset.local.": "NXDOMAIN",
 		},
 	} {
 		m.Pods = map[netip.Addr][2]string{client: {namespace, "p"}}

@@ -56,7 +56,8 @@ func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 	x := t.known()
 	name := state.Name()
 	reverse := miekg.IsSubDomain("in-addr.arpa.", name) || miekg.IsSubDomain("ip6.arpa.", name)
-	inside := reverse || miekg.IsSubDomain(t.domain, name)
+	shared := miekg.IsSubDomain(clusterSet, name)
+	inside := reverse || shared || miekg.IsSubDomain(t.domain, name)
 	if inside && !x.synced() && x != t.past && t.pods.Contains(client) && !ofHost(client) {
 		return miekg.RcodeServerFailure, nil // the pod's namespace is not known yet
 	}
@@ -74,6 +75,8 @@ func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 		return t.outside(ctx, w, r, &view{x: x, origin: "nobody's", domain: t.domain}) // it may be a tenant
 	case who.origin == "":
 		return plugin.NextOrFailure(t.Name(), t.next, ctx, w, r)
+	case shared: // the owner's imports
+		return deny(w, r)
 	}
 	v := view{x: x, origin: who.origin, domain: t.domain, namespace: who.namespace}
 	if !inside {

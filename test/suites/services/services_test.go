@@ -75,14 +75,9 @@ func room(t *testing.T, ctx context.Context, name string) {
 	apply(t, ctx, suite.Devices["a"], fmt.Sprintf(client, name, mainjob.Image))
 }
 
-// answers are the pods that answer ten requests of the client on a, at the address of the import.
+// answers are the pods that answer ten requests of the client on a, at the name of the import.
 func answers(ctx context.Context, ns string) (pods []string, err error) {
-	a := suite.Devices["a"]
-	ip, err := a.Kubectl(ctx, "-n", ns, "get", "serviceimport", "web", "-o", "jsonpath={.spec.ips[0]}")
-	if err != nil || ip == "" {
-		return nil, fmt.Errorf("no address: %q, %w", ip, err)
-	}
-	out, err := a.Kubectl(ctx, "-n", ns, "exec", "client", "--", "web", "get", "-n", "10", "http://"+ip+"/")
+	out, err := suite.Devices["a"].Kubectl(ctx, "-n", ns, "exec", "client", "--", "web", "get", "-n", "10", "http://web."+ns+".svc.clusterset.local/")
 	if err != nil {
 		return nil, err
 	}
