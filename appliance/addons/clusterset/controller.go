@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -152,7 +152,7 @@ func (c *controller) leftover(ctx context.Context) bool {
 
 // publish makes the exports known to the members.
 func (c *controller) publish(all []Export) {
-	if old := c.published.Load(); old != nil && equality.Semantic.DeepEqual(*old, all) {
+	if old := c.published.Load(); old != nil && reflect.DeepEqual(*old, all) {
 		return
 	}
 	c.published.Store(&all)

@@ -180,6 +180,9 @@ func (s *Set) whileConnected(ctx context.Context, id peer.ID, cancel context.Can
 
 // encode is the line of these exports.
 func encode(all []Export) []byte {
+	if all == nil {
+		all = []Export{} // null would be a heartbeat
+	}
 	line, err := json.Marshal(message{Exports: &all})
 	if err != nil {
 		return []byte("{}\n") // an Export always marshals

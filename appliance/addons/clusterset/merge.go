@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 )
 
@@ -63,8 +64,8 @@ func merge(all []contribution) merged {
 			mcs.ServiceExportReasonSessionAffinityConfigConflict: reflect.DeepEqual(c.AffinityConfig, first.AffinityConfig),
 			mcs.ServiceExportReasonLabelsConflict:                maps.Equal(c.Labels, first.Labels),
 			mcs.ServiceExportReasonAnnotationsConflict:           maps.Equal(c.Annotations, first.Annotations),
-			"InternalTrafficPolicyConflict":                      reflect.DeepEqual(c.InternalTrafficPolicy, first.InternalTrafficPolicy),
-			"TrafficDistributionConflict":                        reflect.DeepEqual(c.TrafficDistribution, first.TrafficDistribution),
+			"InternalTrafficPolicyConflict":                      ptr.Deref(c.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster) == ptr.Deref(first.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster),
+			"TrafficDistributionConflict":                        ptr.Equal(c.TrafficDistribution, first.TrafficDistribution),
 		} {
 			if !same {
 				reasons[string(reason)], different = true, true
