@@ -20,6 +20,9 @@ const (
 	// connectTimeout bounds an attempt to reach the peer.
 	connectTimeout = 5 * time.Second
 	maxLine        = 256 << 10
+	// queryAgain is the pause before the query for other peers is repeated, for each of them: two hundred that come one
+	// after the other would be two hundred queries to each of two hundred.
+	queryAgain = 50 * time.Millisecond
 	// Pauses between attempts to open the stream.
 	firstRetry, lastRetry = 200 * time.Millisecond, 3 * time.Second
 )
@@ -149,6 +152,7 @@ func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, 
 				return
 			case <-changed:
 				if !slices.Equal(t.others(), asked) {
+					changes.Wait(ctx, time.Duration(len(asked)+1)*queryAgain)
 					cancel(errors.New("asked anew: we have other peers"))
 				}
 			}

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,7 +9,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"pgregory.net/rapid"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/offer"
@@ -291,5 +295,51 @@ func TestAKnownTwinIsNotWaitedFor(t *testing.T) {
 	})
 	if n := len(asked); n != 1 {
 		t.Errorf("asked %d times", n)
+	}
+}
+
+// Many peers that come one after the other are a few queries to each, not one for each pair.
+func TestManyNewPeersAreFewQueries(t *testing.T) {
+	var queries, known atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		queries.Add(1)
+		known.Store(int32(len(r.URL.Query()[offer.OfQuery])))
+		offer.Stream(w, r, func() offer.Offer { return offer.Offer{} }, nil)
+	}))
+	defer server.Close()
+	var mu sync.Mutex
+	var signal changes.Signal
+	links := []peer.Link{b}
+	target, err := New(Config{Name: "b", Link: b, PodCIDR: pods, LinksChanged: signal.Changed, Links: func() []peer.Link {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(links)
+	}, HTTP: server.Client(), BaseURL: server.URL, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	offers := target.Offers(ctx)
+	<-offers
+	const n = 60
+	for i := range n {
+		mu.Lock()
+		links = append(links, peer.Link{ID: peer.ID(fmt.Sprintf("%032d", i))})
+		mu.Unlock()
+		signal.Notify()
+		before := queries.Load()
+		ctx, cancel := context.WithTimeout(ctx, 60*time.Millisecond) // they come slowly
+		_ = await.Until(ctx, func() error {
+			if queries.Load() == before {
+				return errors.New("none")
+			}
+			return nil
+		})
+		cancel()
+	}
+	await.True(t, time.Minute, "the query has all of them", func() bool { return known.Load() == n })
+	if q := queries.Load(); q > n/6 {
+		t.Errorf("%d queries", q)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
@@ -41,6 +42,9 @@ type Source struct {
 	End func(ids ...string)
 }
 
+// together is the pause after the targets were set: changes of many peers are one.
+const together = 100 * time.Millisecond
+
 // Run follows the peers until ctx ends.
 func (s *Source) Run(ctx context.Context) {
 	changed, stop := s.Fabric.Changed()
@@ -58,6 +62,7 @@ func (s *Source) Run(ctx context.Context) {
 			specs = append(specs, s.spec(l))
 		}
 		s.Set(target.Peer, specs, time.Since(started) >= target.Patience)
+		changes.Wait(ctx, together)
 		select {
 		case <-ctx.Done():
 			return
