@@ -57,6 +57,7 @@ func (s *Set) follow(ctx context.Context) {
 			for _, m := range s.peers {
 				m.stop()
 			}
+			clear(s.peers) // Run may be called again
 			return
 		case <-links:
 		case <-setting:
@@ -192,12 +193,14 @@ func encode(all []Export) []byte {
 
 // contributions are what all members export, and the faults, by cluster; complete: all of them were heard.
 func (s *Set) contributions() (out []contribution, faults map[peer.ID]string, complete bool) {
-	setting := s.Setting()
+	setting, links := s.Setting(), s.links()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	faults, complete = map[peer.ID]string{}, true
+	for id := range links {
+		complete = complete && s.peers[id] != nil && s.peers[id].received
+	}
 	for id, m := range s.peers {
-		complete = complete && m.received
 		if m.fault != "" {
 			faults[id] = m.fault
 		}
