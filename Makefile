@@ -56,6 +56,19 @@ include image/release/release.mk
 include image/device/device.mk
 include test/programs/conformance/conformance.mk
 
+mcs_tools := /usr/bin/socat /usr/bin/nc /usr/bin/nslookup /usr/bin/grep /usr/bin/awk /usr/bin/tr /usr/bin/head /usr/bin/tail
+
+.PHONY: test-mcs
+test-mcs: ## the conformance tests of the Multi-Cluster Services API, on two devices (MCS_API=checkout of kubernetes-sigs/mcs-api, FOCUS=)
+	@test -f '$(MCS_API)/conformance/go.mod' || { echo 'test-mcs: the tests are no published module; get them: git clone https://github.com/kubernetes-sigs/mcs-api DIR, and: make test-mcs MCS_API=DIR' >&2; exit 2; }
+	@test/deps mcs
+	@$(MAKE) --no-print-directory build
+	@cd '$(MCS_API)/conformance' && GOFLAGS=-mod=mod $(GO) test -c -o $(CURDIR)/$(BIN)/mcs.test .
+	@$(GO) run ./test/programs/mkimage -tag docker.io/alpine/socat:1.7.4.4 -user 0:0 -o $(BIN)/mcs-socat.tar $(mcs_tools)
+	@$(GO) run ./test/programs/mkimage -tag docker.io/nicolaka/netshoot:v0.15 -user 0:0 -o $(BIN)/mcs-netshoot.tar $(mcs_tools)
+	@$(GO) build -tags "$(TAGS)" -o $(BIN)/mcs ./test/programs/mcs
+	@$(SUDO) env "PATH=$$PATH" $(BIN)/mcs -rivulet $(BIN)/rivulet -dir /var/lib/rivulet-mcs -suite $(CURDIR)/$(BIN)/mcs.test -images $(BIN)/mcs-socat.tar,$(BIN)/mcs-netshoot.tar $(if $(FOCUS),-focus '$(FOCUS)')
+
 .PHONY: help
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9 -]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

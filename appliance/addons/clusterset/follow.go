@@ -196,7 +196,7 @@ func (s *Set) contributions() (out []contribution, faults map[peer.ID]string, co
 	setting, links := s.Setting(), s.links()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	faults, complete = map[peer.ID]string{}, true
+	faults, complete = map[peer.ID]string{}, len(links) > 0 // without any, they may not be read yet
 	for id := range links {
 		complete = complete && s.peers[id] != nil && s.peers[id].received
 	}

@@ -52,6 +52,9 @@ func run(tag, web, busybox, out, user string, more []string) error {
 		files = append(files, oci.File{Name: f.name, Content: content})
 	}
 	for _, a := range applets {
+		if slices.ContainsFunc(more, func(f string) bool { return filepath.Base(f) == a }) {
+			continue // this machine's own
+		}
 		files = append(files, oci.File{Name: "bin/" + a, Link: "busybox"})
 	}
 	others, err := taken(more)
@@ -59,9 +62,13 @@ func run(tag, web, busybox, out, user string, more []string) error {
 		return err
 	}
 	files = append(files, others...)
+	var entry []string
+	if web != "" {
+		entry = []string{"/bin/web"}
+	}
 	archive, err := oci.Archive(tag, runtime.GOARCH, v1.Config{
-		Entrypoint: []string{"/bin/web"},
-		Env:        []string{"PATH=/bin"},
+		Entrypoint: entry,
+		Env:        []string{"PATH=/bin:/usr/bin"},
 		User:       user,
 	}, files)
 	if err != nil {

@@ -1,0 +1,171 @@
+// Command mcs runs the conformance tests of the Multi-Cluster Services API, which are built from a checkout of
+// kubernetes-sigs/mcs-api, against two devices of a lab, and prints how each ended. It is never shipped.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"rivulet/test/harness/lab"
+)
+
+type options struct{ dir, rivulet, suite, images, focus string }
+
+func main() {
+	var o options
+	flag.StringVar(&o.dir, "dir", "", "folder of the lab, on a real file system")
+	flag.StringVar(&o.rivulet, "rivulet", "", "the binary to test")
+	flag.StringVar(&o.suite, "suite", "", "the program of the tests")
+	flag.StringVar(&o.images, "images", "", "archives of the images that the tests use, with commas")
+	flag.StringVar(&o.focus, "focus", "", "only tests whose name matches")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "mcs: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) (err error) {
+	tell := func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+	l, err := lab.Up(ctx, lab.Options{Dir: o.dir, Binary: o.rivulet, Devices: 2, Env: map[string][]string{"": {"RIVULET_SERVICES_IMPORT=all"}}, Tell: tell})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		err = errors.Join(err, lab.Down(ctx, o.dir))
+	}()
+	config := clientcmd.NewDefaultClientConfigLoadingRules()
+	config.Precedence = nil
+	merged, err := config.Load()
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"a", "b"} {
+		d, err := l.Device(name)
+		if err != nil {
+			return err
+		}
+		if err := d.WaitPeered(ctx, 1); err != nil {
+			return err
+		}
+		for archive := range strings.SplitSeq(o.images, ",") {
+			if archive, err = filepath.Abs(archive); err != nil {
+				return err
+			}
+			if _, err := d.Run(ctx, "rivulet", "ctr", "images", "import", "/host"+archive); err != nil {
+				return err
+			}
+		}
+		own, err := clientcmd.LoadFromFile(d.Path("/var/lib/rivulet/kubeconfig"))
+		if err != nil {
+			return err
+		}
+		address, err := forward(ctx, d)
+		if err != nil {
+			return err
+		}
+		current := own.Contexts[own.CurrentContext]
+		cluster := own.Clusters[current.Cluster]
+		cluster.Server = "https://" + address
+		merged.Clusters[name], merged.AuthInfos[name] = cluster, own.AuthInfos[current.AuthInfo]
+		merged.Contexts[name] = current.DeepCopy()
+		merged.Contexts[name].Cluster, merged.Contexts[name].AuthInfo = name, name
+	}
+	merged.CurrentContext = "a"
+	file, report := filepath.Join(o.dir, "kubeconfig"), filepath.Join(o.dir, "report.json")
+	if err := clientcmd.WriteToFile(*merged, file); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, o.suite, "--kubeconfig="+file, "--contexts=a,b", "--ginkgo.json-report="+report, "--ginkgo.focus="+o.focus, "--ginkgo.no-color", "--ginkgo.timeout=1h")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = o.dir, os.Stderr, os.Stderr
+	failed := cmd.Run() // the report has which
+	raw, err := os.ReadFile(report)
+	if err != nil {
+		return errors.Join(failed, err)
+	}
+	return print(raw)
+}
+
+// forward serves a device's API server on a port of the loopback, and returns its address.
+func forward(ctx context.Context, d *lab.Device) (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	context.AfterFunc(ctx, func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				to, err := d.Dial(ctx, "tcp", "127.0.0.1:6443")
+				if err != nil {
+					return
+				}
+				defer to.Close()
+				go func() { io.Copy(to, c); to.Close() }() //nolint:errcheck // either side may end it
+				io.Copy(c, to)                             //nolint:errcheck // either side may end it
+			}()
+		}
+	}()
+	return l.Addr().String(), nil
+}
+
+// print prints each test that ran with its labels and result, and returns an error if one failed.
+func print(raw []byte) error {
+	var suites []struct {
+		SpecReports []struct {
+			ContainerHierarchyTexts  []string
+			LeafNodeText, State      string
+			LeafNodeLabels           []string
+			ContainerHierarchyLabels [][]string
+			Failure                  struct{ Message string }
+		}
+	}
+	if err := json.Unmarshal(raw, &suites); err != nil {
+		return err
+	}
+	passed, failed := 0, 0
+	for _, s := range suites {
+		for _, r := range s.SpecReports {
+			if r.LeafNodeText == "" || r.State == "skipped" {
+				continue
+			}
+			labels := slices.Concat(append(r.ContainerHierarchyLabels, r.LeafNodeLabels)...)
+			name := strings.TrimSpace(strings.Join(r.ContainerHierarchyTexts, " ") + " " + r.LeafNodeText)
+			fmt.Printf("%-7s %s [%s]\n", r.State, name, strings.Join(labels, ", "))
+			if r.State == "passed" {
+				passed++
+				continue
+			}
+			failed++
+			fmt.Println("        " + r.Failure.Message)
+		}
+	}
+	fmt.Printf("%d passed, %d failed\n", passed, failed)
+	if failed > 0 || passed == 0 {
+		return errors.New("the tests above failed, or none ran")
+	}
+	return nil
+}
