@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"rivulet/appliance/addons/customresource"
@@ -216,8 +217,8 @@ func (c *controller) slice(s *discoveryv1.EndpointSlice, headless bool) (Slice, 
 			continue
 		}
 		p := Endpoint{Address: addr, Ready: on(e.Conditions.Ready, true), Serving: on(e.Conditions.Serving, on(e.Conditions.Ready, true)), Terminating: on(e.Conditions.Terminating, false)}
-		if e.Hostname != nil && headless {
-			p.Hostname = *e.Hostname
+		if headless { // the same name in all clusters, as DNS makes one here of an address
+			p.Hostname = ptr.Deref(e.Hostname, strings.ReplaceAll(addr.String(), ".", "-"))
 		}
 		out.Endpoints = append(out.Endpoints, p)
 	}
