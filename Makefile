@@ -56,7 +56,7 @@ include image/release/release.mk
 include image/device/device.mk
 include test/programs/conformance/conformance.mk
 
-mcs_tools := /usr/bin/socat /usr/bin/nc /usr/bin/nslookup /usr/bin/grep /usr/bin/awk /usr/bin/tr /usr/bin/head /usr/bin/tail
+mcs_tools := /bin/sh /usr/bin/socat /usr/bin/nc /usr/bin/nslookup /usr/bin/grep /usr/bin/awk /usr/bin/tr /usr/bin/head /usr/bin/tail
 
 .PHONY: test-mcs
 test-mcs: ## the conformance tests of the Multi-Cluster Services API, on two devices (MCS_API=checkout of kubernetes-sigs/mcs-api, FOCUS=)

@@ -70,5 +70,6 @@ func (s *System) runIngress(ctx context.Context, stage *lifecycle.Stage) error {
 
 func (s *System) newServices() *clusterset.Set {
 	return clusterset.New(clusterset.Config{ID: s.id.ID(), API: s.engine.REST, Fabric: func() clusterset.Fabric { return s.fabric.Load() }, PodCIDR: func() netip.Prefix { return fixed.PodCIDR },
+		Cordoned: network.Cordoned(s.offload.Load), NodesChanged: s.nodes.Changed,
 		Setting: func() config.Services { return s.config().Services }, Exported: func() { s.offload.Load().ExportedChanged() }, Log: s.log("services")})
 }

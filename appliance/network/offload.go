@@ -30,3 +30,18 @@ func PeersInUse(running func() *offload.Offload) func(context.Context) (map[peer
 		return nil, false
 	}
 }
+
+// Cordoned are the peers with a virtual node that takes no new pods; none before offloading has started.
+func Cordoned(running func() *offload.Offload) func() map[peer.ID]bool {
+	return func() map[peer.ID]bool {
+		out := map[peer.ID]bool{}
+		if o := running(); o != nil {
+			for _, n := range o.VirtualNodes() {
+				if n.Cordoned {
+					out[peer.ID(n.ID)] = true
+				}
+			}
+		}
+		return out
+	}
+}

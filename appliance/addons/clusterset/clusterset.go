@@ -70,6 +70,9 @@ type Config struct {
 	// PodCIDR is this cluster's. Endpoints elsewhere are not exported: peers cannot reach them here.
 	PodCIDR func() netip.Prefix
 	Setting func() config.Services
+	// Cordoned are the peers whose virtual nodes take no new pods; NodesChanged reports changes.
+	Cordoned     func() map[peer.ID]bool
+	NodesChanged func() (<-chan struct{}, func())
 	// Exported is called after Exported has changed.
 	Exported func()
 	Log      *slog.Logger
@@ -191,13 +194,15 @@ func (s *Set) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	defer stop()
 	theirs, stop2 := s.theirs.Changed()
 	defer stop2()
+	nodes, stop3 := s.NodesChanged()
+	defer stop3()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { s.follow(ctx) })
 	kind := customresource.Kind{Name: "service exports", Definition: Definitions(), Resource: exports, Gather: gather}
 	return customresource.Run(ctx, api, kind, func(o customresource.Objects) customresource.Loop {
 		c := newController(ctx, s, o)
-		return customresource.Loop{Sync: c.sync, Changed: []<-chan struct{}{links, theirs}, Log: s.Log}
+		return customresource.Loop{Sync: c.sync, Changed: []<-chan struct{}{links, theirs, nodes}, Log: s.Log}
 	}, stage.Ready)
 }
 

@@ -112,8 +112,13 @@ func (c *controller) sync(ctx context.Context) error {
 	}
 	slices.SortFunc(mine, func(a, b mcs.ServiceExport) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	published, invalid := []Export{}, map[string]metav1.Condition{}
+	var room room
 	for _, e := range mine {
 		x, condition := c.export(e)
+		if condition.Status == metav1.ConditionTrue && !room.take(x) {
+			condition = mcs.NewServiceExportCondition(mcs.ServiceExportConditionValid, metav1.ConditionFalse, "TooMany",
+				fmt.Sprintf("older exports take the %d exports, %d endpoints or %d bytes that peers accept; delete some", maxExports, maxEndpoints, maxLine))
+		}
 		invalid[e.Namespace+"/"+e.Name] = condition
 		if condition.Status == metav1.ConditionTrue {
 			published = append(published, x)
@@ -274,8 +279,9 @@ func (c *controller) report(ctx context.Context, e mcs.ServiceExport, valid meta
 // sites are this cluster and the members.
 func (c *controller) sites() map[string]site {
 	out := map[string]site{string(c.ID): {Own: true, Connected: true, Nearness: peer.MaxNearness}}
+	cordoned := c.Cordoned()
 	for id, l := range c.links() {
-		out[string(id)] = site{Connected: l.State == peer.Connected, Nearness: l.Nearness}
+		out[string(id)] = site{Connected: l.State == peer.Connected, Cordoned: cordoned[id], Nearness: l.Nearness}
 	}
 	return out
 }

@@ -102,6 +102,7 @@ func TestLife(t *testing.T) {
 	n := newNeighbour(t)
 	setting := config.Services{}
 	s := New(Config{ID: mine, API: func() (*rest.Config, error) { return server.Config, nil }, Fabric: func() Fabric { return n }, PodCIDR: func() netip.Prefix { return netip.MustParsePrefix("10.42.0.0/16") },
+		Cordoned: func() map[peer.ID]bool { return nil }, NodesChanged: n.Changed,
 		Setting: func() config.Services { n.mu.Lock(); defer n.mu.Unlock(); return setting }, Exported: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	run := func() (stop func()) {
 		m, err := lifecycle.New(s.Log, lifecycle.Component{Name: "services", Run: s.Run})

@@ -1,6 +1,7 @@
 package clusterset
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -59,6 +60,23 @@ type Endpoint struct {
 	Ready       bool       `json:"ready,omitempty"`
 	Serving     bool       `json:"serving,omitempty"`
 	Terminating bool       `json:"terminating,omitempty"`
+}
+
+// room is what one cluster's exports have of what its peers accept.
+type room struct{ exports, endpoints, bytes int }
+
+// take reports whether one more export is within the bounds.
+func (r *room) take(e Export) bool {
+	raw, err := json.Marshal(e)
+	next := room{r.exports + 1, r.endpoints, r.bytes + len(raw) + 1}
+	for _, s := range e.Slices {
+		next.endpoints += len(s.Endpoints)
+	}
+	if err != nil || next.exports > maxExports || next.endpoints > maxEndpoints || next.bytes > maxLine-1024 {
+		return false
+	}
+	*r = next
+	return true
 }
 
 // checked returns the valid exports of another cluster, and what is wrong with others.

@@ -103,15 +103,17 @@ func (m merged) carries(c contribution, p mcs.ServicePort) bool { return has(c.P
 type site struct {
 	Own       bool // this cluster
 	Connected bool
-	Nearness  int // peer.Link.Nearness
+	// Cordoned: this cluster's operator empties it, so it comes after all others.
+	Cordoned bool
+	Nearness int // peer.Link.Nearness
 }
 
 // used returns the clusters whose endpoints get the traffic to a port: this cluster while it has ready ones, else the
-// nearest connected ones that have. Without any ready endpoint it is every connected cluster, so that clients are refused
+// nearest connected ones that have, those that are cordoned here last. Without any ready endpoint it is every connected cluster, so that clients are refused
 // and do not wait.
 func (m merged) used(p mcs.ServicePort, sites map[string]site) map[string]bool {
 	ready, any := map[string]bool{}, map[string]bool{}
-	nearest := -1
+	nearest := -2
 	for _, c := range m.Contributions {
 		s := sites[c.Cluster]
 		if !s.Own && !s.Connected || !m.carries(c, p) {
@@ -123,6 +125,9 @@ func (m merged) used(p mcs.ServicePort, sites map[string]site) map[string]bool {
 		}
 		if s.Own {
 			return map[string]bool{c.Cluster: true}
+		}
+		if s.Cordoned {
+			s.Nearness = -1
 		}
 		if s.Nearness > nearest {
 			nearest = s.Nearness

@@ -51,7 +51,7 @@ func TestMerge(t *testing.T) {
 		for i := range rapid.IntRange(1, 4).Draw(t, "clusters") {
 			id := strings.Repeat(string(rune('a'+i)), 32)
 			all = append(all, contribution{id, drawn(t, id[:1])})
-			sites[id] = site{Own: i == 0, Connected: i == 0 || rapid.Bool().Draw(t, id[:1]+" connected"), Nearness: rapid.IntRange(0, 2).Draw(t, id[:1]+" nearness")}
+			sites[id] = site{Own: i == 0, Connected: i == 0 || rapid.Bool().Draw(t, id[:1]+" connected"), Nearness: rapid.IntRange(0, 2).Draw(t, id[:1]+" nearness"), Cordoned: i > 0 && rapid.Bool().Draw(t, id[:1]+" cordoned")}
 		}
 		m := merge(all)
 		again := slices.Clone(all)
@@ -95,6 +95,8 @@ func TestMerge(t *testing.T) {
 					t.Fatalf("%s gets traffic to %+v", id, p)
 				case len(ready) > 0 && !ready[id]:
 					t.Fatalf("%s gets traffic, and %v are ready", id, ready)
+				case len(ready) > 0 && sites[id].Cordoned && slices.ContainsFunc(all, func(c contribution) bool { return ready[c.Cluster] && !sites[c.Cluster].Cordoned }):
+					t.Fatalf("%s gets traffic, and is cordoned", id)
 				case ready[all[0].Cluster] && id != all[0].Cluster:
 					t.Fatalf("%s gets traffic, and this cluster is ready", id)
 				}
@@ -167,4 +169,30 @@ func TestChecked(t *testing.T) {
 	if valid, err := checked(many); err == nil || len(valid) != maxExports {
 		t.Errorf("%d exports, %v", len(valid), err)
 	}
+}
+
+// What a cluster sends is what its peers take: whatever it exports, its line is short enough, and nothing in it is refused.
+func TestRoom(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var r room
+		var sent []Export
+		text := strings.Repeat("x", rapid.IntRange(1, maxValue).Draw(t, "annotation"))
+		endpoints := slices.Repeat([]Endpoint{{Address: netip.MustParseAddr("10.42.100.100"), Ready: true, Serving: true}}, rapid.IntRange(1, 200).Draw(t, "endpoints"))
+		for i := range maxExports + 10 {
+			e := Export{Namespace: "shop", Name: fmt.Sprint("web-", i), Ports: []mcs.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80}}, Annotations: map[string]string{},
+				Slices: []Slice{{Endpoints: endpoints}}}
+			for a := range maxMeta {
+				e.Annotations[fmt.Sprint("a", a)] = text
+			}
+			if r.take(e) {
+				sent = append(sent, e)
+			}
+		}
+		if len(sent) == 0 || len(encode(sent)) > maxLine {
+			t.Fatalf("%d exports in %d bytes", len(sent), len(encode(sent)))
+		}
+		if valid, err := checked(sent); err != nil || len(valid) != len(sent) {
+			t.Fatalf("%d of %d are taken: %v", len(valid), len(sent), err)
+		}
+	})
 }

@@ -158,6 +158,12 @@ func TestWhoAnswers(t *testing.T) {
 		}
 		return nil
 	})
+	labtest.Must(t, ctx, a, "rivulet", "cordon", "c")
+	from(t, ctx, b, ns, 10*time.Second)
+	labtest.Must(t, ctx, a, "rivulet", "uncordon", "c")
+	labtest.Must(t, ctx, a, "rivulet", "cordon", "b")
+	from(t, ctx, c, ns, 10*time.Second)
+	labtest.Must(t, ctx, a, "rivulet", "uncordon", "b")
 	if err := b.Kill(ctx, "power"); err != nil {
 		t.Fatal(err)
 	}
