@@ -229,7 +229,7 @@ func TestLife(t *testing.T) {
 		return nil
 	})
 	own.Endpoints[0].Conditions.Ready = new(false)
-	if own, err = kube.DiscoveryV1().EndpointSlices("shop").Update(ctx, own, metav1.UpdateOptions{}); err != nil {
+	if _, err := kube.DiscoveryV1().EndpointSlices("shop").Update(ctx, own, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	traffic("it is not ready", []string{"10.65.0.7"}, []string{"10.65.0.7"})

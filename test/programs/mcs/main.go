@@ -124,8 +124,8 @@ func forward(ctx context.Context, d *lab.Device) (string, error) {
 					return
 				}
 				defer to.Close()
-				go func() { io.Copy(to, c); to.Close() }() //nolint:errcheck // either side may end it
-				io.Copy(c, to)                             //nolint:errcheck // either side may end it
+				go func() { io.Copy(to, c); to.Close() }()
+				io.Copy(c, to)
 			}()
 		}
 	}()
