@@ -61,6 +61,13 @@ func (w UnknownWhen) Error() string {
 	return fmt.Sprintf("when %s is not known; use burst (home first), remote (only away) or any", string(w))
 }
 
+// UnknownPreference is the error for a preference that there is not.
+type UnknownPreference string
+
+func (p UnknownPreference) Error() string {
+	return fmt.Sprintf("prefer %.40q is not known; use cheapest, nearest, spread, or none", string(p))
+}
+
 // NoPreference removes the preference of a namespace; the empty one leaves it.
 const NoPreference policy.Preference = "none"
 
@@ -72,7 +79,7 @@ func (c Cluster) CheckOffload(ctx context.Context, namespace string, how policy.
 		return UnknownWhen(how.When)
 	}
 	if how.Prefer != "" && how.Prefer != NoPreference && !slices.Contains(policy.Preferences, how.Prefer) {
-		return fmt.Errorf("prefer %.40q is not known; use cheapest, nearest, spread, or none", how.Prefer)
+		return UnknownPreference(how.Prefer)
 	}
 	if policy.System(namespace) {
 		return fmt.Errorf("namespace %s is the cluster's own and stays at home; offload one of your own, for example: rivulet offload lab --create", namespace)

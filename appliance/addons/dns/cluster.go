@@ -2,6 +2,7 @@ package dns
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,9 @@ type cluster struct {
 	// current answers; live is the one that follows the API server, as soon as there is one. They differ while current
 	// answers from memory.
 	current, live atomic.Pointer[coredns.Kubernetes]
+	// without: the API server does not serve ServiceImports, so live has no zone clusterSet.
+	without atomic.Bool
+	limit   time.Duration // defineLimit, but in tests
 }
 
 func (c *cluster) Name() string { return "cluster" }
@@ -50,10 +54,13 @@ func (c *cluster) zones() []string {
 }
 
 func (c *cluster) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Msg) (int, error) {
+	state := request.Request{W: w, Req: r}
+	if c.without.Load() && miekg.IsSubDomain(clusterSet, state.Name()) {
+		return miekg.RcodeServerFailure, nil
+	}
 	if k := c.current.Load(); k != nil {
 		return k.ServeDNS(ctx, w, r)
 	}
-	state := request.Request{W: w, Req: r}
 	if plugin.Zones(c.zones()).Matches(state.Name()) != "" {
 		return miekg.RcodeServerFailure, nil
 	}
@@ -75,12 +82,12 @@ func (c *cluster) modified() int64 {
 
 // plugin returns CoreDNS's plugin without a source of data, with the zone of imports or without.
 func (c *cluster) plugin(imports bool) (*coredns.Kubernetes, error) {
-	option := ""
-	if imports {
-		option = "multicluster " + clusterSet
+	zones, option := c.zones(), "multicluster "+clusterSet
+	if !imports {
+		zones, option = slices.DeleteFunc(zones, func(z string) bool { return z == clusterSet }), ""
 	}
 	// These options can only be set by the text of a Corefile.
-	text := `kubernetes ` + strings.Join(c.zones(), " ") + ` {
+	text := `kubernetes ` + strings.Join(zones, " ") + ` {
 		` + option + `
 		pods insecure
 		fallthrough in-addr.arpa ip6.arpa
@@ -98,7 +105,8 @@ func (c *cluster) plugin(imports bool) (*coredns.Kubernetes, error) {
 
 // start begins to watch the API server; stop ends that.
 func (c *cluster) start(ctx context.Context, config *rest.Config) (stop func() error, err error) {
-	k, err := c.plugin(c.define(ctx, config))
+	imports := c.define(ctx, config)
+	k, err := c.plugin(imports)
 	if err != nil {
 		return nil, err
 	}
@@ -109,6 +117,7 @@ func (c *cluster) start(ctx context.Context, config *rest.Config) (stop func() e
 		return nil, err
 	}
 	go k.APIConn.Run()
+	c.without.Store(!imports)
 	c.live.Store(k)
 	if c.current.Load() == nil {
 		c.current.Store(k)
@@ -121,19 +130,17 @@ func (c *cluster) start(ctx context.Context, config *rest.Config) (stop func() e
 
 // define makes sure that the API server serves ServiceImports, and returns false if it does not.
 func (c *cluster) define(ctx context.Context, config *rest.Config) bool {
-	ctx, cancel := context.WithTimeout(ctx, defineLimit)
+	ctx, cancel := context.WithTimeout(ctx, c.limit)
 	defer cancel()
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return false
 	}
 	for {
-		if err = policy.Apply(ctx, config, clusterset.Definitions()); err == nil {
-			_, err = client.Resource(mcs.SchemeGroupVersion.WithResource(mcs.ServiceImportPluralName)).List(ctx, metav1.ListOptions{Limit: 1})
+		if _, err := client.Resource(mcs.SchemeGroupVersion.WithResource(mcs.ServiceImportPluralName)).List(ctx, metav1.ListOptions{Limit: 1}); err == nil {
+			return true // package clusterset applies later versions
 		}
-		if err == nil {
-			return true
-		}
+		_ = policy.Apply(ctx, config, clusterset.Definitions()) // the next List shows whether it helped
 		if !changes.Wait(ctx, 200*time.Millisecond) {
 			return false
 		}

@@ -90,7 +90,7 @@ func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, log: cfg.Log, index: newIndex()}
 	domain := miekg.CanonicalName(cfg.ClusterDomain)
 	up := newUpstream(cfg.ResolvConf, func(a netip.Addr) bool { return a == cfg.Addr.Addr() || a == cfg.ServiceIP }, s.log)
-	s.cluster = &cluster{domain: domain, next: up, lookup: s.lookup}
+	s.cluster = &cluster{domain: domain, next: up, lookup: s.lookup, limit: defineLimit}
 	s.local = &local{results: cfg.Results}
 	s.recall()
 	s.index.local = s.local

@@ -75,7 +75,9 @@ func (s *Server) snapshot() memory {
 	for _, svc := range m.Services {
 		m.Namespaces[svc.Namespace] = true
 	}
-	m.Imports = api.ServiceImportList()
+	if !s.cluster.without.Load() {
+		m.Imports = api.ServiceImportList()
+	}
 	for _, i := range m.Imports {
 		m.Namespaces[i.Namespace] = true
 		m.Remote = append(m.Remote, api.McEpIndex(i.Index)...)

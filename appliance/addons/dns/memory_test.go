@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"github.com/coredns/coredns/plugin/kubernetes/object"
 	miekg "github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
 
 	"rivulet/test/harness/await"
@@ -134,5 +137,27 @@ func serveAlone(t *testing.T, file string) func(name string) string {
 			}
 		}
 		return miekg.RcodeToString[r.Rcode]
+	}
+}
+
+// An API server that refuses the definition of imports, as one whose webhook is gone, costs no other name: nothing of
+// clusterset.local is answered, least of all by this cluster's own Services.
+func TestWithoutImports(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "failed calling webhook", http.StatusInternalServerError)
+	}))
+	defer api.Close()
+	s := New(Config{Addr: netip.MustParseAddrPort("127.0.0.1:0"), ServiceIP: netip.MustParseAddr("10.43.0.10"), ResolvConf: []string{}, Memory: filepath.Join(t.TempDir(), "dns.json")})
+	s.cluster.limit = 300 * time.Millisecond
+	stop, err := s.cluster.start(t.Context(), &rest.Config{Host: api.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop() //nolint:errcheck // the test ends
+	if m := s.snapshot(); len(m.Imports) > 0 {
+		t.Errorf("imports %v", m.Imports)
+	}
+	if r := ask(t, s.cluster, "127.0.0.1", "web.lab.svc.clusterset.local.", miekg.TypeA); r.Rcode != miekg.RcodeServerFailure {
+		t.Errorf("%v", r)
 	}
 }

@@ -23,7 +23,7 @@ func newOffload(c *common) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			how := policy.Namespace{When: policy.When(when), To: to, Prefer: policy.Preference(prefer)}
 			err := c.cluster().CheckOffload(cmd.Context(), args[0], how)
-			if errors.As(err, new(operate.UnknownWhen)) {
+			if errors.As(err, new(operate.UnknownWhen)) || errors.As(err, new(operate.UnknownPreference)) {
 				return usagef("--%w; see: rivulet offload --help", err)
 			}
 			if err == nil {

@@ -220,7 +220,7 @@ func labelChanges(flag string, words []string) (map[string]*string, error) {
 		case strings.HasSuffix(word, "-"):
 			out[strings.TrimSuffix(word, "-")] = nil
 		default:
-			return nil, usagef("%s is %q; write KEY=VALUE, or KEY- to remove it", flag, word)
+			return nil, usagef("%s is %q; write KEY=VALUE, or KEY- to remove it; see: rivulet peer --help", flag, word)
 		}
 	}
 	return out, nil
