@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
 	"rivulet/appliance/state/bolt"
 	"rivulet/fabric/peer"
+	"rivulet/test/harness/await"
 	"rivulet/test/harness/lab"
 )
 
@@ -225,12 +225,16 @@ func TestCtrlC(t *testing.T) {
 		t.Fatal("still running 20 s after Ctrl-C")
 	}
 	t.Logf("ended %.1f s after Ctrl-C", time.Since(begun).Seconds())
-	left := processes(t, a)
-	for _, gone := range []string{"rivulet-engine ", "\ncontainerd ", "rivulet run"} {
-		if strings.Contains(left, gone) {
-			t.Errorf("%q still runs:\n%s", gone, left)
+	left := ""
+	await.NoError(t, t.Context(), 5*time.Second, "the kernel has ended what depends on it", func() error {
+		left = processes(t, a)
+		for _, gone := range []string{"rivulet-engine ", "\ncontainerd ", "rivulet run"} {
+			if strings.Contains(left, gone) {
+				return fmt.Errorf("%q still runs:\n%s", gone, left)
+			}
 		}
-	}
+		return nil
+	})
 	for _, stays := range []string{"containerd-shim-runc-v2", "rivulet-tunnel"} {
 		if !strings.Contains(left, stays) {
 			t.Errorf("%q is gone; there are:\n%s", stays, left)
