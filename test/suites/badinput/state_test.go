@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
 	"rivulet/appliance/state/bolt"
 	"rivulet/fabric/peer"
 	"rivulet/test/harness/await"
