@@ -136,11 +136,11 @@ func forward(ctx context.Context, d *lab.Device) (string, error) {
 func print(raw []byte) error {
 	var suites []struct {
 		SpecReports []struct {
-			ContainerHierarchyTexts  []string
-			LeafNodeText, State      string
-			LeafNodeLabels           []string
-			ContainerHierarchyLabels [][]string
-			Failure                  struct{ Message string }
+			ContainerHierarchyTexts           []string
+			LeafNodeText, LeafNodeType, State string
+			LeafNodeLabels                    []string
+			ContainerHierarchyLabels          [][]string
+			Failure                           struct{ Message string }
 		}
 	}
 	if err := json.Unmarshal(raw, &suites); err != nil {
@@ -149,7 +149,7 @@ func print(raw []byte) error {
 	passed, failed := 0, 0
 	for _, s := range suites {
 		for _, r := range s.SpecReports {
-			if r.LeafNodeText == "" || r.State == "skipped" {
+			if r.LeafNodeType != "It" || r.State == "skipped" {
 				continue
 			}
 			labels := slices.Concat(append(r.ContainerHierarchyLabels, r.LeafNodeLabels)...)
