@@ -73,7 +73,7 @@ type Config struct {
 	// Cordoned are the peers whose virtual nodes take no new pods; NodesChanged reports changes.
 	Cordoned     func() map[peer.ID]bool
 	NodesChanged func() (<-chan struct{}, func())
-	// Exported is called after Exported has changed.
+	// Exported is called after Openings has changed.
 	Exported func()
 	Log      *slog.Logger
 }
@@ -83,13 +83,19 @@ type Set struct {
 	Config
 	own     changes.Signal // published has changed
 	theirs  changes.Signal // exports of peers have changed
-	setting changes.Signal // Setting, or a link, has changed
+	setting changes.Signal // Setting has changed
 
-	published atomic.Pointer[[]Export]
+	published atomic.Pointer[publication]
 	status    atomic.Pointer[Status]
 
 	mu    sync.Mutex
 	peers map[peer.ID]*member
+}
+
+// publication are this cluster's exports, and the line that has them.
+type publication struct {
+	exports []Export
+	line    []byte
 }
 
 // New makes a Set.
@@ -97,8 +103,13 @@ func New(c Config) *Set {
 	return &Set{Config: c, peers: map[peer.ID]*member{}}
 }
 
-// SettingChanged applies a changed Setting.
-func (s *Set) SettingChanged() { s.setting.Notify(); s.theirs.Notify(); s.own.Notify() }
+// SettingChanged applies a changed Setting: what it opened to others ends at once.
+func (s *Set) SettingChanged() {
+	s.setting.Notify()
+	s.theirs.Notify()
+	s.own.Notify()
+	s.Exported()
+}
 
 // links are the peers that take part.
 func (s *Set) links() map[peer.ID]peer.Link {
@@ -111,13 +122,13 @@ func (s *Set) links() map[peer.ID]peer.Link {
 	return out
 }
 
-// Openings are the exported Services, and the peers that may use them. The returned channel receives after a change.
+// Openings are the exported Services, and the peers that may use them.
 func (s *Set) Openings() (services []types.NamespacedName, to []peer.ID) {
 	published := s.published.Load()
-	if published == nil || len(*published) == 0 {
+	if published == nil || len(published.exports) == 0 {
 		return nil, nil
 	}
-	for _, e := range *published {
+	for _, e := range published.exports {
 		services = append(services, types.NamespacedName{Namespace: e.Namespace, Name: e.Name})
 	}
 	return services, slices.Sorted(maps.Keys(s.links()))
@@ -144,16 +155,14 @@ func (s *Set) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer beat.Stop()
 	out := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	var last []byte
+	var last *publication
 	for {
 		if _, member := s.links()[id]; !member {
 			return
 		}
 		line := []byte("{}\n")
-		if published := s.published.Load(); published != nil {
-			if all := encode(*published); !bytes.Equal(all, last) {
-				line, last = all, all
-			}
+		if published := s.published.Load(); published != last {
+			line, last = published.line, published
 		}
 		_ = out.SetWriteDeadline(time.Now().Add(silence)) // a peer that vanished must not hold this for ever
 		if _, err := w.Write(line); err != nil {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/informers"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -43,6 +44,7 @@ type controller struct {
 	o       customresource.Objects
 	started time.Time
 	watches *watches // nil until there is something to export or to import
+	clean   bool     // no import of an earlier run is left
 	written map[key]written
 	ctx     context.Context
 }
@@ -150,18 +152,22 @@ func (c *controller) sync(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// leftover reports whether an earlier run has left an import, when there is nothing now. It is read once.
+// leftover reports whether an earlier run has left an import. It asks until the API server has answered that there is
+// none.
 func (c *controller) leftover(ctx context.Context) bool {
-	list, err := c.o.Dynamic.Resource(imports).List(ctx, metav1.ListOptions{LabelSelector: ObjectLabel, Limit: 1})
-	return err != nil || len(list.Items) > 0
+	if !c.clean {
+		list, err := c.o.Dynamic.Resource(imports).List(ctx, metav1.ListOptions{LabelSelector: ObjectLabel, Limit: 1})
+		c.clean = err == nil && len(list.Items) == 0
+	}
+	return !c.clean
 }
 
 // publish makes the exports known to the members.
 func (c *controller) publish(all []Export) {
-	if old := c.published.Load(); old != nil && reflect.DeepEqual(*old, all) {
+	if old := c.published.Load(); old != nil && reflect.DeepEqual(old.exports, all) {
 		return
 	}
-	c.published.Store(&all)
+	c.published.Store(&publication{all, encode(all)})
 	c.own.Notify()
 	c.Exported()
 }
@@ -189,9 +195,9 @@ func (c *controller) export(e mcs.ServiceExport) (Export, metav1.Condition) {
 		out.Ports = append(out.Ports, mcs.ServicePort{Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: p.Port})
 	}
 	of := labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: e.Name})
-	for _, obj := range c.watches.slices.GetStore().List() {
-		slice := obj.(*discoveryv1.EndpointSlice)
-		if slice.Namespace != e.Namespace || slice.AddressType != discoveryv1.AddressTypeIPv4 || !of.Matches(labels.Set(slice.Labels)) {
+	all, _ := discoverylisters.NewEndpointSliceLister(c.watches.slices.GetIndexer()).EndpointSlices(e.Namespace).List(of) // a cache cannot fail
+	for _, slice := range all {
+		if slice.AddressType != discoveryv1.AddressTypeIPv4 {
 			continue
 		}
 		if one, ok := c.slice(slice, out.Headless); ok {
@@ -221,7 +227,8 @@ func (c *controller) slice(s *discoveryv1.EndpointSlice, headless bool) (Slice, 
 		if err != nil || !c.PodCIDR().Contains(addr) {
 			continue
 		}
-		p := Endpoint{Address: addr, Ready: on(e.Conditions.Ready, true), Serving: on(e.Conditions.Serving, on(e.Conditions.Ready, true)), Terminating: on(e.Conditions.Terminating, false)}
+		p := Endpoint{Address: addr, Ready: ptr.Deref(e.Conditions.Ready, true), Terminating: ptr.Deref(e.Conditions.Terminating, false)}
+		p.Serving = ptr.Deref(e.Conditions.Serving, p.Ready)
 		if headless { // the same name in all clusters, as DNS makes one here of an address
 			p.Hostname = ptr.Deref(e.Hostname, strings.ReplaceAll(addr.String(), ".", "-"))
 		}
@@ -229,13 +236,6 @@ func (c *controller) slice(s *discoveryv1.EndpointSlice, headless bool) (Slice, 
 	}
 	slices.SortFunc(out.Endpoints, func(a, b Endpoint) int { return a.Address.Compare(b.Address) })
 	return out, len(out.Endpoints) > 0
-}
-
-func on(v *bool, unset bool) bool {
-	if v == nil {
-		return unset
-	}
-	return *v
 }
 
 // twin reports whether a namespace belongs to another cluster.
@@ -319,8 +319,8 @@ func (c *controller) write(ctx context.Context, services map[string]merged, site
 			errs = append(errs, fmt.Errorf("import %s: %w", name, err))
 		}
 	}
-	for kind, informer := range c.watches.own {
-		for _, obj := range informer.GetStore().List() {
+	for _, kind := range []string{"EndpointSlice", "Service", mcs.ServiceImportKindName} { // leftover looks for the last
+		for _, obj := range c.watches.own[kind].GetStore().List() {
 			o := obj.(*unstructured.Unstructured)
 			if k := (key{kind, o.GetNamespace(), o.GetName()}); !wanted[k] && o.GetDeletionTimestamp() == nil {
 				errs = append(errs, c.remove(ctx, k))

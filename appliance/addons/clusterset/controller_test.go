@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -101,9 +102,11 @@ func TestLife(t *testing.T) {
 	ctx := t.Context()
 	n := newNeighbour(t)
 	setting := config.Services{}
-	s := New(Config{ID: mine, API: func() (*rest.Config, error) { return server.Config, nil }, Fabric: func() Fabric { return n }, PodCIDR: func() netip.Prefix { return netip.MustParsePrefix("10.42.0.0/16") },
+	var s *Set
+	var open atomic.Int32 // to how many peers something is open, as the rules were last told
+	s = New(Config{ID: mine, API: func() (*rest.Config, error) { return server.Config, nil }, Fabric: func() Fabric { return n }, PodCIDR: func() netip.Prefix { return netip.MustParsePrefix("10.42.0.0/16") },
 		Cordoned: func() map[peer.ID]bool { return nil }, NodesChanged: n.Changed,
-		Setting: func() config.Services { n.mu.Lock(); defer n.mu.Unlock(); return setting }, Exported: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		Setting: func() config.Services { n.mu.Lock(); defer n.mu.Unlock(); return setting }, Exported: func() { _, to := s.Openings(); open.Store(int32(len(to))) }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	run := func() (stop func()) {
 		m, err := lifecycle.New(s.Log, lifecycle.Component{Name: "services", Run: s.Run})
 		if err != nil {
@@ -205,6 +208,22 @@ func TestLife(t *testing.T) {
 		return err
 	})
 
+	i, err := api.ServiceImports("shop").Get(ctx, "web", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.Spec.Type = mcs.Headless
+	if _, err := api.ServiceImports("shop").Update(ctx, i, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until("what others change in an import is put back", func() error {
+		i, err := api.ServiceImports("shop").Get(ctx, "web", metav1.GetOptions{})
+		if err == nil && i.Spec.Type != mcs.ClusterSetIP {
+			err = fmt.Errorf("%+v", i.Spec)
+		}
+		return err
+	})
+
 	// This cluster's own: the older one decides, and its pod gets all traffic.
 	if _, err := api.ServiceExports("shop").Create(ctx, &mcs.ServiceExport{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -267,7 +286,11 @@ func TestLife(t *testing.T) {
 
 	// Consent is withdrawn: nothing of b is left, and nothing is open to it.
 	n.change(func() { setting.Import = config.ServicesGroup })
+	open.Store(-1)
 	s.SettingChanged()
+	if open.Load() != 0 {
+		t.Errorf("the rules of what is open were not told, or of %d peers", open.Load())
+	}
 	traffic("no b", []string{"10.42.0.3"}, nil)
 	if _, to := s.Openings(); len(to) > 0 {
 		t.Errorf("open to %v", to)

@@ -81,7 +81,12 @@ func (r *room) take(e Export) bool {
 
 // checked returns the valid exports of another cluster, and what is wrong with others.
 func checked(all []Export) (valid []Export, err error) {
-	var faults []error
+	faults := 0
+	fault := func(e error) { // the first is enough to read
+		if faults++; err == nil {
+			err = e
+		}
+	}
 	seen, endpoints := map[[2]string]bool{}, 0
 	for _, e := range all {
 		key := [2]string{e.Namespace, e.Name}
@@ -93,16 +98,19 @@ func checked(all []Export) (valid []Export, err error) {
 			endpoints += len(s.Endpoints)
 		}
 		if len(valid) == maxExports || endpoints > maxEndpoints {
-			faults = append(faults, fmt.Errorf("more than %d exports or %d endpoints; the rest does not count", maxExports, maxEndpoints))
+			fault(fmt.Errorf("more than %d exports or %d endpoints; the rest does not count", maxExports, maxEndpoints))
 			break
 		}
 		if err := e.check(); err != nil {
-			faults = append(faults, fmt.Errorf("export %.80s/%.80s: %w", e.Namespace, e.Name, err))
+			fault(fmt.Errorf("export %.80q of namespace %.80q: %w", e.Name, e.Namespace, err))
 			continue
 		}
 		valid = append(valid, e)
 	}
-	return valid, errors.Join(faults...)
+	if faults > 1 {
+		err = fmt.Errorf("%w; and %d more", err, faults-1)
+	}
+	return valid, err
 }
 
 func (e Export) check() error {
@@ -172,7 +180,7 @@ func checkPort(name string, protocol corev1.Protocol, port int32, app *string) e
 	if name != "" && len(validation.IsDNS1123Label(name)) > 0 || port < 1 || port > 65535 ||
 		!slices.Contains([]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}, protocol) ||
 		app != nil && len(validation.IsQualifiedName(*app)) > 0 {
-		return fmt.Errorf("port %.40s %.10s %d is none", name, protocol, port)
+		return fmt.Errorf("port %.40q %.10q %d is none", name, protocol, port)
 	}
 	return nil
 }
@@ -184,7 +192,7 @@ func checkMeta(what string, all map[string]string, value func(string) []string) 
 	}
 	for k, v := range all {
 		if len(validation.IsQualifiedName(k)) > 0 || len(value(v)) > 0 || owned(k) {
-			return fmt.Errorf("%s %.80s is not taken", what, k)
+			return fmt.Errorf("%s %.80q is not taken", what, k)
 		}
 	}
 	return nil

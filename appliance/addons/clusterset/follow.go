@@ -137,7 +137,7 @@ func (s *Set) stream(ctx context.Context, id peer.ID, m *member) (got bool, err 
 		return false, &refusal{resp.StatusCode}
 	default:
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1024))
-		return false, fmt.Errorf("it answers %s", resp.Status)
+		return false, fmt.Errorf("it answers with status %d", resp.StatusCode)
 	}
 	scan := bufio.NewScanner(resp.Body)
 	scan.Buffer(nil, maxLine)

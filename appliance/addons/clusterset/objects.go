@@ -31,7 +31,7 @@ const managedBy = "clusterset.rivulet.dev"
 // key identifies an object that this package makes.
 type key struct{ kind, namespace, name string }
 
-// written is the last write of an object: a hash of it, and the resource version after it.
+// written is the last write of an object: a hash of it, and its version after it.
 type written struct {
 	hash    [32]byte
 	version string
@@ -229,7 +229,7 @@ func (c *controller) apply(ctx context.Context, k key, object any) (*unstructure
 	hash, last := sha256.Sum256(raw), c.written[k]
 	if obj, ok, _ := c.watches.own[k.kind].GetStore().GetByKey(k.namespace + "/" + k.name); ok && last.hash == hash {
 		is := obj.(*unstructured.Unstructured)
-		if is.GetDeletionTimestamp() == nil && (is.GetResourceVersion() == last.version || k.kind == mcs.ServiceImportKindName) {
+		if is.GetDeletionTimestamp() == nil && version(is) == last.version {
 			return is, nil
 		}
 	}
@@ -238,8 +238,16 @@ func (c *controller) apply(ctx context.Context, k key, object any) (*unstructure
 		delete(c.written, k)
 		return nil, err
 	}
-	c.written[k] = written{hash, made.GetResourceVersion()}
+	c.written[k] = written{hash, version(made)}
 	return made, nil
+}
+
+// version changes with what apply writes. The status of an import is written apart, and has no part in its generation.
+func version(o *unstructured.Unstructured) string {
+	if o.GetKind() == mcs.ServiceImportKindName {
+		return fmt.Sprint(o.GetUID(), o.GetGeneration())
+	}
+	return o.GetResourceVersion()
 }
 
 func (c *controller) remove(ctx context.Context, k key) error {

@@ -1,4 +1,4 @@
-package network
+package statuspage
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 )
 
 func TestNoServiceDrawsAwayThePagesLastPort(t *testing.T) {
-	if why := OwnPorts(1443, 8888)[loadbalancer.Port{Protocol: corev1.ProtocolTCP, Number: 8888}]; why == "" {
+	if why := OwnPorts(1443)[loadbalancer.Port{Protocol: corev1.ProtocolTCP, Number: Port}]; why == "" {
 		t.Error("a Service may draw the page's last port away")
 	}
 }
