@@ -208,6 +208,9 @@ func (c *checker) again(g group, p *pkg, r *result) {
 	names := p.failedTests()
 	if len(names) == 0 || p.race {
 		r.Note = "without a failed test: a panic, a race, or the frame of the tests"
+		if p.last != "" {
+			r.Note += ": " + p.last
+		}
 		return
 	}
 	for _, name := range names {
@@ -235,6 +238,7 @@ type pkg struct {
 	seconds float64
 	tests   map[string]string // of each test without subtests the last action
 	reason  string            // the last line of a skipped test
+	last    string            // what the package printed last, outside of its tests
 	race    bool
 }
 
@@ -275,6 +279,8 @@ func (p *pkg) add(e event) {
 		p.race = p.race || strings.Contains(e.Output, "WARNING: DATA RACE")
 		if text := strings.TrimSpace(e.Output); top && text != "" && !strings.HasPrefix(text, "---") && !strings.HasPrefix(text, "===") {
 			p.reason = text
+		} else if e.Test == "" && text != "" && !strings.HasPrefix(text, "FAIL") && !strings.HasPrefix(text, "exit status") {
+			p.last = text[:min(len(text), 400)]
 		}
 	case "pass", "fail", "skip":
 		if top {
