@@ -22,6 +22,7 @@ import (
 	"rivulet/offload/nodeagent/podmemory"
 	tenantimages "rivulet/offload/nodeagent/tenantimages"
 	"rivulet/offload/offer"
+	"rivulet/offload/policy"
 )
 
 func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
@@ -40,7 +41,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		NodeName: s.nodeName, NodeIP: s.nodeIP, NodeAddress: s.virtual.Take, PodCIDR: fixed.PodCIDR,
 		Control:      fixed.ControlAPI,
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
-		Peers:        s.fabric.Load(), Shares: func() offer.Shares { return s.config().Lent() }, Withheld: s.withheld, Log: stage.Log(),
+		Peers:        s.fabric.Load(), Nodes: func() policy.Nodes { return s.config().Nodes() }, Shares: func() offer.Shares { return s.config().Lent() }, Withheld: s.withheld, Log: stage.Log(),
 		NodesChanged: s.nodes.Notify,
 		Memory:       host.RAM(), PodMemory: podmemory.Here,
 		Volumes: s.volumes, LAN: loadbalancer.Lent(s.lans, func() (first, last uint16) { return s.config().VClusters.PortRange() }),

@@ -41,6 +41,7 @@ func (s *System) apply(set config.Config) {
 	if off := s.offload.Load(); off != nil {
 		off.ShareChanged()
 		off.WithheldChanged()
+		off.Choose()
 		s.services.SettingChanged()
 	}
 	s.ingress.Load().Switch(set.Ingress)

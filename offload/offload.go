@@ -75,6 +75,9 @@ type Config struct {
 	Missing, Parting time.Duration
 	NodesChanged     func()
 
+	// Nodes selects the peers that get a virtual node; nil selects all. Choose applies changes.
+	Nodes func() policy.Nodes
+
 	Shares   func() offer.Shares
 	Withheld func() []string
 	Memory   uint64
@@ -134,7 +137,7 @@ func New(cfg Config) (*Offload, error) {
 	if o.Provider, err = provider.New(lent); err != nil {
 		return nil, err
 	}
-	o.peers = &peertarget.Source{Fabric: cfg.Peers, PodCIDR: cfg.PodCIDR, Control: cfg.Control, Changed: moved.Notify, Set: o.SetTargets, End: o.End}
+	o.peers = &peertarget.Source{Fabric: cfg.Peers, PodCIDR: cfg.PodCIDR, Control: cfg.Control, Changed: moved.Notify, Set: o.SetTargets, End: o.End, Nodes: cfg.Nodes, Existing: o.Existing}
 	o.elsewhere = elsewhere.New(elsewhere.Config{
 		Links: cfg.Peers.Links, LinksChanged: cfg.Peers.Changed, Client: cfg.Peers.Client, PeerID: rpc.PeerID, Lends: o.Lends, Tenants: o.tenants,
 		Log: cfg.Log.With("part", "elsewhere"),
@@ -170,6 +173,9 @@ func (o *Offload) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// Choose applies a changed Config.Nodes at once.
+func (o *Offload) Choose() { o.peers.Choose() }
+
 // ExportedChanged applies a changed Config.Exported at once.
 func (o *Offload) ExportedChanged() { o.moved.Notify() }
 
@@ -201,8 +207,10 @@ type Status struct {
 	// VirtualNodes are what this cluster may borrow, by name.
 	VirtualNodes []VirtualNode `json:"virtualNodes"`
 	// LendNothing are the IDs of targets that exist and lend this cluster nothing.
-	LendNothing []string                    `json:"lendNothing,omitempty"`
-	Namespaces  map[string]policy.Namespace `json:"namespaces,omitempty"`
+	LendNothing []string `json:"lendNothing,omitempty"`
+	// Unchosen are the IDs of peers that Config.Nodes does not select.
+	Unchosen   []string                    `json:"unchosen,omitempty"`
+	Namespaces map[string]policy.Namespace `json:"namespaces,omitempty"`
 	// Open are the namespaces or namespace/services that are open to other clusters: by the ID of a peer,
 	// policy.OpenToAll or policy.OpenToGroup.
 	Open map[string][]string `json:"open,omitempty"`
@@ -213,7 +221,7 @@ type Status struct {
 
 // Status may be called at any time.
 func (o *Offload) Status() Status {
-	st := Status{VirtualNodes: append([]VirtualNode{}, o.VirtualNodes()...), LendNothing: o.LendNothing(), Namespaces: o.Namespaces().Namespaces()}
+	st := Status{VirtualNodes: append([]VirtualNode{}, o.VirtualNodes()...), LendNothing: o.LendNothing(), Unchosen: o.peers.Unchosen(), Namespaces: o.Namespaces().Namespaces()}
 	st.Consumers, st.Lent = o.Consumers()
 	if o.agent != nil {
 		st.Open = o.agent.Open()

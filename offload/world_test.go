@@ -21,6 +21,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/offer"
+	"rivulet/offload/policy"
 	"rivulet/test/harness/apiserver"
 )
 
@@ -37,8 +38,9 @@ type device struct {
 	local    *volumes.Local
 	missing  time.Duration // Config.Missing
 	images   func() (map[string][]string, error)
-	share    atomic.Pointer[offer.Share] // Config.Share; nil lends everything
-	test     *testing.T                  // the whole story; subtests end too early
+	share    atomic.Pointer[offer.Share]  // Config.Share; nil lends everything
+	nodes    atomic.Pointer[policy.Nodes] // Config.Nodes
+	test     *testing.T                   // the whole story; subtests end too early
 	warnings *warnings
 }
 
@@ -104,7 +106,7 @@ func (d *device) start() {
 	o, err := New(Config{
 		Home: d.Config, ClusterID: string(d.identity.ID), ClusterName: func() string { return d.name }, NodeName: d.name,
 		NodeIP: netip.MustParseAddr("127.0.0.1"), PodCIDR: podCIDR, Control: control,
-		ServerTLSDir: d.TLSDir, Peers: d.fabric, Missing: d.missing, Parting: 10 * time.Second, Images: d.images, Volumes: d.local, Shares: d.shares, Log: slog.New(slog.NewTextHandler(testWriter{t, d.warnings}, nil)).With("cluster", d.name),
+		ServerTLSDir: d.TLSDir, Peers: d.fabric, Missing: d.missing, Parting: 10 * time.Second, Images: d.images, Volumes: d.local, Shares: d.shares, Nodes: d.chosen, Log: slog.New(slog.NewTextHandler(testWriter{t, d.warnings}, nil)).With("cluster", d.name),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -126,6 +128,13 @@ func (d *device) shares() offer.Shares {
 		return offer.Shares{Peers: *s}
 	}
 	return offer.Shares{}
+}
+
+func (d *device) chosen() policy.Nodes {
+	if n := d.nodes.Load(); n != nil {
+		return *n
+	}
+	return policy.Nodes{}
 }
 
 // lend is the user's change of share in the configuration.

@@ -22,6 +22,8 @@ type Peer struct {
 	Cordoned []string `json:"cordoned,omitempty"`
 	// LendsNothing: its owner lends nothing to this cluster, or to any.
 	LendsNothing bool `json:"lendsNothing,omitempty"`
+	// Unchosen: virtualNodes of this cluster does not select it.
+	Unchosen bool `json:"unchosen,omitempty"`
 }
 
 // Way is the path of the tunnel's packets, and their counters.
@@ -53,6 +55,7 @@ func (st Status) PeerList() []Peer {
 		p := Peer{View: v, Way: ways[string(v.ID)]}
 		if !v.State.Apart() {
 			p.LendsNothing = v.TheirRoles.NoProvide || slices.Contains(st.LendNothing, string(v.ID))
+			p.Unchosen = slices.Contains(st.Unchosen, string(v.ID))
 			p.Opened = append(append(p.Opened, st.Open[policy.OpenToAll]...), st.Open[string(v.ID)]...)
 			if v.Trust.How == peer.TrustGroup {
 				p.Opened = append(p.Opened, st.Open[policy.OpenToGroup]...)

@@ -17,6 +17,7 @@ import (
 
 	"rivulet/fabric/ipam"
 	"rivulet/offload/offer"
+	"rivulet/offload/policy"
 )
 
 // DefaultPath is the path of the file without --config and RIVULET_CONFIG.
@@ -36,9 +37,11 @@ type Config struct {
 	Reserve    Reserve    `yaml:"reserve,omitempty" json:"reserve,omitzero"`
 	Registries Registries `yaml:"registries,omitempty" json:"registries,omitzero"`
 	// PeerImages: offloaded pods get their images from their home; nil is true.
-	PeerImages *bool    `yaml:"peerImages,omitempty" json:"peerImages,omitempty"`
-	Burst      []Burst  `yaml:"burst,omitempty" json:"burst,omitempty"`
-	Services   Services `yaml:"services,omitempty" json:"services,omitzero"`
+	PeerImages *bool   `yaml:"peerImages,omitempty" json:"peerImages,omitempty"`
+	Burst      []Burst `yaml:"burst,omitempty" json:"burst,omitempty"`
+	// VirtualNodes selects the peers that get a virtual node, as of policy.ParseNodes; empty is all.
+	VirtualNodes string   `yaml:"virtualNodes,omitempty" json:"virtualNodes,omitempty"`
+	Services     Services `yaml:"services,omitempty" json:"services,omitzero"`
 	// Ingress serves Ingresses on ports 80 and 443 of the LAN.
 	Ingress bool `yaml:"ingress,omitempty" json:"ingress,omitempty"`
 	// Fleet shows peers of the same group a summary of this device.
@@ -62,6 +65,20 @@ const (
 // ImagesPass reports whether offloaded pods get their images from their home: this cluster's from here, tenants' from
 // theirs.
 func (c Config) ImagesPass() bool { return c.PeerImages == nil || *c.PeerImages }
+
+// Nodes are the peers that VirtualNodes selects.
+func (c Config) Nodes() policy.Nodes {
+	rule, err := policy.ParseNodes(c.VirtualNodes)
+	if err != nil {
+		return policy.Nodes{} // the file was checked
+	}
+	return rule
+}
+
+func checkNodes(s string) error {
+	_, err := policy.ParseNodes(s)
+	return err
+}
 
 // Services selects the peers and the namespaces between which Services are shared.
 type Services struct {

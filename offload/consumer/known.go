@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -120,6 +121,28 @@ func (c *Consumer) InUse(ctx context.Context, kind target.Kind) (map[string]bool
 		used[v.Labels[volume.AwayLabel]] = true
 	}
 	return used, true
+}
+
+// Existing are the IDs of targets of a kind that have a virtual node here, and those with pods or data of home.
+func (c *Consumer) Existing(ctx context.Context, kind target.Kind) (nodes, used map[string]bool, err error) {
+	list, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.KindLabel + "=" + string(kind), ResourceVersion: "0"})
+	if err != nil {
+		return nil, nil, err
+	}
+	used, known := c.InUse(ctx, kind)
+	if !known {
+		return nil, nil, errors.New("offload: the API server does not say what is in use")
+	}
+	nodes = map[string]bool{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range list.Items {
+		id := virtualID(&list.Items[i])
+		if nodes[id] = true; c.stacks[id] == nil { // its pods are not known
+			used[id] = true
+		}
+	}
+	return nodes, used, nil
 }
 
 // At returns the addresses of home's pods at a peer; false before these are loaded.

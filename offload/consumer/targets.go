@@ -108,7 +108,7 @@ func (c *Consumer) settleTargets(ctx context.Context, wanted map[string]target.S
 		case c.lendsNothing(spec):
 			c.startStack(ctx, spec) // the node may be of an earlier run, with pods on it
 		default:
-			err = errors.Join(err, node.Open(ctx, c.home, n))
+			err = errors.Join(err, node.Open(ctx, c.home, n), node.Unchoose(ctx, c.home, n, spec.Unchosen))
 		}
 	}
 	again, e := c.withdrawn(ctx, wanted, list.Items)

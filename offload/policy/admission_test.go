@@ -33,6 +33,7 @@ func TestAgainstAPIServer(t *testing.T) {
 	t.Run("resize", func(t *testing.T) { testResize(t, server) })
 	t.Run("images", func(t *testing.T) { testImages(t, server) })
 	t.Run("order", func(t *testing.T) { testOrder(t, server) })
+	t.Run("many nodes", func(t *testing.T) { testManyNodes(t, server) })
 	t.Run("preference", func(t *testing.T) { testPreference(t, server) })
 	t.Run("spread", func(t *testing.T) { testSpread(t, server) })
 	t.Run("spread is kept", func(t *testing.T) { testSpreadIsKept(t, server) })

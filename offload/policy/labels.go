@@ -39,6 +39,8 @@ const (
 	VirtualTaint = "rivulet.dev/virtual"
 	// AwayTaint makes the scheduler prefer home (PreferNoSchedule); burst pods do not tolerate it.
 	AwayTaint = "rivulet.dev/away"
+	// UnchosenTaint keeps new pods off the virtual node of a peer that is not chosen (NoSchedule), see Nodes.
+	UnchosenTaint = "rivulet.dev/unchosen"
 	// WithdrawnTaint closes the virtual node of a target whose offer is withdrawn (NoSchedule).
 	WithdrawnTaint = "rivulet.dev/withdrawn"
 

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -135,6 +137,49 @@ func testPreference(t *testing.T, server *apiserver.Server) {
 				}
 			}
 		})
+	}
+}
+
+// testManyNodes measures what virtual nodes cost the scheduler: as many replicas as fit on ten nodes, with ten and with
+// two hundred.
+func testManyNodes(t *testing.T, server *apiserver.Server) {
+	if os.Getenv("RIVULET_TEST_NODES") == "" {
+		t.Skip("measures; needs RIVULET_TEST_NODES=1 and a quiet machine")
+	}
+	for _, many := range []int{10, 200, 10, 200} {
+		ctx, cancel := context.WithCancel(t.Context())
+		peer := three(t, external.OrderLast)[1]
+		var nodes []fakenodes.Node
+		for i := range many {
+			n := peer
+			n.Name, n.Labels, n.Pods = fmt.Sprintf("peer-%d", i), maps.Clone(peer.Labels), netip.MustParsePrefix(fmt.Sprintf("10.91.%d.0/24", i))
+			n.Labels[corev1.LabelHostname] = n.Name
+			nodes = append(nodes, n)
+		}
+		kubelets, err := fakenodes.Register(ctx, server.Client, nodes...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() { defer close(done); kubelets.Run(ctx) }()
+		const ns = "many-nodes"
+		namespace(t, server.Client, ns, map[string]string{policy.NamespaceLabel: string(policy.Remote)})
+		known(t, server, nodes)
+		replicas(t, server, ns)
+		began := time.Now()
+		placed(t, server, ns, 10*room)
+		took := time.Since(began)
+		t.Logf("%d nodes: %d pods in %s, %s each", many, 10*room, took.Round(time.Millisecond), (took / (10 * room)).Round(10*time.Microsecond))
+		vacate(t, server, ns)
+		if err := server.Client.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		await.True(t, time.Minute, "the namespace is gone", func() bool {
+			_, err := server.Client.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
+			return apierrors.IsNotFound(err)
+		})
+		cancel()
+		<-done
 	}
 }
 

@@ -53,6 +53,8 @@ type Spec struct {
 	Labels map[string]string
 	// Withdrawn: the target lends nothing any more. Pods leave it, and then it counts as removed.
 	Withdrawn bool
+	// Unchosen: home does not want the target (policy.Nodes). Its virtual node takes no new pods.
+	Unchosen bool
 	// Key are the inputs of New: when it differs from the last one, the target is made again. It has to be comparable.
 	Key any
 	// New makes the target. It does not use the network, and is called again, after a pause, whenever a part of the

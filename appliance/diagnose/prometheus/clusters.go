@@ -222,6 +222,7 @@ func (c *collection) lending(st api.Status) {
 		offloaded.add(when[w], "mode", string(w))
 	}
 	c.gauge("rivulet_open_services", "Namespaces and Services that are open to other clusters.").add(float64(len(st.Open)))
+	c.gauge("rivulet_peers_unchosen", "Peers that get no new pods, by virtualNodes.").add(float64(len(st.Unchosen)))
 	c.gauge("rivulet_targets_without_offer", "Targets that lend this cluster nothing.").add(float64(len(st.LendNothing)))
 }
 

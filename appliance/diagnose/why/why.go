@@ -63,7 +63,7 @@ func ClusterFacts(ctx context.Context, client kubernetes.Interface, st api.Statu
 	}
 	f.Nodes, f.Pods, f.Volumes, f.Classes, f.IngressClasses = nodes.Items, pods.Items, volumes.Items, classes.Items, ingressClasses.Items
 	for _, v := range st.PeerList() {
-		link := explain.LinkState{Name: v.Name, Connected: v.State == peer.Connected, Why: v.Reason, RTT: v.RTT, LendsNothing: v.LendsNothing}
+		link := explain.LinkState{Name: v.Name, Connected: v.State == peer.Connected, Why: v.Reason, RTT: v.RTT, LendsNothing: v.LendsNothing, Unchosen: v.Unchosen}
 		if v.Way != nil {
 			link.Path = v.Way.Path
 		}

@@ -61,6 +61,9 @@ func detail(p api.Peer) string {
 	if p.LendsNothing {
 		out = append(out, "it lends nothing to this cluster")
 	}
+	if p.Unchosen {
+		out = append(out, "gets no new pods: rivulet config explain virtualNodes")
+	}
 	if len(p.Cordoned) > 0 {
 		out = append(out, "cordoned, takes no new pods: rivulet uncordon "+strings.Join(p.Cordoned, ", rivulet uncordon "))
 	}

@@ -105,6 +105,8 @@ type LinkState struct {
 	RTT       time.Duration // 0: not measured
 	// LendsNothing: it is reachable and offers nothing.
 	LendsNothing bool
+	// Unchosen: it gets no virtual node here.
+	Unchosen bool
 }
 
 // Facts are the input of an answer. All objects are home's.

@@ -146,6 +146,9 @@ func TestWhy(t *testing.T) {
 		"a taint": {Facts{Pod: asks("100m", nil), Nodes: []corev1.Node{node("home", "1", func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "maintenance", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
 		})}}, Taint, "home has taint maintenance=yes:NoSchedule", "rivulet kubectl taint node home maintenance-"},
+		"not chosen": {Facts{Pod: asks("2", offloaded), Nodes: []corev1.Node{two[0], node("lab-2", "4", all(virtual, func(n *corev1.Node) {
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: policy.UnchosenTaint, Effect: corev1.TaintEffectNoSchedule})
+		}))}}, Taint, "gets no new pods: the configuration does not choose it", "rivulet config explain virtualNodes"},
 		"cordoned":                            {Facts{Pod: asks("100m", nil), Nodes: []corev1.Node{node("home", "1", func(n *corev1.Node) { n.Spec.Unschedulable = true })}}, Taint, "cordoned", "rivulet kubectl uncordon home"},
 		"a full disk":                         {Facts{Pod: asks("100m", nil), Nodes: full[:1], Running: true, Problems: disk}, Pressure, "home has DiskPressure: its disk is nearly full, and it takes no new pods (1 % are free)", "rivulet image rm --unused"},
 		"a full disk, and room away":          {Facts{Pod: asks("100m", nil), Nodes: full, Running: true, Problems: disk}, Pressure, "DiskPressure", "rivulet image rm --unused"},

@@ -169,6 +169,8 @@ func (f Facts) peer(v *peer.View) subject {
 			}
 		}
 		switch l := f.Links[string(v.ID)]; {
+		case nodes == 0 && l.Unchosen:
+			s.reasons = append(s.reasons, unchosen(name))
 		case nodes == 0 && !l.LendsNothing:
 			add(Starting, "its virtual node is being made", "")
 		case nodes == 0:

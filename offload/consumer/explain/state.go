@@ -71,6 +71,8 @@ func (f Facts) state(n *corev1.Node, t *corev1.Taint) (r Reason, of bool) {
 	switch {
 	case t.Key == policy.WithdrawnTaint:
 		return Reason{Taint, target(n) + " lends nothing any more", lendAgain(target(n))}, true
+	case t.Key == policy.UnchosenTaint:
+		return unchosen(target(n)), true
 	case t.Key == corev1.TaintNodeUnschedulable:
 		return cordoned(n), true
 	case strings.Contains(t.Key, "node.kubernetes.io/"), strings.Contains(t.Key, "node.cloudprovider.kubernetes.io/"), strings.HasPrefix(t.Key, "rivulet.dev/"):
@@ -95,6 +97,10 @@ func (f Facts) lendNothing(is func(name string) bool) (out []Reason) {
 	}
 	slices.SortFunc(out, func(x, y Reason) int { return strings.Compare(x.What, y.What) })
 	return out
+}
+
+func unchosen(name string) Reason {
+	return Reason{Taint, name + " gets no new pods: the configuration does not choose it", "rivulet config explain virtualNodes"}
 }
 
 func cordoned(n *corev1.Node) Reason {

@@ -33,9 +33,7 @@ func isClosed(t corev1.Taint) bool { return t.Key == policy.WithdrawnTaint }
 func Close(ctx context.Context, client kubernetes.Interface, n *corev1.Node, why string) error {
 	if !slices.ContainsFunc(n.Spec.Taints, isClosed) {
 		now := metav1.Now()
-		if err := taint(ctx, client, n, func(all []corev1.Taint) []corev1.Taint {
-			return append(all, corev1.Taint{Key: policy.WithdrawnTaint, Effect: corev1.TaintEffectNoSchedule, TimeAdded: &now})
-		}); err != nil {
+		if err := taint(ctx, client, n, policy.WithdrawnTaint, &now); err != nil {
 			return fmt.Errorf("offload: close virtual node %s: %w", n.Name, err)
 		}
 	}
@@ -62,21 +60,39 @@ func Open(ctx context.Context, client kubernetes.Interface, n *corev1.Node) erro
 	if !slices.ContainsFunc(n.Spec.Taints, isClosed) {
 		return nil
 	}
-	err := taint(ctx, client, n, func(all []corev1.Taint) []corev1.Taint { return slices.DeleteFunc(all, isClosed) })
-	if err != nil {
+	if err := taint(ctx, client, n, policy.WithdrawnTaint, nil); err != nil {
 		return fmt.Errorf("offload: open virtual node %s: %w", n.Name, err)
 	}
 	return nil
 }
 
-// taint changes the taints of n, which may be outdated.
-func taint(ctx context.Context, client kubernetes.Interface, n *corev1.Node, change func([]corev1.Taint) []corev1.Taint) error {
+// Unchoose sets whether the Node of a target that is not chosen takes no new pods. It changes n as well.
+func Unchoose(ctx context.Context, client kubernetes.Interface, n *corev1.Node, on bool) error {
+	if on == slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == policy.UnchosenTaint }) {
+		return nil
+	}
+	var since *metav1.Time
+	if on {
+		since = new(metav1.Time)
+		*since = metav1.Now()
+	}
+	if err := taint(ctx, client, n, policy.UnchosenTaint, since); err != nil {
+		return fmt.Errorf("offload: virtual node %s of a peer that is not chosen: %w", n.Name, err)
+	}
+	return nil
+}
+
+// taint gives n, which may be outdated, the taint of that key since then, or takes it from it.
+func taint(ctx context.Context, client kubernetes.Interface, n *corev1.Node, key string, since *metav1.Time) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		next, err := client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		next.Spec.Taints = change(slices.DeleteFunc(next.Spec.Taints, isClosed))
+		next.Spec.Taints = slices.DeleteFunc(next.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+		if since != nil {
+			next.Spec.Taints = append(next.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule, TimeAdded: since})
+		}
 		made, err := client.CoreV1().Nodes().Update(ctx, next, metav1.UpdateOptions{FieldManager: policy.FieldManager})
 		if err == nil {
 			*n = *made

@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"rivulet/fabric/changes"
@@ -35,11 +37,30 @@ type Source struct {
 	PodCIDR netip.Prefix
 	// Control is the control address inside the tunnel, in home's view.
 	Control netip.AddrPort
+	// Nodes selects the peers that get a virtual node; nil selects all. Choose reports that it may have changed.
+	Nodes func() policy.Nodes
+	// Existing are the targets of a kind that have a virtual node, and those with pods or data of home; see
+	// consumer.Consumer.
+	Existing func(ctx context.Context, kind target.Kind) (nodes, used map[string]bool, err error)
 	// Changed is called after home's pods at a peer may have changed.
 	Changed func()
 	// Set and End receive the targets: see consumer.Consumer.
 	Set func(kind target.Kind, all []target.Spec, complete bool)
 	End func(ids ...string)
+
+	again    changes.Signal
+	unchosen atomic.Pointer[[]string]
+}
+
+// Choose applies changed Nodes at once.
+func (s *Source) Choose() { s.again.Notify() }
+
+// Unchosen are the IDs, sorted, of the peers that get no virtual node, or only keep one for the pods that it has.
+func (s *Source) Unchosen() []string {
+	if ids := s.unchosen.Load(); ids != nil {
+		return *ids
+	}
+	return nil
 }
 
 // together is the pause after the targets were set: changes of many peers are one.
@@ -49,6 +70,9 @@ const together = 100 * time.Millisecond
 func (s *Source) Run(ctx context.Context) {
 	changed, stop := s.Fabric.Changed()
 	defer stop()
+	again, stop := s.again.Changed()
+	defer stop()
+	choice := chooser{closed: map[peer.ID]time.Time{}}
 	started := time.Now()
 	look := time.NewTimer(target.Patience)
 	defer look.Stop()
@@ -57,19 +81,57 @@ func (s *Source) Run(ctx context.Context) {
 		for _, id := range s.Fabric.Departed() { // that is certain, so Patience does not apply
 			s.End(string(id))
 		}
-		specs := make([]target.Spec, 0, len(links))
-		for _, l := range links {
-			specs = append(specs, s.spec(l))
-		}
+		specs, leaving := s.specs(ctx, &choice, links)
 		s.Set(target.Peer, specs, time.Since(started) >= target.Patience)
 		changes.Wait(ctx, together)
+		var due <-chan time.Time
+		switch {
+		case leaving:
+			due = time.After(settled)
+		case len(choice.lost) > 0:
+			due = time.After(absence)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
+		case <-again:
+		case <-due:
 		case <-look.C:
 		}
 	}
+}
+
+// specs are the targets of the links: of the chosen ones, and of those whose nodes are still in use; leaving: there are
+// some of these.
+func (s *Source) specs(ctx context.Context, choice *chooser, links []peer.Link) (specs []target.Spec, leaving bool) {
+	var rule policy.Nodes
+	if s.Nodes != nil {
+		rule = s.Nodes()
+	}
+	chosen := choice.choose(rule, links, time.Now())
+	var nodes, used map[string]bool
+	var unchosen []string
+	for _, l := range links {
+		spec := s.spec(l)
+		if l.NoBorrow || chosen[l.ID] {
+			delete(choice.closed, l.ID)
+			specs = append(specs, spec)
+			continue
+		}
+		unchosen = append(unchosen, spec.ID)
+		var err error
+		if nodes == nil {
+			nodes, used, err = s.Existing(ctx, target.Peer)
+		}
+		if err != nil || choice.keep(l.ID, nodes[spec.ID], used[spec.ID], time.Now()) {
+			spec.Unchosen, leaving = true, true
+			specs = append(specs, spec)
+		}
+	}
+	slices.Sort(unchosen)
+	s.unchosen.Store(&unchosen)
+	return specs, leaving
 }
 
 // way are the inputs of a peer's target; after a change it is made again.
