@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"rivulet/appliance/addons/clusterset"
+	"rivulet/appliance/addons/clusterset/weights"
 	"rivulet/appliance/addons/ingress"
 	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/addons/resourcemetrics"
@@ -15,6 +16,7 @@ import (
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/diagnose/prometheus"
 	"rivulet/appliance/diagnose/prometheus/endpoint"
+	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/network"
 	"rivulet/appliance/ui/statuspage"
@@ -71,5 +73,6 @@ func (s *System) runIngress(ctx context.Context, stage *lifecycle.Stage) error {
 func (s *System) newServices() *clusterset.Set {
 	return clusterset.New(clusterset.Config{ID: s.id.ID(), API: s.engine.REST, Fabric: func() clusterset.Fabric { return s.fabric.Load() }, PodCIDR: func() netip.Prefix { return fixed.PodCIDR },
 		Cordoned: network.Cordoned(s.offload.Load), NodesChanged: s.nodes.Changed,
-		Setting: func() config.Services { return s.config().Services }, Exported: func() { s.offload.Load().ExportedChanged() }, Log: s.log("services")})
+		Setting: func() config.Services { return s.config().Services }, Exported: func() { s.offload.Load().ExportedChanged() }, Log: s.log("services"),
+		Weights: weights.New(weights.Config{Pods: fixed.PodCIDR, Services: fixed.ServiceCIDR, Guard: s.rules, Report: func(err error) { s.health.Report(health.ServiceWeights, err) }})})
 }

@@ -14,6 +14,7 @@ var (
 	MetricsForeign  = declare("metrics-foreign", Info, "resource metrics come from another program")
 	ServicePending  = declare("service-pending", Warning, "a Service of type LoadBalancer has no address")
 	IngressUnserved = declare("ingress-unserved", Warning, "an Ingress is not served as it is written")
+	ServiceWeights  = declare("service-weights", Warning, "weights of Services shared with peers are not in force")
 	IngressPort     = declare("ingress-port", Error, "Ingresses cannot be reached: another program has their port")
 
 	ClockImplausible     = declare("clock-implausible", Error, "the clock cannot be right")

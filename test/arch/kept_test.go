@@ -17,11 +17,12 @@ import (
 // with a test of its own.
 var writers = map[string]map[string]string{
 	`\.Tables\(`: {
-		"fabric/tunnel/server.go":                  "TestEveryTableComesBack",
-		"appliance/machine/firewall/firewall.go":   "TestEveryTableComesBack",
-		"appliance/addons/netpol/netpol.go":        "TestEveryTableComesBack",
-		"offload/nodeagent/isolation/tables.go":    "TestEveryTableComesBack",
-		"offload/nodeagent/peerrules/peerrules.go": "TestEveryTableComesBack",
+		"fabric/tunnel/server.go":                        "TestEveryTableComesBack",
+		"appliance/machine/firewall/firewall.go":         "TestEveryTableComesBack",
+		"appliance/addons/clusterset/weights/weights.go": "TestEveryTableComesBack",
+		"appliance/addons/netpol/netpol.go":              "TestEveryTableComesBack",
+		"offload/nodeagent/isolation/tables.go":          "TestEveryTableComesBack",
+		"offload/nodeagent/peerrules/peerrules.go":       "TestEveryTableComesBack",
 	},
 	`\.(AddTable|CreateTable)\(|nft\.Tables\{`: {
 		"fabric/nft/nft.go":                      "deletes what it has made in the same transaction",

@@ -38,6 +38,7 @@ var forUsers = map[string][2]string{
 	"rivulet.dev/ingress-class": {"annotation of an Ingress", "its class on the target; without it the target's default"},
 	"rivulet.dev/lent":          {"label of an IngressClass", "lends it to other clusters' Ingresses; the value is the namespace of the controller, which may then reach their pods"},
 	"rivulet.dev/hold-upgrade":  {"label of a Pod", "whatever its value: an upgrade waits as long as the pod is not finished"},
+	"rivulet.dev/weights":       {"annotation of a ServiceImport", "shares of its traffic, by cluster: `home=90,b=10` ([services](../design/services.md#weights))"},
 	"rivulet.dev/force":         {"annotation of a Peer", "`true` ends the peering though the peer cannot be told"},
 }
 

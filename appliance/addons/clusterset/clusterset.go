@@ -3,7 +3,7 @@
 //
 // It reads ServiceExports, Services and EndpointSlices of this cluster, and what the peers that take part export (GET
 // /v1/exports). It alone writes the definitions, the ServiceImports with their derived Services and EndpointSlices
-// (ObjectLabel is on all of them), and the conditions of ServiceExports. Restart: everything is compared again, once the
+// (ObjectLabel is on all of them), the conditions of ServiceExports, and by package weights the table of imports with weights. Restart: everything is compared again, once the
 // peers have answered or settle has passed. Failure: what was written stays, and is tried again.
 package clusterset
 
@@ -27,6 +27,7 @@ import (
 	mcscrd "sigs.k8s.io/mcs-api/config/crd"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"rivulet/appliance/addons/clusterset/weights"
 	"rivulet/appliance/addons/customresource"
 	"rivulet/appliance/config"
 	"rivulet/appliance/lifecycle"
@@ -75,7 +76,12 @@ type Config struct {
 	NodesChanged func() (<-chan struct{}, func())
 	// Exported is called after Openings has changed.
 	Exported func()
-	Log      *slog.Logger
+	// Weights distribute the traffic of imports with weights; weights.New makes one.
+	Weights interface {
+		Set(all []weights.Service)
+		Run(ctx context.Context) error
+	}
+	Log *slog.Logger
 }
 
 // Set is this cluster's part of the cluster set.
@@ -208,6 +214,7 @@ func (s *Set) Run(ctx context.Context, stage *lifecycle.Stage) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { s.follow(ctx) })
+	wg.Go(func() { _ = s.Weights.Run(ctx) }) // ctx has ended
 	kind := customresource.Kind{Name: "service exports", Definition: Definitions(), Resource: exports, Gather: gather}
 	return customresource.Run(ctx, api, kind, func(o customresource.Objects) customresource.Loop {
 		c := newController(ctx, s, o)

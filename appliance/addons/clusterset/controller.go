@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"rivulet/appliance/addons/clusterset/weights"
 	"rivulet/appliance/addons/customresource"
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
@@ -106,6 +107,7 @@ func (c *controller) sync(ctx context.Context) error {
 	}
 	if len(mine)+len(theirs) == 0 && c.watches == nil && !c.leftover(ctx) {
 		c.publish(nil)
+		c.Weights.Set(nil)
 		c.status.Store(&Status{Members: c.membersNow(faults)})
 		return nil
 	}
@@ -138,7 +140,9 @@ func (c *controller) sync(ctx context.Context) error {
 	}
 	services := map[string]merged{}
 	for name, g := range groups {
-		services[name] = merge(g)
+		m := merge(g)
+		c.weigh(&m)
+		services[name] = m
 	}
 	var errs []error
 	for _, e := range mine {
@@ -286,15 +290,6 @@ func (c *controller) sites() map[string]site {
 	return out
 }
 
-// address translates an address of a cluster to this cluster's view.
-func (c *controller) address(cluster string, links map[peer.ID]peer.Link, a netip.Addr) (netip.Addr, bool) {
-	if cluster == string(c.ID) {
-		return a, true
-	}
-	l := links[peer.ID(cluster)]
-	return peer.Translate(a, l.PeerCIDR, l.PeerMappedCIDR)
-}
-
 // hosts are the namespaces that may have imports.
 func (c *controller) hosts(namespace string) bool {
 	obj, ok, _ := c.watches.namespaces.GetStore().GetByKey(namespace)
@@ -309,16 +304,19 @@ func (c *controller) hosts(namespace string) bool {
 func (c *controller) write(ctx context.Context, services map[string]merged, sites map[string]site) error {
 	var errs []error
 	wanted := map[key]bool{}
-	links := c.links()
+	var split []weights.Service
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		m := services[name]
 		if !c.hosts(m.Namespace) {
 			continue
 		}
-		if err := c.one(ctx, m, sites, links, wanted); err != nil {
+		address, err := c.one(ctx, m, sites, wanted)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("import %s: %w", name, err))
 		}
+		split = append(split, m.splits(address, sites)...)
 	}
+	c.Weights.Set(split)
 	for _, kind := range []string{"EndpointSlice", "Service", mcs.ServiceImportKindName} { // leftover looks for the last
 		for _, obj := range c.watches.own[kind].GetStore().List() {
 			o := obj.(*unstructured.Unstructured)

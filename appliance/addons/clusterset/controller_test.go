@@ -19,10 +19,12 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 	mcsclient "sigs.k8s.io/mcs-api/pkg/client/clientset/versioned"
 
+	"rivulet/appliance/addons/clusterset/weights"
 	"rivulet/appliance/config"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/changes"
@@ -89,6 +91,14 @@ func (n *neighbour) change(do func()) {
 }
 func (n *neighbour) exports(all ...Export) { n.lines <- strings.TrimSpace(string(encode(all))) }
 
+// split keeps what a Set has put in force.
+type split struct {
+	atomic.Pointer[[]weights.Service]
+}
+
+func (s *split) Set(all []weights.Service)   { s.Store(&all) }
+func (*split) Run(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+
 // theirs is an export of b with one pod.
 func theirs(namespace, name string, ready bool) Export {
 	return Export{Namespace: namespace, Name: name, Created: time.Unix(1, 0).UTC(), Ports: []mcs.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
@@ -103,10 +113,11 @@ func TestLife(t *testing.T) {
 	n := newNeighbour(t)
 	setting := config.Services{}
 	var s *Set
+	var weighted split
 	var open atomic.Int32 // to how many peers something is open, as the rules were last told
 	s = New(Config{ID: mine, API: func() (*rest.Config, error) { return server.Config, nil }, Fabric: func() Fabric { return n }, PodCIDR: func() netip.Prefix { return netip.MustParsePrefix("10.42.0.0/16") },
 		Cordoned: func() map[peer.ID]bool { return nil }, NodesChanged: n.Changed,
-		Setting: func() config.Services { n.mu.Lock(); defer n.mu.Unlock(); return setting }, Exported: func() { _, to := s.Openings(); open.Store(int32(len(to))) }, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		Setting: func() config.Services { n.mu.Lock(); defer n.mu.Unlock(); return setting }, Exported: func() { _, to := s.Openings(); open.Store(int32(len(to))) }, Weights: &weighted, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	run := func() (stop func()) {
 		m, err := lifecycle.New(s.Log, lifecycle.Component{Name: "services", Run: s.Run})
 		if err != nil {
@@ -247,6 +258,63 @@ func TestLife(t *testing.T) {
 		}
 		return nil
 	})
+
+	// With weights both have a share, until one has nothing that is ready, or the weights go.
+	weigh := func(value string) {
+		t.Helper()
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, WeightsAnnotation, value)
+		if _, err := api.ServiceImports("shop").Patch(ctx, "web", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shares := func(what string, parts int, status metav1.ConditionStatus, want ...float64) {
+		t.Helper()
+		until(what, func() error {
+			all := *weighted.Load()
+			if parts == 0 && len(all) > 0 || parts > 0 && (len(all) != 1 || len(all[0].Parts) != parts || all[0].Addr.Port() != 80) {
+				return fmt.Errorf("%+v", all)
+			}
+			st := s.Status().Services
+			at := slices.IndexFunc(st, func(x Service) bool { return x.Namespace == "shop" })
+			var got []float64
+			for _, f := range st[at].From {
+				got = append(got, f.Share)
+			}
+			if !slices.Equal(got, want) {
+				return fmt.Errorf("shares %v", got)
+			}
+			i, err := api.ServiceImports("shop").Get(ctx, "web", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if c := meta.FindStatusCondition(i.Status.Conditions, conditionWeighted); c == nil && status != "" || c != nil && c.Status != status {
+				return fmt.Errorf("%+v", i.Status.Conditions)
+			}
+			return nil
+		})
+	}
+	weigh(`"home=3,b=1"`)
+	shares("three quarters for this cluster", 2, metav1.ConditionTrue, 0.25, 0.75) // b's export is older
+	if all := *weighted.Load(); all[0].Parts[0].Endpoints[0].String() != "10.65.0.7:8080" || all[0].Parts[1].Weight != 3 || len(all[0].Parts[1].Endpoints) != 1 {
+		t.Errorf("%+v", all)
+	}
+	traffic("kube-proxy has the endpoints of both, for as long as there is no table", []string{"10.42.0.3", "10.65.0.7"}, []string{"10.42.0.3", "10.65.0.7"})
+	n.exports(theirs("shop", "web", false))
+	shares("b has nothing that is ready", 0, metav1.ConditionTrue, 0, 1)
+	n.exports(theirs("shop", "web", true))
+	shares("it has again", 2, metav1.ConditionTrue, 0.25, 0.75)
+	n.change(func() { n.link.State = peer.Lost })
+	shares("b is lost", 0, metav1.ConditionTrue, 0, 1)
+	n.change(func() { n.link.State = peer.Connected })
+	shares("it is back", 2, metav1.ConditionTrue, 0.25, 0.75)
+	weigh(`"home=all"`)
+	shares("weights that are none", 0, metav1.ConditionFalse, 0, 1)
+	weigh(`"b=1"`)
+	traffic("only b has a weight", []string{"10.65.0.7"}, []string{"10.42.0.3", "10.65.0.7"})
+	weigh(`null`)
+	shares("no weights", 0, "", 0, 0)
+	traffic("this cluster's own pod is used again", []string{"10.42.0.3"}, []string{"10.42.0.3", "10.65.0.7"})
+
 	own.Endpoints[0].Conditions.Ready = new(false)
 	if _, err := kube.DiscoveryV1().EndpointSlices("shop").Update(ctx, own, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -259,6 +327,7 @@ func TestLife(t *testing.T) {
 	differs.Ports[0].Port = 8080
 	n.exports(differs)
 	condition("web", "Conflict", metav1.ConditionTrue, "PortConflict")
+	traffic("the port is b's, whose export is older", []string{"10.65.0.7"}, []string{"10.65.0.7"})
 
 	// A restart changes nothing before b was heard.
 	stop()

@@ -191,7 +191,8 @@ func encode(all []Export) []byte {
 	return append(line, '\n')
 }
 
-// contributions are what all members export, and the faults, by cluster; complete: all of them were heard.
+// contributions are what all members export, with the endpoints in their prefixes in this cluster's view and no others,
+// and the faults, by cluster; complete: all of them were heard.
 func (s *Set) contributions() (out []contribution, faults map[peer.ID]string, complete bool) {
 	setting, links := s.Setting(), s.links()
 	s.mu.Lock()
@@ -206,10 +207,27 @@ func (s *Set) contributions() (out []contribution, faults map[peer.ID]string, co
 		}
 		for _, e := range m.exports {
 			if shared(setting, e.Namespace) {
+				e.Slices = translated(e.Slices, links[id])
 				out = append(out, contribution{string(id), e})
 			}
 		}
 	}
 	slices.SortFunc(out, func(a, b contribution) int { return a.Created.Compare(b.Created) })
 	return out, faults, complete
+}
+
+func translated(all []Slice, l peer.Link) (out []Slice) {
+	for _, s := range all {
+		here := Slice{Ports: s.Ports}
+		for _, e := range s.Endpoints {
+			var ok bool
+			if e.Address, ok = peer.Translate(e.Address, l.PeerCIDR, l.PeerMappedCIDR); ok {
+				here.Endpoints = append(here.Endpoints, e)
+			}
+		}
+		if len(here.Endpoints) > 0 {
+			out = append(out, here)
+		}
+	}
+	return out
 }

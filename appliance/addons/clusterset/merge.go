@@ -3,6 +3,7 @@ package clusterset
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -28,6 +29,10 @@ type merged struct {
 	// Reasons are the conflicts, of mcs.ServiceExportCondition…; Message names the clusters that differ from the first.
 	Reasons []string
 	Message string
+	// Weights are this cluster's, by the ID of a cluster; nil is none. Weighing is their text, WeighingFault what is wrong
+	// with it.
+	Weights                 map[string]uint64
+	Weighing, WeighingFault string
 }
 
 // merge merges the contributions, at least one, to a Service of one name. It is pure: every cluster with the same
@@ -108,15 +113,22 @@ type site struct {
 	Nearness int // peer.Link.Nearness
 }
 
-// used returns the clusters whose endpoints get the traffic to a port: this cluster while it has ready ones, else the
-// nearest connected ones that have, those that are cordoned here last. Without any ready endpoint it is every connected cluster, so that clients are refused
-// and do not wait.
+// used returns the clusters whose endpoints get the traffic to a port: those that have weights and ready endpoints, else
+// this cluster while it has ready ones, else the nearest connected ones that have, those that are cordoned here last.
+// Without any ready endpoint it is every connected cluster, so that clients are refused and do not wait. A cluster of
+// weight 0 never gets any.
 func (m merged) used(p mcs.ServicePort, sites map[string]site) map[string]bool {
 	ready, any := map[string]bool{}, map[string]bool{}
+	for cluster := range m.weighted(p, sites) {
+		ready[cluster] = true
+	}
+	if len(ready) > 0 {
+		return ready
+	}
 	nearest := -2
 	for _, c := range m.Contributions {
 		s := sites[c.Cluster]
-		if !s.Own && !s.Connected || !m.carries(c, p) {
+		if w, named := m.Weights[c.Cluster]; named && w == 0 || !s.Own && !s.Connected || !m.carries(c, p) {
 			continue
 		}
 		any[c.Cluster] = true
@@ -141,6 +153,63 @@ func (m merged) used(p mcs.ServicePort, sites map[string]site) map[string]bool {
 		return any
 	}
 	return ready
+}
+
+// weighted returns the weights of the clusters that share the traffic to a port: those that have ready endpoints of it,
+// and of these the cordoned ones only if there is no other.
+func (m merged) weighted(p mcs.ServicePort, sites map[string]site) map[string]uint64 {
+	open, cordoned := map[string]uint64{}, map[string]uint64{}
+	for _, c := range m.Contributions {
+		switch s, w := sites[c.Cluster], m.Weights[c.Cluster]; {
+		case w == 0 || !s.Own && !s.Connected || !m.carries(c, p) || len(c.readyAt(p)) == 0:
+		case s.Cordoned:
+			cordoned[c.Cluster] = w
+		default:
+			open[c.Cluster] = w
+		}
+	}
+	if len(open) == 0 {
+		return cordoned
+	}
+	return open
+}
+
+// shares are the parts of the traffic to a port that clusters get, of 1 together; none without a ready endpoint.
+func (m merged) shares(p mcs.ServicePort, sites map[string]site) map[string]float64 {
+	parts, all := m.weighted(p, sites), uint64(0)
+	if len(parts) == 0 { // kube-proxy, evenly
+		used := m.used(p, sites)
+		for _, c := range m.Contributions {
+			if n := len(c.readyAt(p)); used[c.Cluster] && n > 0 {
+				parts[c.Cluster] = uint64(n)
+			}
+		}
+	}
+	out := map[string]float64{}
+	for _, n := range parts {
+		all += n
+	}
+	for cluster, n := range parts {
+		out[cluster] = float64(n) / float64(all)
+	}
+	return out
+}
+
+// readyAt are the ready endpoints of a port.
+func (c contribution) readyAt(p mcs.ServicePort) (out []netip.AddrPort) {
+	for _, s := range c.Slices {
+		for _, port := range s.Ports {
+			if *port.Name != p.Name || *port.Protocol != p.Protocol {
+				continue
+			}
+			for _, e := range s.Endpoints {
+				if e.Ready {
+					out = append(out, netip.AddrPortFrom(e.Address, uint16(*port.Port)))
+				}
+			}
+		}
+	}
+	return out
 }
 
 func (c contribution) ready() bool {

@@ -3,6 +3,7 @@ package clusterset
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
@@ -15,6 +16,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"pgregory.net/rapid"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"rivulet/fabric/peer"
 )
 
 // drawn is an export as a cluster may send it: valid, of few values, so that clusters often agree.
@@ -52,6 +55,12 @@ func TestMerge(t *testing.T) {
 			id := strings.Repeat(string(rune('a'+i)), 32)
 			all = append(all, contribution{id, drawn(t, id[:1])})
 			sites[id] = site{Own: i == 0, Connected: i == 0 || rapid.Bool().Draw(t, id[:1]+" connected"), Nearness: rapid.IntRange(0, 2).Draw(t, id[:1]+" nearness"), Cordoned: i > 0 && rapid.Bool().Draw(t, id[:1]+" cordoned")}
+		}
+		weights := map[string]uint64{}
+		for _, c := range all {
+			if rapid.Bool().Draw(t, c.Cluster[:1]+" weighted") {
+				weights[c.Cluster] = rapid.Uint64Range(0, 3).Draw(t, c.Cluster[:1]+" weight")
+			}
 		}
 		m := merge(all)
 		again := slices.Clone(all)
@@ -104,8 +113,84 @@ func TestMerge(t *testing.T) {
 			if len(able) > 0 && len(used) == 0 {
 				t.Fatalf("nobody gets traffic to %+v of %v", p, able)
 			}
+			m := m
+			m.Weights = weights
+			weighed(t, m, p, sites, ready, used)
 		}
 	})
+}
+
+// weighed checks the traffic to a port with weights: each cluster with a weight and ready endpoints gets its share of the
+// sum of these, cordoned ones only if there is no other; if there is none, clusters of weight 0 get nothing and the others
+// what they get without weights.
+func weighed(t *rapid.T, m merged, p mcs.ServicePort, sites map[string]site, ready, unweighted map[string]bool) {
+	var sum, cordoned uint64
+	never := false
+	for id := range ready {
+		if sites[id].Cordoned {
+			cordoned += m.Weights[id]
+		} else {
+			sum += m.Weights[id]
+		}
+	}
+	for _, w := range m.Weights {
+		never = never || w == 0
+	}
+	used, shares, all := m.used(p, sites), m.shares(p, sites), 0.0
+	for id, share := range shares {
+		w, named := m.Weights[id]
+		switch all += share; {
+		case !ready[id] || !used[id] || named && w == 0:
+			t.Fatalf("%s of weight %d gets %v; used %v, ready %v", id, w, share, used, ready)
+		case sum > 0 && (sites[id].Cordoned || share != float64(w)/float64(sum)), sum == 0 && cordoned > 0 && share != float64(w)/float64(cordoned):
+			t.Fatalf("%s of weight %d has the share %v of %d, cordoned %t", id, w, share, sum, sites[id].Cordoned)
+		}
+	}
+	if len(shares) > 0 && (all < 0.999999 || all > 1.000001) || sum+cordoned > 0 && len(shares) == 0 {
+		t.Fatalf("all shares are %v", all)
+	}
+	if sum+cordoned == 0 && !never && !reflect.DeepEqual(used, unweighted) {
+		t.Fatalf("%v get the traffic, without weights %v", used, unweighted)
+	}
+}
+
+// Weights are read as they are meant, or refused with a cure.
+func TestWeights(t *testing.T) {
+	b, c, d := peer.ID(strings.Repeat("b", 32)), peer.ID(strings.Repeat("c", 32)), peer.ID(strings.Repeat("d", 32))
+	links := map[peer.ID]peer.Link{b: {ID: b, Name: "b"}, c: {ID: c, Name: "lab"}, d: {ID: d, Name: "lab"}}
+	for text, want := range map[string]map[string]uint64{
+		"home=90,b=10":                  {string(mine): 90, string(b): 10},
+		" home=1 , " + string(c) + "=0": {string(mine): 1, string(c): 0},
+		"b=1000000":                     {string(b): 1_000_000},
+		"home=1,gone=5":                 {string(mine): 1},
+	} {
+		named, err := parseWeights(text)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		got, unknown, err := resolve(named, mine, links)
+		if err != nil || !maps.Equal(got, want) || len(unknown) != len(named)-len(want) {
+			t.Errorf("%q: %v, unknown %v, %v", text, got, unknown, err)
+		}
+	}
+	for _, text := range []string{"", "home", "home=", "=1", "home=-1", "home=1.5", "home=90%", "home=1000001", "home=1,home=2", "home=0,b=0", "home=1,", "home=1 b=2", "home=1,lab=1",
+		"b=1," + string(b) + "=2", strings.Repeat("x", 64) + "=1", "home=99999999999999999999", "home=0" + strings.Repeat(",x=1", 3)} {
+		named, err := parseWeights(text)
+		if err == nil {
+			_, _, err = resolve(named, mine, links)
+		}
+		if err == nil || !strings.Contains(err.Error(), "; ") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	many := "home=1"
+	for i := range maxWeights {
+		many += fmt.Sprintf(",c%d=1", i)
+	}
+	if _, err := parseWeights(many); err == nil {
+		t.Errorf("%d weights are taken", maxWeights+1)
+	}
 }
 
 // What a peer sends is taken as it was meant, or refused with a reason; the valid exports beside it count.
@@ -130,6 +215,7 @@ func TestChecked(t *testing.T) {
 		"distribution":         func(e *Export) { e.TrafficDistribution = new("a b") },
 		"a label of Rivulet":   func(e *Export) { e.Labels = map[string]string{ObjectLabel: "other"} },
 		"a label of the API":   func(e *Export) { e.Labels = map[string]string{mcs.LabelSourceCluster: "x"} },
+		"weights":              func(e *Export) { e.Annotations = map[string]string{WeightsAnnotation: "home=0,b=1"} },
 		"a label of Kubernets": func(e *Export) { e.Labels = map[string]string{"kubernetes.io/x": "x"} },
 		"an annotation":        func(e *Export) { e.Annotations = map[string]string{"a": strings.Repeat("x", maxValue+1)} },
 		"many annotations": func(e *Export) {

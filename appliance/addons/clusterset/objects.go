@@ -18,7 +18,6 @@ import (
 	"k8s.io/utils/ptr"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
 )
 
@@ -54,8 +53,8 @@ func digest(of string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// one makes the objects of one merged Service, and adds them to wanted.
-func (c *controller) one(ctx context.Context, m merged, sites map[string]site, links map[peer.ID]peer.Link, wanted map[key]bool) error {
+// one makes the objects of one merged Service, and adds them to wanted. It returns the address, if there is one.
+func (c *controller) one(ctx context.Context, m merged, sites map[string]site, wanted map[key]bool) (address string, err error) {
 	labels := func(more map[string]string) map[string]string {
 		out := map[string]string{ObjectLabel: m.Name}
 		for k, v := range more {
@@ -79,15 +78,15 @@ func (c *controller) one(ctx context.Context, m merged, sites map[string]site, l
 				IPFamilyPolicy: ptr.To(corev1.IPFamilyPolicySingleStack), IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}},
 		})
 		if err != nil {
-			return err
+			return "", err
 		}
-		if ip, _, _ := unstructured.NestedString(service.Object, "spec", "clusterIP"); ip != "" {
-			spec.IPs = []string{ip}
+		if address, _, _ = unstructured.NestedString(service.Object, "spec", "clusterIP"); address != "" {
+			spec.IPs = []string{address}
 		}
 	}
 	wanted[imported] = true
 	if err := c.foreign(ctx, imported); err != nil {
-		return err
+		return address, err
 	}
 	if spec.Ports == nil {
 		spec.Ports = []mcs.ServicePort{}
@@ -95,10 +94,10 @@ func (c *controller) one(ctx context.Context, m merged, sites map[string]site, l
 	if _, err := c.apply(ctx, imported, &mcs.ServiceImport{
 		TypeMeta: metav1.TypeMeta{APIVersion: mcs.GroupVersion.String(), Kind: mcs.ServiceImportKindName}, ObjectMeta: metav1.ObjectMeta{Labels: labels(m.Labels), Annotations: m.Annotations}, Spec: spec,
 	}); err != nil {
-		return err
+		return address, err
 	}
 	if err := c.statusOfImport(ctx, imported, m); err != nil {
-		return err
+		return address, err
 	}
 	used := map[string]map[string]bool{} // clusters by port name
 	for _, p := range m.Spec.Ports {
@@ -116,29 +115,22 @@ func (c *controller) one(ctx context.Context, m merged, sites map[string]site, l
 					slice.Labels[discoveryv1.LabelServiceName] = derived
 				}
 				for _, e := range s.Endpoints {
-					addr, ok := c.address(x.Cluster, links, e.Address)
-					if !ok {
-						continue
-					}
-					endpoint := discoveryv1.Endpoint{Addresses: []string{addr.String()}, Conditions: discoveryv1.EndpointConditions{
+					endpoint := discoveryv1.Endpoint{Addresses: []string{e.Address.String()}, Conditions: discoveryv1.EndpointConditions{
 						Ready: ptr.To(e.Ready && connected), Serving: ptr.To(e.Serving && connected), Terminating: ptr.To(e.Terminating)}}
 					if e.Hostname != "" {
 						endpoint.Hostname = ptr.To(e.Hostname)
 					}
 					slice.Endpoints = append(slice.Endpoints, endpoint)
 				}
-				if len(slice.Endpoints) == 0 {
-					continue
-				}
 				k := key{"EndpointSlice", m.Namespace, fmt.Sprintf("clusterset-%.40s-%s", m.Name, digest(fmt.Sprint(m.Name, "|", x.Cluster, "|", slice.Endpoints[0].Addresses, "|", name, "|", portNames(s.Ports)))[:12])}
 				wanted[k] = true
 				if _, err := c.apply(ctx, k, slice); err != nil {
-					return err
+					return address, err
 				}
 			}
 		}
 	}
-	return nil
+	return address, nil
 }
 
 func portNames(ports []discoveryv1.EndpointPort) (out []string) {
@@ -172,15 +164,22 @@ func (c *controller) statusOfImport(ctx context.Context, k key, m merged) error 
 	for _, x := range m.Contributions {
 		clusters = append(clusters, map[string]any{"cluster": x.Cluster})
 	}
-	hash := sha256.Sum256(fmt.Append(nil, clusters))
+	conditions := []metav1.Condition{{Type: string(mcs.ServiceImportConditionReady), Status: metav1.ConditionTrue, Reason: string(mcs.ServiceImportReasonReady), Message: "the names and addresses of the import can be used"}}
+	if weighted, ok := m.weightedCondition(); ok {
+		conditions = append(conditions, weighted)
+	}
+	hash := sha256.Sum256(fmt.Append(nil, clusters, conditions))
 	at := key{k.kind + "/status", k.namespace, k.name}
 	if c.written[at].hash == hash && c.stands(k) {
 		return nil
 	}
+	var list []any
+	for _, x := range conditions {
+		list = append(list, map[string]any{"type": x.Type, "status": string(x.Status), "reason": x.Reason, "message": x.Message, "lastTransitionTime": metav1.Now().UTC().Format("2006-01-02T15:04:05Z")})
+	}
 	_, err := c.o.Dynamic.Resource(imports).Namespace(k.namespace).ApplyStatus(ctx, k.name, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": mcs.GroupVersion.String(), "kind": mcs.ServiceImportKindName, "metadata": map[string]any{"name": k.name, "namespace": k.namespace},
-		"status": map[string]any{"clusters": clusters, "conditions": []any{map[string]any{"type": string(mcs.ServiceImportConditionReady), "status": "True", "reason": string(mcs.ServiceImportReasonReady),
-			"message": "the names and addresses of the import can be used", "lastTransitionTime": metav1.Now().UTC().Format("2006-01-02T15:04:05Z")}}},
+		"status": map[string]any{"clusters": clusters, "conditions": list},
 	}}, metav1.ApplyOptions{FieldManager: policy.FieldManager, Force: true})
 	if err == nil {
 		c.written[at] = written{hash: hash}

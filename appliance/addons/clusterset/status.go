@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"rivulet/fabric/peer"
 )
@@ -31,6 +32,9 @@ type Service struct {
 	// Conflicts are the fields that differ, and Why which clusters do.
 	Conflicts []string `json:"conflicts,omitempty"`
 	Why       string   `json:"why,omitempty"`
+	// Weights is the import's annotation, WeightsFault what is wrong with it; it ends in a cure.
+	Weights      string `json:"weights,omitempty"`
+	WeightsFault string `json:"weightsFault,omitempty"`
 }
 
 // Source is one cluster's part of a Service.
@@ -42,6 +46,8 @@ type Source struct {
 	Ready     int    `json:"ready"`
 	// Used: traffic to at least one port goes there now.
 	Used bool `json:"used"`
+	// Share is the part of the traffic to the first port that goes there now, 0 to 1, of a Service with Weights.
+	Share float64 `json:"share,omitempty"`
 }
 
 // Member is a peer that takes part.
@@ -74,10 +80,14 @@ func (c *controller) statusOf(services map[string]merged, valid map[string]metav
 	}
 	for _, name := range slices.Sorted(maps.Keys(services)) {
 		m := services[name]
-		one := Service{Namespace: m.Namespace, Name: m.Name, Type: string(m.Spec.Type), Imported: c.hosts(m.Namespace), Conflicts: m.Reasons, Why: m.Message}
+		one := Service{Namespace: m.Namespace, Name: m.Name, Type: string(m.Spec.Type), Imported: c.hosts(m.Namespace), Conflicts: m.Reasons, Why: m.Message, Weights: m.Weighing, WeightsFault: m.WeighingFault}
+		var shares map[string]float64
+		if m.Weighing != "" && m.Spec.Type == mcs.ClusterSetIP {
+			shares = m.shares(m.Spec.Ports[0], sites)
+		}
 		for _, x := range m.Contributions {
 			id := peer.ID(x.Cluster)
-			from := Source{ID: id, Name: names[id]}
+			from := Source{ID: id, Name: names[id], Share: shares[x.Cluster]}
 			one.Exported = one.Exported || id == c.ID
 			connected := sites[x.Cluster].Own || sites[x.Cluster].Connected
 			for _, s := range x.Slices {

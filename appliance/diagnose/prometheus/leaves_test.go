@@ -73,6 +73,9 @@ var notExported = map[string]string{
 	"ClusterSet.Services.From.Name":      "names, and what is not counted; rivulet services",
 	"ClusterSet.Services.From.Endpoints": "names, and what is not counted; rivulet services",
 	"ClusterSet.Services.From.Used":      "names, and what is not counted; rivulet services",
+	"ClusterSet.Services.From.Share":     "settings of Services, and what follows from them; rivulet services",
+	"ClusterSet.Services.Weights":        "settings of Services, and what follows from them; rivulet services",
+	"ClusterSet.Services.WeightsFault":   "settings of Services, and what follows from them; rivulet services",
 	"ClusterSet.Members":                 "rivulet_peers",
 	"ClusterSet.Invalid":                 "names; the conditions of ServiceExports have it",
 	"Services.Name":                      "names; there is no bound on them",
@@ -249,6 +252,8 @@ func alter(v reflect.Value) bool {
 		v.SetInt(v.Int() + 1)
 	case reflect.Uint, reflect.Uint16, reflect.Uint64:
 		v.SetUint(v.Uint() + 1)
+	case reflect.Float64:
+		v.SetFloat(v.Float() + 1)
 	case reflect.Array:
 		e := v.Index(0)
 		e.SetUint(e.Uint() ^ 1)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"rivulet/appliance/addons/clusterset/weights"
 	"rivulet/appliance/addons/netpol"
 	"rivulet/appliance/machine/firewall"
 	"rivulet/fabric/reach"
@@ -12,7 +13,7 @@ import (
 )
 
 // ourTables are all tables of Rivulet on the host.
-var ourTables = []string{tunnelTable, firewall.Table, isolation.Table, reach.Table, netpol.Table}
+var ourTables = []string{tunnelTable, firewall.Table, isolation.Table, reach.Table, netpol.Table, weights.Table}
 
 // tables removes ourTables, and tables of iptables that have become empty.
 func (c *cleaner) tables() {

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"rivulet/appliance/addons/clusterset/weights"
 	policies "rivulet/appliance/addons/netpol"
 	"rivulet/appliance/machine/firewall"
 	"rivulet/fabric/nft"
@@ -138,6 +139,10 @@ func newOwners(t *testing.T) *owners {
 			},
 			Guard: keeper, Report: o.report("reach"), Log: log})
 	})
+	split := weights.New(weights.Config{Pods: pods, Services: netip.MustParsePrefix("10.43.0.0/16"), Guard: keeper, Report: o.report("weights")})
+	split.Set([]weights.Service{{Addr: netip.MustParseAddrPort("10.43.0.7:80"), Protocol: "TCP", Parts: []weights.Part{{Weight: 9, Endpoints: []netip.AddrPort{netip.AddrPortFrom(tenant, 80)}},
+		{Weight: 1, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.70.0.5:80")}}}}})
+	run("weights", func() error { return split.Run(ctx) })
 	key, err := wgkey.Generate()
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +265,7 @@ func TestEveryTableComesBack(t *testing.T) {
 	}
 
 	// Another program takes all the names for itself: nobody can write them.
-	parts := []string{"wall", "policies", "isolation", "reach"}
+	parts := []string{"wall", "policies", "isolation", "reach", "weights"}
 	release := take(t, want)
 	for _, part := range parts {
 		await.True(t, 20*time.Second, "a problem of "+part, func() bool { return o.problem(part) != nil })

@@ -19,7 +19,8 @@ func newServices(c *common) *cobra.Command {
 		Use:   "services",
 		Short: "list Services shared with peers: from whom, how many answer, what is in conflict",
 		Long: "A Service is shared by a ServiceExport of its name and namespace (Multi-Cluster Services API).\n" +
-			"Peers with that namespace reach it as NAME.NAMESPACE.svc.clusterset.local. Who takes part: rivulet config explain services.import.",
+			"Peers with that namespace reach it as NAME.NAMESPACE.svc.clusterset.local. Who takes part: rivulet config explain services.import.\n" +
+			"Weights of clusters: rivulet kubectl -n NAMESPACE annotate serviceimport NAME rivulet.dev/weights=home=90,b=10",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			st, err := api.Get(cmd.Context(), c.dirs.Run)
@@ -42,16 +43,26 @@ func printShared(out io.Writer, st clusterset.Status) error {
 			if x.Used {
 				mark = "*"
 			}
-			from = append(from, fmt.Sprintf("%s%s %d/%d", cmp.Or(x.Name, "here"), mark, x.Ready, x.Endpoints))
+			share := ""
+			if s.Weights != "" {
+				share = fmt.Sprintf(" %.3g %%", 100*x.Share)
+			}
+			from = append(from, fmt.Sprintf("%s%s %d/%d%s", cmp.Or(x.Name, "here"), mark, x.Ready, x.Endpoints, share))
 		}
-		detail := ""
+		var detail []string
 		if len(s.Conflicts) > 0 {
-			detail = strings.Join(s.Conflicts, ", ") + ": " + s.Why
+			detail = append(detail, strings.Join(s.Conflicts, ", ")+": "+s.Why)
+		}
+		if s.Weights != "" {
+			detail = append(detail, "weights "+s.Weights)
+		}
+		if s.WeightsFault != "" {
+			detail = append(detail, s.WeightsFault)
 		}
 		if !s.Imported {
-			detail = strings.TrimPrefix(detail+"; namespace "+s.Namespace+" is not there, or takes no part", "; ")
+			detail = append(detail, "namespace "+s.Namespace+" is not there, or takes no part")
 		}
-		return []any{s.Namespace + "/" + s.Name, s.Type, yes[s.Exported], yes[s.Imported], strings.Join(from, ", "), dash(detail)}
+		return []any{s.Namespace + "/" + s.Name, s.Type, yes[s.Exported], yes[s.Imported], strings.Join(from, ", "), dash(strings.Join(detail, "; "))}
 	})
 	if err != nil {
 		return err

@@ -3,10 +3,13 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -196,6 +199,137 @@ func TestWhoAnswers(t *testing.T) {
 			err = fmt.Errorf("%s", out)
 		}
 		return err
+	})
+}
+
+// requests are how many of n requests of the client on a the pods of each device answer.
+func requests(t *testing.T, ctx context.Context, ns string, n int, device map[string]string) map[string]int {
+	t.Helper()
+	began := time.Now()
+	out := labtest.Kubectl(t, ctx, suite.Devices["a"], "-n", ns, "exec", "client", "--", "web", "get", "-n", fmt.Sprint(n), "http://web."+ns+".svc.clusterset.local/")
+	var count map[string]int
+	if err := json.Unmarshal([]byte(out), &count); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	for pod, m := range count {
+		got[device[pod]] += m
+	}
+	t.Logf("%d requests in %s: %v", n, time.Since(began).Round(100*time.Millisecond), got)
+	return got
+}
+
+// within fails unless the answers are within five standard deviations of the shares: one test in a million fails by chance.
+func within(t *testing.T, got map[string]int, shares map[string]float64) {
+	t.Helper()
+	n := 0
+	for _, m := range got {
+		n += m
+	}
+	for name, share := range shares {
+		if mean := share * float64(n); math.Abs(float64(got[name])-mean) > 5*math.Sqrt(mean*(1-share)) {
+			t.Errorf("%v of %d requests, want the shares %v", got, n, shares)
+			return
+		}
+	}
+}
+
+// Of ten thousand requests a peer gets the share that the weights say, from a pod and from the device; changed weights
+// count at once, and the share of a cluster without power goes to the others within 12 s.
+func TestWeights(t *testing.T) {
+	ctx := suite.Bounded(t, 9*time.Minute)
+	const ns = "canary"
+	a, b := suite.Devices["a"], suite.Devices["b"]
+	room(t, ctx, ns)
+	for _, d := range suite.All() {
+		apply(t, ctx, d, fmt.Sprintf(web, ns, mainjob.Image, 80), fmt.Sprintf(export, ns))
+	}
+	labtest.Kubectl(t, ctx, a, "-n", ns, "scale", "deployment", "web", "--replicas=2")
+	await.NoError(t, ctx, 2*time.Minute, "all clusters have ready pods", func() error {
+		if s, _ := shared(t, ctx, a, ns+"/web"); len(s.From) != 3 || s.From[0].Ready+s.From[1].Ready+s.From[2].Ready != 4 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	from(t, ctx, a, ns, time.Minute)
+	device := map[string]string{} // by pod
+	for _, d := range suite.All() {
+		for _, pod := range pods(t, ctx, d, ns) {
+			device[pod] = d.Name
+		}
+	}
+	weigh := func(weights string) {
+		t.Helper()
+		labtest.Kubectl(t, ctx, a, "-n", ns, "annotate", "--overwrite", "serviceimport", "web", clusterset.WeightsAnnotation+"="+weights)
+	}
+	shares := func(limit time.Duration, want map[string]float64) {
+		t.Helper()
+		await.NoError(t, ctx, limit, fmt.Sprintf("shares %v", want), func() error {
+			s, _ := shared(t, ctx, a, ns+"/web")
+			for _, f := range s.From {
+				if math.Abs(f.Share-want[cmp.Or(f.Name, "a")]) > 1e-9 {
+					return fmt.Errorf("%+v", s)
+				}
+			}
+			return nil
+		})
+	}
+
+	weigh("home=90,b=10")
+	shares(5*time.Second, map[string]float64{"a": 0.9, "b": 0.1})
+	within(t, requests(t, ctx, ns, 10_000, device), map[string]float64{"a": 0.9, "b": 0.1, "c": 0})
+	if out := labtest.Must(t, ctx, a, "rivulet", "services"); !strings.Contains(out, "here* 2/2 90 %") || !strings.Contains(out, "b* 1/1 10 %") || !strings.Contains(out, "weights home=90,b=10") {
+		t.Errorf("rivulet services: %s", out)
+	}
+	address := labtest.Kubectl(t, ctx, a, "-n", ns, "get", "serviceimport", "web", "-o", "jsonpath={.spec.ips[0]}")
+	client, got := a.HTTP(), map[string]int{}
+	for range 1000 {
+		resp, err := client.Get("http://" + address + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer struct{ Pod string }
+		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		got[device[answer.Pod]]++
+	}
+	t.Logf("from the device: %v", got)
+	within(t, got, map[string]float64{"a": 0.9, "b": 0.1, "c": 0})
+
+	weigh("home=10,b=90")
+	shares(5*time.Second, map[string]float64{"a": 0.1, "b": 0.9})
+	within(t, requests(t, ctx, ns, 2000, device), map[string]float64{"a": 0.1, "b": 0.9, "c": 0})
+	weigh("home=2,b=5,c=1")
+	shares(5*time.Second, map[string]float64{"a": 0.25, "b": 0.625, "c": 0.125})
+	within(t, requests(t, ctx, ns, 2000, device), map[string]float64{"a": 0.25, "b": 0.625, "c": 0.125})
+	if err := b.Kill(ctx, "power"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	shares(12*time.Second, map[string]float64{"a": 2. / 3, "c": 1. / 3})
+	t.Logf("the share of a cluster without power is others' after %s", time.Since(began).Round(100*time.Millisecond))
+	within(t, requests(t, ctx, ns, 2000, device), map[string]float64{"a": 2. / 3, "c": 1. / 3})
+
+	weigh("home=all")
+	await.NoError(t, ctx, 5*time.Second, "a fault with a cure", func() error {
+		if out := labtest.Must(t, ctx, a, "rivulet", "services"); !strings.Contains(out, `"home=all" is no weight; write CLUSTER=NUMBER`) {
+			return errors.New(out)
+		}
+		return nil
+	})
+	from(t, ctx, a, ns, 10*time.Second)
+	labtest.Kubectl(t, ctx, a, "-n", ns, "delete", "serviceexport", "web")
+	if err := b.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	await.NoError(t, ctx, 2*time.Minute, "b is back", func() error {
+		s, ok := shared(t, ctx, a, ns+"/web")
+		if !ok || len(s.From) != 2 || s.From[0].Ready+s.From[1].Ready != 2 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
 	})
 }
 
