@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,9 +43,11 @@ type cluster struct {
 
 	mu   sync.Mutex
 	rec  record
-	want bool      // start without a request of a client
-	work bool      // start for its own due work only
-	soon time.Time // when it is due after a change at the host; zero: not due
+	want bool // start without a request of a client
+	work bool // start for its own due work only
+	// forced: its process has the signal to sleep, in use or not.
+	forced bool
+	soon   time.Time // when it is due after a change at the host; zero: not due
 	// touchedAt is the time of the last change of its objects at the host.
 	touchedAt time.Time
 	state     State
@@ -55,6 +58,7 @@ type cluster struct {
 	changed   chan struct{} // closed at the next change
 	errands   []errand
 
+	used    atomic.Value // use
 	certs   sync.Mutex
 	copying sync.Mutex    // held while a snapshot is made
 	host    *http.Server  // used by run only; nil: no access to the host
@@ -113,7 +117,8 @@ func (c *cluster) watch() (View, <-chan struct{}) {
 func (c *cluster) brief() View {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := View{Spec: c.rec.withDefaults(), Owner: c.rec.Owner, Paused: c.rec.Paused, State: c.state, Reason: c.reason, Since: c.since, Address: c.address(), Created: c.rec.Created, Took: c.took}
+	used, _ := c.used.Load().(use)
+	v := View{Spec: c.rec.withDefaults(), Owner: c.rec.Owner, Paused: c.rec.Paused, State: c.state, Reason: c.reason, Since: c.since, Address: c.address(), Created: c.rec.Created, Took: c.took, LastUse: used.at, LastUser: used.by}
 	if c.proc != nil {
 		v.PID, v.Old = c.proc.pid, c.proc.old
 	}
@@ -163,6 +168,12 @@ func (c *cluster) wake() {
 	c.nudge()
 }
 
+// use is the last one that the supervisor knows.
+type use struct {
+	at time.Time
+	by string
+}
+
 // change writes a changed record and notifies run.
 func (c *cluster) change(f func(*record)) error {
 	if err := c.keepRecord(f); err != nil {
@@ -192,7 +203,7 @@ func (c *cluster) run(ctx context.Context) {
 		proc.old = !sameFile(fmt.Sprintf("/proc/%d/exe", proc.pid), c.k.cfg.Executable)
 		c.k.cfg.Log.Info("a virtual cluster that runs is found again", "name", c.name, "pid", proc.pid, "old", proc.old)
 		if proc.old && proc.reports != nil { // ended by a signal
-			_ = unix.PidfdSendSignal(proc.fd, unix.SIGHUP, nil, 0)
+			_ = unix.PidfdSendSignal(proc.fd, controlplane.ReplaceSignal, nil, 0)
 		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "err", err)
@@ -493,7 +504,7 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	}
 	c.mu.Lock()
 	work := c.work
-	c.work = false
+	c.work, c.forced = false, false
 	c.mu.Unlock()
 	if r.Due.IsZero() { // in case the next supervisor finds neither the process nor its report: work may be due
 		c.setDue(began)
@@ -501,7 +512,7 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	from := c.logSize()
 	p, err := launch{
 		executable: c.k.cfg.Executable, dir: c.rootDir(), log: c.logFile(), pidFile: c.pidFile(), listener: l, memory: r.Memory,
-		settings: controlplane.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, Work: work, Datastore: r.datastore(), Advertise: c.address(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
+		settings: controlplane.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, WatchKeepsAwake: r.WatchKeepsAwake, Work: work, Datastore: r.datastore(), Advertise: c.address(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
 	}.start()
 	if err != nil {
 		return nil, err
@@ -629,7 +640,7 @@ func (c *cluster) ended(p *process) (crashed bool) {
 		if time.Since(c.touchedAt) < fallingAsleep { // it may have missed that change
 			c.soon = time.Now().Add(c.k.pace.debt)
 		}
-		c.want = c.want || c.rec.Sleep == 0 // it was ended to be replaced
+		c.want = c.want || c.rec.Sleep == 0 && !c.forced // it was ended to be replaced
 		c.mu.Unlock()
 		return false
 	}

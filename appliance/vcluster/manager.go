@@ -29,11 +29,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/appliance/state/paths"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
@@ -103,6 +105,8 @@ type Spec struct {
 	Name string `json:"name"`
 	// Sleep is the time without use after which it sleeps; 0 is never.
 	Sleep time.Duration `json:"sleep"`
+	// WatchKeepsAwake: watches from outside are use as long as they last.
+	WatchKeepsAwake bool `json:"watchKeepsAwake,omitempty"`
 	// Memory limits its process, bytes.
 	Memory int64 `json:"memory"`
 	// Datastore bounds the size of its objects and their history on the disk, bytes; 0 is the default.
@@ -186,10 +190,12 @@ func (s Spec) withDefaults() Spec {
 
 // Change has the settings to change; nil stays.
 type Change struct {
-	Sleep     *time.Duration       `json:"sleep,omitempty"`
-	Memory    *int64               `json:"memory,omitempty"`
-	Datastore *int64               `json:"datastore,omitempty"`
-	Quota     *corev1.ResourceList `json:"quota,omitempty"`
+	Sleep *time.Duration `json:"sleep,omitempty"`
+	// WatchKeepsAwake is Spec.WatchKeepsAwake.
+	WatchKeepsAwake *bool                `json:"watchKeepsAwake,omitempty"`
+	Memory          *int64               `json:"memory,omitempty"`
+	Datastore       *int64               `json:"datastore,omitempty"`
+	Quota           *corev1.ResourceList `json:"quota,omitempty"`
 	// Guarantee is Spec.Guarantee.
 	Guarantee *corev1.ResourceList `json:"guarantee,omitempty"`
 }
@@ -253,6 +259,10 @@ type View struct {
 	// Pods are the unfinished pods on the host; Use has their requests, and its claims.
 	Pods int                 `json:"pods"`
 	Use  corev1.ResourceList `json:"use,omitempty"`
+	// LastUse is the last request by LastUser through the control port, or when root of the device asked for access;
+	// zero: none since the supervisor started.
+	LastUse  time.Time `json:"lastUse,omitzero"`
+	LastUser string    `json:"lastUser,omitempty"`
 	// Took is how long the last start took until the process was usable.
 	Took time.Duration `json:"took,omitempty"`
 }
@@ -528,6 +538,46 @@ func (k *Manager) setPaused(name string, paused bool) error {
 	return nil
 }
 
+// sleepWait is how long a control plane may take to fall asleep: work of its own that is due may come first.
+const sleepWait = time.Minute
+
+// Sleep ends the control plane of one, in use or not, and returns when it is asleep. The next request wakes it.
+func Sleep(ctx context.Context, k *Manager, name string) error {
+	c, err := k.get(name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, sleepWait)
+	defer cancel()
+	for {
+		v, changed := c.watch()
+		switch v.State {
+		case Asleep:
+			return nil
+		case Awake:
+			if v.Old {
+				return fmt.Errorf("the control plane of %s is of another version and is replaced once nobody uses it; try again after that, or: rivulet vcluster pause %[1]s", name)
+			}
+			c.mu.Lock()
+			if c.proc != nil && !c.forced {
+				c.forced = true
+				_ = unix.PidfdSendSignal(c.proc.fd, controlplane.SleepSignal, nil, 0)
+			}
+			c.mu.Unlock()
+		case Starting:
+		default:
+			return fmt.Errorf("%s is %s and cannot fall asleep; see: rivulet vcluster describe %[1]s", name, strings.ToLower(string(v.State)))
+		}
+		select {
+		case <-changed:
+		case <-c.done:
+			return errNone
+		case <-ctx.Done():
+			return fmt.Errorf("%s is still %s: %w; it may have work of its own, see: rivulet vcluster logs %[1]s", name, strings.ToLower(string(v.State)), ctx.Err())
+		}
+	}
+}
+
 // Change changes settings. A running control plane restarts for settings of its process. A quota applies at once to new
 // objects; existing use above it is not evicted.
 func (k *Manager) Change(ctx context.Context, name string, to Change) (View, error) {
@@ -538,6 +588,9 @@ func (k *Manager) Change(ctx context.Context, name string, to Change) (View, err
 	set := func(r *record) {
 		if to.Sleep != nil {
 			r.Sleep = *to.Sleep
+		}
+		if to.WatchKeepsAwake != nil {
+			r.WatchKeepsAwake = *to.WatchKeepsAwake
 		}
 		if to.Memory != nil {
 			r.Memory = *to.Memory
@@ -560,7 +613,7 @@ func (k *Manager) Change(ctx context.Context, name string, to Change) (View, err
 		return View{}, err
 	}
 	change := func() error { return c.change(set) }
-	if now := c.record(); now.Sleep != next.Sleep || now.Memory != next.Memory || now.datastore() != next.datastore() {
+	if now := c.record(); now.Sleep != next.Sleep || now.WatchKeepsAwake != next.WatchKeepsAwake || now.Memory != next.Memory || now.datastore() != next.datastore() {
 		err = c.still(ctx, "a change of its settings", change)
 	} else {
 		err = change()

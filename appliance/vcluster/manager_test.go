@@ -1,11 +1,13 @@
 package vcluster
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -22,9 +24,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/peer"
@@ -362,10 +366,32 @@ func TestSleep(t *testing.T) {
 	_, err = client.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})
 	must(t, err)
 
-	// A watch is use.
-	w, err := client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{})
+	// A forgotten watch is no use, unless it is wanted; then it is ended when told to.
+	follow := func() watch.Interface {
+		w, err := client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{})
+		must(t, err)
+		return w
+	}
+	ended := func(w watch.Interface) {
+		t.Helper()
+		for {
+			select {
+			case _, more := <-w.ResultChan():
+				if !more {
+					return
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("the watch goes on")
+			}
+		}
+	}
+	w := follow()
+	d.is("ben", Awake)
+	d.is("ben", Asleep)
+	ended(w)
+	_, err = d.k.Change(t.Context(), "ben", Change{WatchKeepsAwake: ptr.To(true)})
 	must(t, err)
-	defer w.Stop()
+	w = follow()
 	pid := d.is("ben", Awake).PID
 	time.Sleep(minSleep + minSleep/2) // what must not happen in that time does not
 	v := d.is("ben", Awake)
@@ -373,9 +399,30 @@ func TestSleep(t *testing.T) {
 		t.Errorf("process %d became %d while it was watched", pid, v.PID)
 	}
 	t.Logf("idle: %d MB private", v.Private>>20)
+	must(t, Sleep(t.Context(), d.k, "ben"))
+	ended(w)
+	if v := d.is("ben", Asleep); v.PID != 0 {
+		t.Errorf("told to sleep it is %+v", v)
+	}
+	must(t, Sleep(t.Context(), d.k, "ben")) // it does already
+	must(t, d.k.Pause("ben"))
+	if err := Sleep(t.Context(), d.k, "ben"); err == nil || !strings.Contains(err.Error(), "is paused") {
+		t.Errorf("a paused one falls asleep: %v", err)
+	}
+	must(t, d.k.Resume("ben"))
+	d.is("ben", Awake)
+	never := time.Duration(0)
+	_, err = d.k.Change(t.Context(), "ben", Change{Sleep: &never, WatchKeepsAwake: ptr.To(false)})
+	must(t, err)
+	d.is("ben", Awake)
+	must(t, Sleep(t.Context(), d.k, "ben"))
+	d.is("ben", Asleep)
+	_, err = d.k.Change(t.Context(), "ben", Change{Sleep: ptr.To(minSleep)})
+	must(t, err)
+	_, err = client.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})
+	must(t, err)
 
 	// One that was found by a new supervisor falls asleep, too, and is not started for it.
-	w.Stop()
 	starts := func() int {
 		log, err := d.k.Log("ben")
 		must(t, err)
@@ -719,5 +766,39 @@ func TestAFullDatastore(t *testing.T) {
 	for i := range 16 { // more than before
 		_, err := client.Create(ctx, large(fmt.Sprint("more-", i)), metav1.CreateOptions{})
 		must(t, err)
+	}
+}
+
+// A followed log has its end, then what is added, also after it was truncated, until it is removed.
+func TestFollowedLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	must(t, os.WriteFile(path, []byte(strings.Repeat("old\n", logTail)), 0o600))
+	r, w := io.Pipe()
+	go func() {
+		followLog(t.Context(), path, w, func() error { return nil })
+		w.Close()
+	}()
+	lines := bufio.NewScanner(r)
+	for range logTail / len("old\n") {
+		if !lines.Scan() || lines.Text() != "old" {
+			t.Fatalf("%q", lines.Text())
+		}
+	}
+	for _, news := range []string{"new\n", "anew\n"} {
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+		must(t, err)
+		if news == "anew\n" {
+			must(t, f.Truncate(0))
+		}
+		_, err = f.WriteString(news)
+		must(t, err)
+		must(t, f.Close())
+		if !lines.Scan() || lines.Text()+"\n" != news {
+			t.Fatalf("%q, want %q", lines.Text(), news)
+		}
+	}
+	must(t, os.Remove(path))
+	if lines.Scan() {
+		t.Fatalf("%q after its end", lines.Text())
 	}
 }

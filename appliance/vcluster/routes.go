@@ -6,14 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
+	"strings"
+	"time"
 
 	"rivulet/appliance/api"
+	"rivulet/fabric/changes"
 )
 
 // logTail is how much of a control plane's log is shown, bytes.
 const logTail = 64 << 10
+
+// logNews is the interval of looks for new lines of a followed log.
+const logNews = 300 * time.Millisecond
 
 // Routes registers the routes of `rivulet vcluster`.
 func (k *Manager) Routes(mux *http.ServeMux) {
@@ -64,6 +71,7 @@ func (k *Manager) Routes(mux *http.ServeMux) {
 		}
 		return k.Pause(name)
 	}))
+	mux.Handle("POST /v1/vclusters/{name}/sleep", act(func(ctx context.Context, name string) error { return Sleep(ctx, k, name) }))
 	mux.Handle("POST /v1/vclusters/{name}/resume", act(func(ctx context.Context, name string) error {
 		if err := own(name, "edit"); err != nil {
 			return err
@@ -112,31 +120,41 @@ func (k *Manager) Routes(mux *http.ServeMux) {
 		raw, err := k.rootKubeconfig(r.PathValue("name"))
 		return api.Text{Text: string(raw)}, err
 	}))
-	mux.Handle("GET /v1/vclusters/{name}/log", api.JSON(func(r *http.Request) (any, error) {
+	mux.HandleFunc("GET /v1/vclusters/{name}/log", func(w http.ResponseWriter, r *http.Request) {
 		path, err := k.Log(r.PathValue("name"))
-		if err != nil {
-			return nil, err
+		if err == nil && r.URL.Query().Get("follow") != "" {
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			followLog(r.Context(), path, w, http.NewResponseController(w).Flush)
+			return
 		}
-		text, err := tail(path, logTail)
-		return api.Text{Text: text}, err
-	}))
+		var text strings.Builder
+		if err == nil {
+			followLog(r.Context(), path, &text, nil)
+		}
+		api.JSON(func(*http.Request) (any, error) { return api.Text{Text: text.String()}, err }).ServeHTTP(w, r)
+	})
 }
 
-// tail returns the end of a file, "" if there is none.
-func tail(path string, limit int64) (string, error) {
-	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	if st, err := f.Stat(); err == nil && st.Size() > limit {
-		if _, err := f.Seek(-limit, io.SeekEnd); err != nil {
-			return "", err
+// followLog writes the end of a log, and what is added until ctx ends, flush fails or the log is removed; without flush
+// only the end. A log that is shorter than before begins anew.
+func followLog(ctx context.Context, path string, w io.Writer, flush func() error) {
+	for at := int64(-1); ; {
+		if f, err := os.Open(path); err == nil {
+			if st, err := f.Stat(); err == nil && at < 0 {
+				at = max(0, st.Size()-logTail)
+			} else if err == nil && st.Size() < at {
+				at = 0
+			}
+			n, err := io.Copy(w, io.NewSectionReader(f, at, math.MaxInt64-at))
+			f.Close()
+			if at += n; err != nil {
+				return
+			}
+		} else if at >= 0 || !errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		if flush == nil || flush() != nil || !changes.Wait(ctx, logNews) {
+			return
 		}
 	}
-	raw, err := io.ReadAll(io.LimitReader(f, limit))
-	return string(raw), err
 }

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/peer"
 )
 
@@ -32,6 +33,7 @@ func (k *Manager) rootKubeconfig(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.used.Store(use{time.Now(), "root"})
 	crt, key, err := c.pki().issue("rivulet:root", adminGroup, time.Now().Add(rootLife))
 	if err != nil {
 		return nil, err
@@ -86,8 +88,8 @@ func (k *Manager) of(id peer.ID) (string, error) {
 	return name, nil
 }
 
-// Ready returns nil once it is awake, or the reason why it is not.
-func (k *Manager) Ready(ctx context.Context, id peer.ID) error {
+// Ready returns nil once it is awake for a request of the user, or the reason why it is not.
+func (k *Manager) Ready(ctx context.Context, id peer.ID, user string, watches bool) error {
 	name, err := k.of(id)
 	if err != nil {
 		return err
@@ -96,8 +98,15 @@ func (k *Manager) Ready(ctx context.Context, id peer.ID) error {
 	if err != nil {
 		return err
 	}
-	if c.brief().State == Awake {
+	v := c.brief()
+	if watches = watches && !v.WatchKeepsAwake; !watches {
+		c.used.Store(use{time.Now(), user})
+	}
+	switch {
+	case v.State == Awake:
 		return nil
+	case v.State == Asleep && watches:
+		return controlplane.ErrAsleep
 	}
 	_, err = k.Await(ctx, name)
 	return err

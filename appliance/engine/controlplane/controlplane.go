@@ -45,6 +45,12 @@ const (
 	Asleep = "asleep"
 )
 
+// Signals to a process. One of a version without SleepSignal ends by it as by a crash.
+const (
+	ReplaceSignal = syscall.SIGHUP  // end when unused for ReplaceIdle: it is of another version
+	SleepSignal   = syscall.SIGUSR1 // sleep now, and say when it is due again
+)
+
 // InnerAddress is the API server's address for the parts of the process. The port is always free, because the process
 // has its own network namespace.
 const InnerAddress = "127.0.0.1:6443"
@@ -66,8 +72,10 @@ type Settings struct {
 	ID string `json:"id"`
 	// UID is user and group of the process.
 	UID int `json:"uid"`
-	// Idle is the time without use after which it ends; 0 is never. After SIGHUP it is at most ReplaceIdle.
+	// Idle is the time without use after which it ends; 0 is never.
 	Idle time.Duration `json:"idle"`
+	// WatchKeepsAwake: watches of clients that are no pods are use as long as they last.
+	WatchKeepsAwake bool `json:"watchKeepsAwake,omitempty"`
 	// Work: it was started for due work, and ends soon after that is done.
 	Work bool `json:"work,omitempty"`
 	// Datastore bounds its datastore, bytes; 0 is no limit.
@@ -167,8 +175,8 @@ func serve(run func(context.Context, Plane) error) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer cancel()
 	context.AfterFunc(ctx, func() { time.AfterFunc(endLimit, sleep) })
-	replaced := make(chan os.Signal, 1)
-	signal.Notify(replaced, syscall.SIGHUP)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, ReplaceSignal, SleepSignal)
 	both := join(inner, public)
 	p := Plane{Settings: s, First: errors.Is(err, os.ErrNotExist), Listener: both, Use: NewUse(time.Now), Due: new(atomic.Pointer[func(context.Context) (time.Time, error)])}
 	p.Open = func() {
@@ -180,7 +188,7 @@ func serve(run func(context.Context, Plane) error) error {
 			debug.FreeOSMemory()
 		})
 		go func() {
-			if !p.waitDone(ctx, replaced) {
+			if !p.waitDone(ctx, signals) {
 				return // it is ended
 			}
 			both.shut()      // new connections wait in the socket, for the next process
@@ -206,14 +214,14 @@ func (p Plane) due(ctx context.Context) time.Time {
 }
 
 // waitDone returns true when the control plane is unused and has no work soon; false when ctx ends.
-func (p Plane) waitDone(ctx context.Context, replaced <-chan os.Signal) bool {
+func (p Plane) waitDone(ctx context.Context, signals <-chan os.Signal) bool {
 	for {
 		p.Use.waitIdle(ctx, func(used bool) time.Duration {
 			if p.Work && !used {
 				return min(p.Idle, workIdle)
 			}
 			return p.Idle
-		}, replaced)
+		}, signals)
 		if ctx.Err() != nil {
 			return false
 		}

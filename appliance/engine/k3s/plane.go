@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
@@ -128,7 +129,7 @@ func planeServer(ctx context.Context, p controlplane.Plane, own OwnAPI, etcd []s
 	front.OpenAPIConfig = nil
 	chain := front.BuildHandlerChainFunc
 	front.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
-		return chain(counted(p.Use, roomy(p.Full, docs.before(h))), c)
+		return chain(counted(p, roomy(p.Full, docs.before(h))), c)
 	}
 	done, err := cfg.Complete()
 	if err != nil {
@@ -170,11 +171,14 @@ func parsed(ctx context.Context, name string, flags []string, edit func(*options
 	return completed, errors.Join(completed.Validate()...)
 }
 
-// counted counts requests that are not the process's own. It runs after authentication.
-func counted(use *controlplane.Use, h http.Handler) http.Handler {
+// counted counts requests that are not the process's own, and no forgotten watches. It runs after authentication.
+func counted(p controlplane.Plane, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if user, ok := request.UserFrom(r.Context()); ok && user.GetName() != loopbackUser && user.GetName() != ownUser {
-			defer use.Begin()()
+		user, ok := request.UserFrom(r.Context())
+		own := ok && (user.GetName() == loopbackUser || user.GetName() == ownUser)
+		pod := ok && strings.HasPrefix(user.GetName(), serviceaccount.ServiceAccountUsernamePrefix)
+		if ok && !own && (pod || p.WatchKeepsAwake || !controlplane.Watches(r)) {
+			defer p.Use.Begin()()
 		}
 		h.ServeHTTP(w, r)
 	})

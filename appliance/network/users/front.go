@@ -15,6 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/connlimit"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/apiproxy"
@@ -217,8 +218,11 @@ func (f *front) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		f.proxy.Serve(w, q, apiproxy.As{User: userName(r.User), Group: group, Silent: silent}, q.URL.Path, q.URL.RawPath)
 		return
 	}
-	way, err := f.way(q.Context(), r)
+	way, err := f.way(q.Context(), r, controlplane.Watches(q))
 	switch {
+	case errors.Is(err, controlplane.ErrAsleep):
+		w.Header().Set("Retry-After", "15")
+		apiproxy.Refuse(w, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "virtual cluster "+r.VCluster+": "+err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
 		w.Header().Set("Retry-After", "5")
 		fallthrough

@@ -20,8 +20,9 @@ type VClusters interface {
 	Identities() (map[peer.ID]bool, bool)
 	// Changed reports changes of Identities.
 	Changed() (<-chan struct{}, func())
-	// Ready returns nil once it is awake, or the reason why it is not.
-	Ready(ctx context.Context, id peer.ID) error
+	// Ready returns nil once it is awake for a request of the user, or the reason why it is not: controlplane.ErrAsleep for
+	// one that only watches.
+	Ready(ctx context.Context, id peer.ID, user string, watches bool) error
 	// REST returns access to its API server as a user in a group, valid until that time.
 	REST(id peer.ID, user, group string, until time.Time) (*rest.Config, error)
 }
@@ -29,11 +30,12 @@ type VClusters interface {
 // wakeWait is how long a request waits until a virtual cluster is awake.
 const wakeWait = time.Minute
 
-// way returns a user's proxy to a virtual cluster, which it wakes. The group of the role has its rights there.
-func (f *front) way(ctx context.Context, r record) (*apiproxy.Proxy, error) {
+// way returns a user's proxy to a virtual cluster. It wakes that, unless the request only watches. The group of the role
+// has its rights there.
+func (f *front) way(ctx context.Context, r record, watches bool) (*apiproxy.Proxy, error) {
 	ctx, cancel := context.WithTimeout(ctx, wakeWait)
 	defer cancel()
-	if err := f.virtual.Ready(ctx, r.ID); err != nil {
+	if err := f.virtual.Ready(ctx, r.ID, r.User, watches); err != nil {
 		return nil, err
 	}
 	f.waysLock.Lock()

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/peer"
 )
 
@@ -34,6 +35,7 @@ type class struct {
 	mu     sync.Mutex
 	have   map[string]peer.ID
 	paused bool
+	asleep bool
 	unsure bool
 	server *httptest.Server
 }
@@ -82,9 +84,11 @@ func (c *class) Identities() (map[peer.ID]bool, bool) {
 
 func (c *class) Changed() (<-chan struct{}, func()) { return nil, func() {} }
 
-func (c *class) Ready(_ context.Context, id peer.ID) error {
+func (c *class) Ready(_ context.Context, id peer.ID, _ string, watches bool) error {
 	have, _ := c.Identities()
 	switch {
+	case c.asleep && watches:
+		return controlplane.ErrAsleep
 	case !have[id]:
 		return errors.New("it is not there any more")
 	case c.paused:
@@ -141,7 +145,19 @@ func TestAVirtualClustersUser(t *testing.T) {
 	want(home, 403, "--as", "Impersonate-User")
 	ann.paused = true
 	want(anna, 503, "it is paused; resume it")
-	ann.paused = false
+	ann.paused, ann.asleep = false, true
+	want(anna, 200, "rivulet:user:anna")
+	for _, path := range []string{"/api/v1/pods?watch=true", "/api/v1/watch/namespaces/lab/pods", "/api/v1/namespaces/lab/pods/web/log?follow=true"} {
+		if got, out, err := g.ask(anna, path); got != 429 || !strings.Contains(out, "a watch does not wake it") || err != nil {
+			t.Errorf("%s of a virtual cluster that sleeps: %d %q %v", path, got, out, err)
+		}
+	}
+	for _, path := range []string{"/api/v1/namespaces/watch/pods?watch=0", "/api/v1/namespaces/lab/pods/watch/log?follow=false"} {
+		if got, out, err := g.ask(anna, path); got != 200 || err != nil {
+			t.Errorf("%s: %d %q %v", path, got, out, err)
+		}
+	}
+	ann.asleep = false
 	check(t, g.list.revoke("anna", "ann", now))
 	g.closeWays(now)
 	if len(g.ways) != 0 {

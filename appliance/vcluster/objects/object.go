@@ -42,8 +42,10 @@ type VirtualCluster struct {
 
 // Spec is the desired state.
 type Spec struct {
-	Sleep  string            `json:"sleep,omitempty"`
-	Memory resource.Quantity `json:"memory,omitempty"`
+	Sleep string `json:"sleep,omitempty"`
+	// WatchKeepsAwake is vcluster.Spec.WatchKeepsAwake.
+	WatchKeepsAwake bool              `json:"watchKeepsAwake,omitempty"`
+	Memory          resource.Quantity `json:"memory,omitempty"`
 	// Datastore is vcluster.Spec.Datastore.
 	Datastore resource.Quantity   `json:"datastore,omitempty"`
 	Paused    bool                `json:"paused,omitempty"`
@@ -70,7 +72,7 @@ func (o *VirtualCluster) owner() vcluster.Owner {
 
 // want converts the spec to that of the Manager.
 func (o *VirtualCluster) want() (vcluster.Spec, error) {
-	s := vcluster.Spec{Name: o.Name, Memory: o.Spec.Memory.Value(), Datastore: o.Spec.Datastore.Value(), Quota: o.Spec.Quota, Guarantee: o.Spec.Guarantee}
+	s := vcluster.Spec{Name: o.Name, WatchKeepsAwake: o.Spec.WatchKeepsAwake, Memory: o.Spec.Memory.Value(), Datastore: o.Spec.Datastore.Value(), Quota: o.Spec.Quota, Guarantee: o.Spec.Guarantee}
 	var err error
 	if s.Sleep, err = time.ParseDuration(o.Spec.Sleep); err != nil {
 		return s, fmt.Errorf("spec.sleep %.40q is no time; say it like 30m, or 0 for never", o.Spec.Sleep)

@@ -203,6 +203,9 @@ func (c *controller) adjust(ctx context.Context, o *VirtualCluster, v vcluster.V
 	if v.Sleep != want.Sleep {
 		to.Sleep = &want.Sleep
 	}
+	if v.WatchKeepsAwake != want.WatchKeepsAwake {
+		to.WatchKeepsAwake = &want.WatchKeepsAwake
+	}
 	if v.Memory != want.Memory {
 		to.Memory = &want.Memory
 	}

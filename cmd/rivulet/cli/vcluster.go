@@ -12,11 +12,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/tools/clientcmd"
@@ -34,8 +36,9 @@ func newVCluster(c *common) *cobra.Command {
 		Long: "A virtual cluster has its own API server, datastore and administrator. Its process can access only its own folder of this device.\n" +
 			"When it is unused, the process ends; the next request starts it again, and waits for it. Its pods run on this device, within `vclusters` of the configuration, and continue meanwhile.",
 	}, newVClusterCreate(c), newVClusterList(c), newVClusterDescribe(c), newVClusterConnect(c), newVClusterKubeconfig(c), newVClusterSet(c),
-		newVClusterAct(c, "pause", "stop its control plane until it is resumed; requests do not wake it"),
-		newVClusterAct(c, "resume", "start a paused control plane again"),
+		newVClusterAct(c, "sleep", "is asleep", "end its control plane now, in use or not; the next request starts it again"),
+		newVClusterAct(c, "pause", "is paused", "stop its control plane until it is resumed; requests do not wake it"),
+		newVClusterAct(c, "resume", "is resumed", "start a paused control plane again"),
 		newVClusterSnapshot(c), newVClusterRestore(c), newVClusterDelete(c), newVClusterLogs(c))
 }
 
@@ -59,7 +62,7 @@ func newVClusterCreate(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			spec := vcluster.Spec{Name: args[0], Sleep: *to.Sleep, Memory: *to.Memory, Datastore: *to.Datastore, Quota: *to.Quota, Guarantee: *to.Guarantee}
+			spec := vcluster.Spec{Name: args[0], Sleep: *to.Sleep, WatchKeepsAwake: *to.WatchKeepsAwake, Memory: *to.Memory, Datastore: *to.Datastore, Quota: *to.Quota, Guarantee: *to.Guarantee}
 			if err := spec.Check(); err != nil {
 				return &usageError{err}
 			}
@@ -77,12 +80,14 @@ func newVClusterCreate(c *common) *cobra.Command {
 // vclusterFlags are the settings of a virtual cluster.
 type vclusterFlags struct {
 	sleep                               time.Duration
+	watchKeepsAwake                     bool
 	memory, datastore, quota, guarantee string
 	like                                string // an example for --datastore
 }
 
 func (f *vclusterFlags) register(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.sleep, "sleep", vcluster.DefaultSleep, "time without use after which its control plane ends; 0 is never")
+	cmd.Flags().BoolVar(&f.watchKeepsAwake, "watch-keeps-awake", false, "watches from outside are use as long as they last; otherwise they end when it falls asleep")
 	cmd.Flags().StringVar(&f.memory, "memory", "512Mi", "limit of its control plane's memory")
 	cmd.Flags().StringVar(&f.datastore, "datastore", "256Mi", "limit of its datastore; a full one accepts only deletions")
 	cmd.Flags().StringVar(&f.quota, "quota", "none",
@@ -95,6 +100,9 @@ func (f *vclusterFlags) read(cmd *cobra.Command, all bool) (to vcluster.Change, 
 	given := func(flag string) bool { return all || cmd.Flags().Changed(flag) }
 	if given("sleep") {
 		to.Sleep = &f.sleep
+	}
+	if given("watch-keeps-awake") {
+		to.WatchKeepsAwake = &f.watchKeepsAwake
 	}
 	for _, one := range []struct {
 		flag, text, like string
@@ -140,7 +148,7 @@ func newVClusterSet(c *common) *cobra.Command {
 				return err
 			}
 			if to == (vcluster.Change{}) {
-				return usagef("set needs --quota, --guarantee, --sleep, --memory or --datastore; see: %s --help", cmd.CommandPath())
+				return usagef("set needs --quota, --guarantee, --sleep, --watch-keeps-awake, --memory or --datastore; see: %s --help", cmd.CommandPath())
 			}
 			var v vcluster.View
 			if err := requestVCluster(cmd.Context(), c, http.MethodPatch, inPath(args[0]), to, &v); err != nil {
@@ -165,14 +173,18 @@ func ownerText(v vcluster.View) string {
 func quotaText(v vcluster.View) string {
 	var out []string
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, corev1.ResourceStorage} {
-		used := v.Use[name]
-		text := fmt.Sprintf("%s %s", name, used.String())
-		if most, bounded := v.Quota[name]; bounded {
-			text += " of " + most.String()
-		}
-		out = append(out, text)
+		out = append(out, string(name)+" "+ofQuota(v, name))
 	}
 	return strings.Join(out, ", ")
+}
+
+// ofQuota is what its pods and claims request of a resource.
+func ofQuota(v vcluster.View, name corev1.ResourceName) string {
+	used := v.Use[name]
+	if most, bounded := v.Quota[name]; bounded {
+		return used.String() + " of " + most.String()
+	}
+	return used.String()
 }
 
 func newVClusterList(c *common) *cobra.Command {
@@ -189,14 +201,18 @@ func newVClusterList(c *common) *cobra.Command {
 }
 
 func printVClusters(out io.Writer, all []vcluster.View, wide bool) error {
-	head := "NAME\tSTATE\tSINCE\tPODS\tMEMORY\tDATASTORE\tADDRESS\tREASON"
+	head := "NAME\tSTATE\tSINCE\tLAST USE\tBY\tPODS\tCPU\tMEMORY\tDISK\tREASON"
 	if wide {
-		head += "\tDISK\tSLEEPS AFTER\tLAST START\tCREATED\tUSES"
+		head += "\tCONTROL PLANE\tDATASTORE\tADDRESS\tSLEEPS AFTER\tLAST START\tCREATED\tUSES"
 	}
 	return table(out, "no virtual cluster; make one with: rivulet vcluster create NAME", head, all, func(v vcluster.View) []any {
-		cells := []any{v.Name, v.State, v.Since.UTC().Format(time.DateTime), v.Pods, ofLimit(v.Private, v.Memory), ofLimit(v.Stored, v.Datastore), v.Address, dash(v.Reason)}
+		last := "-"
+		if !v.LastUse.IsZero() {
+			last = v.LastUse.UTC().Format(time.DateTime)
+		}
+		cells := []any{v.Name, v.State, v.Since.UTC().Format(time.DateTime), last, dash(v.LastUser), v.Pods, ofQuota(v, corev1.ResourceCPU), ofQuota(v, corev1.ResourceMemory), mebibytes(v.Disk), dash(v.Reason)}
 		if wide {
-			cells = append(cells, mebibytes(v.Disk), v.Sleep, seconds(v.Took), v.Created.UTC().Format(time.DateTime), quotaText(v))
+			cells = append(cells, ofLimit(v.Private, v.Memory), ofLimit(v.Stored, v.Datastore), v.Address, v.Sleep, seconds(v.Took), v.Created.UTC().Format(time.DateTime), quotaText(v))
 		}
 		return cells
 	})
@@ -250,7 +266,7 @@ func printVCluster(out io.Writer, v vcluster.View) error {
 	})
 }
 
-func newVClusterAct(c *common, verb, short string) *cobra.Command {
+func newVClusterAct(c *common, verb, done, short string) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " NAME", Short: short, Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -258,7 +274,7 @@ func newVClusterAct(c *common, verb, short string) *cobra.Command {
 			if err := requestVCluster(cmd.Context(), c, http.MethodPost, inPath(args[0])+"/"+verb, nil, &v); err != nil {
 				return err
 			}
-			return printf(cmd, "%s is %sd\n", v.Name, verb)
+			return printf(cmd, "%s %s\n", v.Name, done)
 		},
 	}
 }
@@ -376,24 +392,46 @@ func newVClusterRestore(c *common) *cobra.Command {
 func newVClusterDelete(c *common) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use: "delete NAME", Short: "delete a virtual cluster with all its content", Args: oneName,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var v vcluster.View
-			what := "virtual cluster " + args[0] + " is deleted, with all that is in it"
-			if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0]), nil, &v); err == nil {
-				what += ". It uses: " + quotaText(v)
+		Use: "delete NAME...", Short: "delete virtual clusters with all their content",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 || slices.Contains(args, "") {
+				return usagef("%s takes a name, or several; see: %s --help", cmd.Name(), cmd.CommandPath())
 			}
-			if err := confirm(cmd, what); err != nil {
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var what []string
+			for _, name := range args {
+				var v vcluster.View
+				text := "virtual cluster " + name + " is deleted, with all that is in it"
+				if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(name), nil, &v); err == nil {
+					text += ". It uses: " + quotaText(v)
+				}
+				what = append(what, text)
+			}
+			if err := confirm(cmd, strings.Join(what, "\n")); err != nil {
 				return err
 			}
 			query := ""
 			if force {
 				query = "?force=yes"
 			}
-			if err := requestVCluster(cmd.Context(), c, http.MethodDelete, inPath(args[0])+query, nil, nil); err != nil {
-				return err
+			defer busy("deleting")()
+			errs := make([]error, len(args))
+			var all errgroup.Group
+			for i, name := range args {
+				all.Go(func() error {
+					errs[i] = api.CallWithin(cmd.Context(), vclusterTimeout, c.dirs.Run, http.MethodDelete, "/v1/vclusters"+inPath(name)+query, nil, nil)
+					return nil
+				})
 			}
-			return printf(cmd, "%s is deleted\n", args[0])
+			_ = all.Wait() // errs has them
+			for i, name := range args {
+				if errs[i] == nil {
+					errs[i] = printf(cmd, "%s is deleted\n", name)
+				}
+			}
+			return errors.Join(errs...)
 		},
 	}
 	yesFlag(cmd)
@@ -402,16 +440,28 @@ func newVClusterDelete(c *common) *cobra.Command {
 }
 
 func newVClusterLogs(c *common) *cobra.Command {
-	return &cobra.Command{
+	follow := false
+	cmd := &cobra.Command{
 		Use: "logs NAME", Short: "show the last lines of its control plane's log", Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var log api.Text
-			if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0])+"/log", nil, &log); err != nil {
+			if !follow {
+				var log api.Text
+				if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(args[0])+"/log", nil, &log); err != nil {
+					return err
+				}
+				return printf(cmd, "%s", log.Text)
+			}
+			resp, err := api.Do(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/vclusters"+inPath(args[0])+"/log?follow=yes", nil)
+			if err != nil {
 				return err
 			}
-			return printf(cmd, "%s", log.Text)
+			defer resp.Body.Close()
+			_, err = io.Copy(cmd.OutOrStdout(), resp.Body)
+			return err
 		},
 	}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "show new lines as they come, until Ctrl-C")
+	return cmd
 }
 
 func newVClusterConnect(c *common) *cobra.Command {

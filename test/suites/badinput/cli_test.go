@@ -64,6 +64,8 @@ func TestCommandLine(t *testing.T) {
 		{"move volume a/b/c home", "no NAMESPACE/CLAIM"},
 		{"move volume a/b home -o xml", "use -o json"},
 		{"drain a --timeout x", "invalid duration"},
+		{"vcluster sleep", "takes"},
+		{"vcluster delete", "takes a name, or several"},
 		{"services x", `was given "x"`},
 		{"services -o xml", "use -o json"},
 		{"offload lab --prefer best", "use cheapest, nearest, spread"},
