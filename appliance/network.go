@@ -54,7 +54,7 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 		return err
 	}
 	f, err := fabric.New(fabric.Config{
-		Identity: s.self, Name: s.name(), Trust: network.Policy(s.settings.Now()), Notes: s.store, Version: version.Version, KubeVersion: s.engine.Version,
+		Identity: s.self, Name: s.name(), Trust: network.Policy(s.settings.Now()), Brokers: network.Brokers(s.settings.Now()), Notes: s.store, Version: version.Version, KubeVersion: s.engine.Version,
 		Port: fixed.ControlPort, TunnelPort: fixed.ControlPort, Interface: fixed.Tunnel,
 		PodCIDR: fixed.PodCIDR, ServiceCIDR: fixed.ServiceCIDR, TunnelAddress: fixed.TunnelAddress,
 		WireGuardKey: keys.WireGuard, Rotation: network.Rotation(s.store, keys, s.cfg.Log), Store: s.store, DataPlane: s.tunnel.Load(),

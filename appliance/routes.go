@@ -77,7 +77,7 @@ func (s *System) peering(ctx context.Context) (st api.Status) {
 		}
 	}
 	if fab := s.fabric.Load(); fab != nil {
-		st.Peers = fab.Peers()
+		st.Peers, st.Brokers = fab.Peers(), fab.Brokers()
 	}
 	if off := s.offload.Load(); off != nil {
 		st.Status = off.Status()

@@ -34,6 +34,7 @@ func (s *System) apply(set config.Config) {
 	s.sources.Set(set.Peers)
 	if fab := s.fabric.Load(); fab != nil {
 		fab.SetTrust(network.Policy(s.settings.Now()))
+		fab.SetBrokers(network.Brokers(s.settings.Now()))
 		fab.SetName(s.name())
 		network.SetBlock(fab, set.Tunnel.Block(), s.netpol)
 		fab.SetPaths(set.Tunnel.Relays(), uint16(set.Tunnel.StreamPort))

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"rivulet/fabric/broker"
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/keyring"
 	"rivulet/fabric/pairing"
@@ -37,6 +38,7 @@ type exchanger struct {
 	plane     *plane
 	clients   *clients
 	relay     *relay.Relay
+	brokers   *broker.Client
 	log       *slog.Logger
 }
 
@@ -141,7 +143,7 @@ func (x *exchanger) attempt(ctx context.Context, key string, m *member) {
 	if x.admission.leaving.Load() {
 		addrs, pinned, err = nil, false, leavingError(x.settings.name.get())
 	}
-	if id != "" && !pinned && x.admission.mayCall(id, name, false, netip.Addr{}) == nil && len(x.members.relaysTo(id)) > 0 && !reachable(ctx, addrs) {
+	if id != "" && !pinned && x.admission.mayCall(id, name, false, netip.Addr{}) == nil && len(x.relaysTo(id)) > 0 && !reachable(ctx, addrs) {
 		r, e := x.exchangeRelayed(ctx, id)
 		if e == nil {
 			x.exchanged(key, m, r, told)
@@ -177,12 +179,15 @@ func (x *exchanger) attempt(ctx context.Context, key string, m *member) {
 			return
 		}
 		if !x.endings.endedThere(id, err) {
-			if r, e := x.exchangeRelayed(ctx, id); e == nil {
+			r, e := x.exchangeRelayed(ctx, id)
+			if e == nil {
 				x.exchanged(key, m, r, told)
 				return
 			} else if ctx.Err() != nil {
 				return
 			}
+			err = worse(err, e)
+			x.endings.endedThere(id, err)
 		}
 	}
 	x.members.mu.Lock()

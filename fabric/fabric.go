@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"rivulet/fabric/broker"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/control"
 	"rivulet/fabric/discovery"
@@ -99,6 +100,8 @@ type Config struct {
 	Notes trust.Notes
 	// NoRelay forbids peers to reach each other through this device, initially; SetPaths changes it.
 	NoRelay bool
+	// Brokers are where members of the group meet that share no LAN, initially; SetBrokers changes them.
+	Brokers []broker.Address
 	// Clock may be nil: then no times are sent or received.
 	Clock Clock
 	// Timing may be zero for DefaultTiming.
@@ -149,6 +152,7 @@ type Fabric struct {
 	pinger     *pinger
 	paths      *pathView
 	relay      *relay.Relay
+	brokers    *broker.Client
 }
 
 // New checks the configuration and loads the records. Nothing runs yet.
@@ -230,6 +234,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	tasks.Go(func() { f.keys.Run(ctx, keyring.Peers{Changed: f.keysChanged, Await: f.awaitKey}, f.log) })
 	tasks.Go(func() { f.relay.Serve(ctx) })
 	tasks.Go(func() { f.introducer.run(ctx) })
+	tasks.Go(func() { f.brokers.Run(ctx) })
 	for _, s := range f.cfg.Sources {
 		tasks.Go(func() {
 			f.keep(ctx, "announce", s, func() error { return f.announce(ctx, s) })
@@ -267,6 +272,7 @@ func (f *Fabric) followLANs(ctx context.Context) {
 		case <-changed:
 		}
 		f.plane.kick()
+		f.brokers.Again()
 		f.Refresh()
 	}
 }

@@ -18,6 +18,7 @@ func (f *Fabric) Rotate(ctx context.Context) error { return f.keys.Rotate(ctx) }
 // keysChanged configures the tunnel with the present keys, and sends them to all peers.
 func (f *Fabric) keysChanged() {
 	f.plane.kick()
+	f.brokers.Again()
 	f.Refresh()
 }
 

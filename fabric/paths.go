@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"rivulet/fabric/broker"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/peer"
@@ -48,6 +49,7 @@ const maxOwnCandidates = 8
 // addPaths adds the inputs of the paths to the data plane's configuration. It is called with the lock of members held.
 func (f *Fabric) addPaths(c *tunnel.Config, lans netmon.LANs) {
 	c.Relay = f.settings.relays.get()
+	c.Brokers = f.brokers.Tunnel()
 	c.Candidates = candidates(lans, f.cfg.TunnelPort)
 	c.Streams = candidates(lans, f.cfg.Port)
 	if p := f.settings.stream.get(); p != 0 && p != f.cfg.Port {
@@ -85,6 +87,7 @@ func addOnce(list []netip.AddrPort, a netip.AddrPort) []netip.AddrPort {
 type pathView struct {
 	data    DataPlane
 	members *members
+	brokers *broker.Client
 	problem func(code string, e *rpc.Error)
 	retry   time.Duration
 	viewed  chan struct{} // somebody reads the views
@@ -168,6 +171,9 @@ func pathName(w paths.PathStatus, names map[string]string) string {
 // show adds the paths to views. It is called with the lock of members held.
 func (v *pathView) show(views []peer.View) {
 	names := map[string]string{}
+	for _, b := range v.brokers.Tunnel() {
+		names[b.ID] = "broker"
+	}
 	for _, m := range v.members.peers() {
 		names[string(m.ID())] = m.Record().Name
 	}

@@ -15,16 +15,30 @@ import (
 // maxRelays bounds the peers through which one exchange is tried.
 const maxRelays = 4
 
-// exchangeRelayed does the exchange through a common peer.
+// via is a way to relay an exchange.
+type via struct {
+	id   peer.ID // of the common peer or the broker
+	dial pairing.Dial
+}
+
+// relaysTo are common peers and brokers that may reach the cluster, brokers last.
+func (x *exchanger) relaysTo(id peer.ID) (out []via) {
+	for _, p := range x.members.relaysTo(id) {
+		out = append(out, via{p, func(ctx context.Context, _, _ string) (net.Conn, error) { return x.relay.Dial(ctx, p, id) }})
+	}
+	for _, b := range x.brokers.To(id) {
+		out = append(out, via{b.ID, func(ctx context.Context, _, _ string) (net.Conn, error) { return x.brokers.Dial(ctx, b, id) }})
+	}
+	return out
+}
+
+// exchangeRelayed does the exchange through a common peer or a broker.
 func (x *exchanger) exchangeRelayed(ctx context.Context, id peer.ID) (peer.Record, error) {
 	err := noLink(id)
-	for _, via := range x.members.relaysTo(id) {
-		dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return x.relay.Dial(ctx, via, id)
-		}
-		r, e := x.party.Exchange(ctx, pairing.PostTo(x.identity, id, netip.AddrPortFrom(x.clients.address, x.port), dial))
+	for _, via := range x.relaysTo(id) {
+		r, e := x.party.Exchange(ctx, pairing.PostTo(x.identity, id, netip.AddrPortFrom(x.clients.address, x.port), via.dial))
 		if e == nil {
-			x.log.Info("peering was carried", "peer", r.Name, "id", id.Short(), "via", via.Short())
+			x.log.Info("peering was carried", "peer", r.Name, "id", id.Short(), "via", via.id.Short())
 			return r, nil
 		}
 		if err = worse(err, e); pairing.Refused(e) || ctx.Err() != nil {

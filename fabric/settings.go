@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"rivulet/fabric/broker"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/ipam"
@@ -116,6 +117,12 @@ func (f *Fabric) SetPaths(relay bool, streamPort uint16) {
 	}
 }
 
+// SetBrokers sets where members of the group meet that share no LAN; outside of a group they are not used.
+func (f *Fabric) SetBrokers(brokers []broker.Address) { f.brokers.Set(brokers) }
+
+// Brokers returns the state of the brokers in use.
+func (f *Fabric) Brokers() []broker.Status { return f.brokers.Status() }
+
 // SetPeerCIDR changes the block of the prefixes of peers (the zero value: the default one). Peers with a prefix of the
 // old block get another in an exchange; their connections end.
 func (f *Fabric) SetPeerCIDR(block netip.Prefix) {
@@ -131,6 +138,7 @@ func (f *Fabric) SetTrust(p Policy) {
 	}
 	trust := newTrust(p)
 	f.party.Between(func() { f.settings.trust.set(trust) })
+	f.brokers.Again()
 	f.members.mu.Lock()
 	defer f.members.mu.Unlock()
 	for _, m := range f.members.all {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"rivulet/fabric/broker"
 	"rivulet/fabric/control"
 	"rivulet/fabric/gatewaypeers"
 	"rivulet/fabric/keyring"
@@ -84,7 +85,19 @@ func (f *Fabric) wireExchange() {
 		self: cfg.Identity.ID, settings: f.settings, members: f.members, clients: f.clients, discovered: f.exchanger.discovered, retry: cfg.Timing.Retry,
 	}
 	f.openPort()
-	f.exchanger.relay = f.relay
+	f.brokers = broker.NewClient(broker.ClientConfig{
+		Self: cfg.Identity, Key: func() wgkey.Private { return f.keys.Now().Private },
+		Room: func(at peer.ID) string {
+			if key := f.settings.group(); key != nil {
+				return key.Room(at)
+			}
+			return ""
+		},
+		Addrs:      func() []netip.AddrPort { return candidates(cfg.LANs.LANs(), cfg.Port) },
+		Discovered: f.exchanger.discovered, Arrived: f.relay.Arrive, Changed: f.plane.kick,
+		Problem: func(e *rpc.Error) { f.report("broker", e) }, Retry: cfg.Timing.Retry, Log: log,
+	}, cfg.Brokers)
+	f.exchanger.relay, f.exchanger.brokers, f.paths.brokers = f.relay, f.brokers, f.brokers
 }
 
 // self is this cluster's part of a message.

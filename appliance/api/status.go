@@ -17,6 +17,7 @@ import (
 	"rivulet/appliance/machine/clock"
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/usage"
+	"rivulet/fabric/broker"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
 	"rivulet/offload"
@@ -45,6 +46,8 @@ type Status struct {
 	PIDs   map[string]int `json:"pids"`
 	Peers  []peer.View    `json:"peers"`
 	Tunnel *tunnel.Status `json:"tunnel,omitempty"`
+	// Brokers are those of trust.broker, in a group.
+	Brokers []broker.Status `json:"brokers,omitempty"`
 	// What is offloaded, borrowed and lent.
 	offload.Status
 	Pods Pods `json:"pods"`

@@ -115,6 +115,8 @@ type Trust struct {
 	// Secret is the group's, from the file or from SecretFile.
 	Secret     Secret `yaml:"secret,omitempty" json:"secret,omitempty"`
 	SecretFile string `yaml:"secretFile,omitempty" json:"secretFile,omitempty"`
+	// Broker are the brokers, as broker.ParseAddress reads them.
+	Broker []string `yaml:"broker,omitempty,flow" json:"broker,omitempty"`
 }
 
 // Tunnel has the settings of paths to peers.

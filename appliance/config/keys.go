@@ -49,6 +49,8 @@ var Table = []Key{
 		func(c *Config) any { return &c.Trust.Secret }, form{check: checkSecret}},
 	{"trust.secretFile", "a file with the secret, which is the better place", "", "with `rivulet config reload`", "peering",
 		func(c *Config) any { return &c.Trust.SecretFile }, form{check: checkPath}},
+	{"trust.broker", "one or two brokers (`rivulet broker`, which prints `ID@HOST:PORT`) at which clusters of the group meet that share no LAN", "none", "at once; who is a peer stays one, and paths by a broker that is removed end", "broker",
+		func(c *Config) any { return &c.Trust.Broker }, form{check: checkBroker, example: "[\"" + exampleBroker + "\"]"}},
 	{"peers", "list of places beyond the LAN where clusters are looked for: `192.0.2.7`, `campus.example:7442`, `srv:_rivulet._tcp.lab.example`. A cluster that is found there is not trusted by that",
 		"none", "at once; who is a peer stays one", "fabric",
 		func(c *Config) any { return &c.Peers }, form{check: checkPeer, example: "[192.0.2.7, campus.example:7442]"}},

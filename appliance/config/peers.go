@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"rivulet/appliance/config/fixed"
+	"rivulet/fabric/broker"
 	"rivulet/fabric/cure"
 )
 
@@ -64,6 +65,15 @@ func address(s string, a netip.AddrPort) (Where, error) {
 	default:
 		return Where{Addr: netip.AddrPortFrom(ip, a.Port())}, nil
 	}
+}
+
+const exampleBroker = "mfzwizltoq2gkzlemvzxk3lfnzzsa2lt@broker.example:7442"
+
+func checkBroker(s string) error {
+	if _, err := broker.ParseAddress(s); err != nil {
+		return cure.Errorf("%.120s; write what rivulet broker has printed, for example %s", err, exampleBroker)
+	}
+	return nil
 }
 
 func checkPeer(s string) error {

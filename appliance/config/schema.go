@@ -56,6 +56,9 @@ func (d *decoder) interfaces(lan *yaml.Node) {
 	}
 }
 
+// maxBrokers bounds trust.broker.
+const maxBrokers = 2
+
 // trust checks the keys of the group together, and reads the file of the secret.
 func (d *decoder) trust(n *yaml.Node, to *Trust) {
 	secret, file := value(n, "secret"), value(n, "secretFile")
@@ -68,6 +71,14 @@ func (d *decoder) trust(n *yaml.Node, to *Trust) {
 		d.problem(secret, "trust.secret", "write mode: group, or remove the secret", "a secret has no meaning with trust.mode %s", to.Mode)
 	case file != nil && to.SecretFile != "":
 		d.secretFile(file, to)
+	}
+	switch brokers := value(n, "broker"); {
+	case brokers != nil && to.Mode == "":
+		d.warn(brokers, "trust.broker", "write mode: group and a secret", "trust.broker is used in a group only")
+	case brokers != nil && to.Mode != TrustGroup:
+		d.problem(brokers, "trust.broker", "write mode: group, or remove the broker", "a broker has no meaning with trust.mode %s", to.Mode)
+	case len(to.Broker) > maxBrokers:
+		d.problem(brokers, "trust.broker", "remove some", "trust.broker has %d, and %d are used at most", len(to.Broker), maxBrokers)
 	}
 }
 

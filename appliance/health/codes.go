@@ -51,6 +51,7 @@ var (
 	PeerCutOff      = declare("peer-cut-off", Warning, "pods are on a peer that does not answer")
 	PeerWaiting     = declare("peer-waiting", Info, "a cluster waits for approval")
 	TrustClosed     = declare("trust-closed", Warning, "no new peer is trusted")
+	Broker          = declare("broker", Warning, "clusters that are found by a broker alone are not found")
 	PeerAddress     = declare("peer-address", Warning, "a name among the peers leads to nobody")
 	BurstUnusable   = declare("burst-unusable", Warning, "no pods can be sent to a burst target")
 	BurstCredential = declare("burst-credential", Warning, "the credential of a burst target ends soon")

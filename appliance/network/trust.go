@@ -14,6 +14,7 @@ import (
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/identity"
 	"rivulet/fabric"
+	"rivulet/fabric/broker"
 	"rivulet/fabric/keyring"
 	"rivulet/fabric/pairing"
 )
@@ -25,6 +26,16 @@ func Policy(l config.Loaded) fabric.Policy {
 	}
 	set := l.Config.WithDefaults("").Trust
 	return fabric.Policy{Mode: pairing.Mode(set.Mode), Secret: set.Secret.Reveal()}
+}
+
+// Brokers are the brokers of the configuration, which the fabric uses in a group.
+func Brokers(l config.Loaded) (out []broker.Address) {
+	for _, text := range l.Config.Trust.Broker {
+		if a, err := broker.ParseAddress(text); err == nil { // else the configuration is not in force
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // errNoFabric is for operator decisions before the fabric has started.

@@ -183,7 +183,7 @@ func (c *conn) leave() {
 }
 
 func (d *group) admit(nc net.Conn) net.Conn {
-	c := &conn{Conn: nc, group: d, source: source(address(nc.RemoteAddr()))}
+	c := &conn{Conn: nc, group: d, source: Source(address(nc.RemoteAddr()))}
 	if d.Owner != nil {
 		c.party = d.Owner(address(nc.RemoteAddr()))
 	}
@@ -360,9 +360,9 @@ func (p *pool) worst() (party string) {
 	return party
 }
 
-// source is what counts as one sender: an IPv4 address or an IPv6 network, since a machine has many addresses in its
+// Source is what counts as one sender: an IPv4 address or an IPv6 network, since a machine has many addresses in its
 // network. Link-local addresses count one by one.
-func source(a netip.Addr) netip.Addr {
+func Source(a netip.Addr) netip.Addr {
 	if a.Is4() || a.IsLinkLocalUnicast() {
 		return a
 	}

@@ -135,7 +135,7 @@ func TestSource(t *testing.T) {
 	for a, want := range map[string]string{
 		"192.0.2.1": "192.0.2.1", "2001:db8::1": "2001:db8::", "2001:db8::2": "2001:db8::", "fe80::1%eth0": "fe80::1%eth0",
 	} {
-		if got := source(netip.MustParseAddr(a)); got.String() != want {
+		if got := Source(netip.MustParseAddr(a)); got.String() != want {
 			t.Errorf("%s counts as %s, want %s", a, got, want)
 		}
 	}

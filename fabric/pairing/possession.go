@@ -32,6 +32,17 @@ func possession(secret []byte, claimed, theirs wgkey.Public, from, to peer.ID) [
 	return mac.Sum(nil)
 }
 
+// Possession is from's proof towards to, the owner of the key theirs, that it owns its key.
+func Possession(own wgkey.Private, theirs wgkey.Public, from, to peer.ID) []byte {
+	return possession(own.Shared(theirs), own.Public(), theirs, from, to)
+}
+
+// Possesses reports whether the proof, made for the owner to of the key own, shows that key is from's.
+func Possesses(own wgkey.Private, key wgkey.Public, proof []byte, from, to peer.ID) bool {
+	want := possession(own.Shared(key), key, own.Public(), from, to)
+	return want != nil && hmac.Equal(proof, want)
+}
+
 // ours are this cluster's private keys, none if nothing is proved.
 func (p *Party) ours() []wgkey.Private {
 	if p.Keys == nil {
@@ -65,7 +76,7 @@ func (p *Party) possesses(from, self peer.ID, key wgkey.Public, proof []byte) bo
 		return false
 	}
 	for _, own := range p.ours() {
-		if want := possession(own.Shared(key), key, own.Public(), from, self); want != nil && hmac.Equal(proof, want) {
+		if Possesses(own, key, proof, from, self) {
 			return true
 		}
 	}

@@ -3,6 +3,7 @@ package pairing
 import (
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/hex"
 
 	"golang.org/x/crypto/scrypt"
 
@@ -21,6 +22,14 @@ func NewGroupKey(secret string) GroupKey {
 		panic(err) // the parameters are constants
 	}
 	return GroupKey(key)
+}
+
+// Room is the group's room at a broker. It tells the broker no more than a proof does: each guess of the secret costs a
+// stretching, and the rooms at two brokers are not alike.
+func (k GroupKey) Room(broker peer.ID) string {
+	mac := hmac.New(sha256.New, k[:])
+	mac.Write([]byte("rivulet broker room v1 " + broker))
+	return hex.EncodeToString(mac.Sum(nil))
 }
 
 // The two sides of a connection; the proof of one is not valid for the other.

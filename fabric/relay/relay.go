@@ -31,8 +31,9 @@ import (
 
 const (
 	protocol = "rivulet-carry"
-	limit    = 20 * time.Second // for one connection
-	bytes    = 512 << 10        // in each direction
+	// Limit is how long one connection lasts.
+	Limit = 20 * time.Second
+	bytes = 512 << 10 // in each direction
 	// PerPeer bounds the connections relayed at once for one peer.
 	PerPeer = 4
 	total   = 16
@@ -58,20 +59,26 @@ type Config struct {
 type Relay struct {
 	cfg     Config
 	arrived *queue
-
-	mu  sync.Mutex
-	all []*relayed // under way, the oldest first
+	gate    Gate
 }
 
-// relayed is one connection relayed for a peer.
-type relayed struct {
-	from peer.ID
+// Gate counts the connections that are relayed: PerPeer for one party, Total for all.
+type Gate struct {
+	Total int
+
+	mu  sync.Mutex
+	all []*Relayed // under way, the oldest first
+}
+
+// Relayed is one connection relayed for a party.
+type Relayed struct {
+	from string
 	end  context.CancelFunc
 }
 
 // New returns a Relay whose routes are served by port.
 func New(cfg Config, port *control.Port) *Relay {
-	c := &Relay{cfg: cfg, arrived: &queue{conns: make(chan net.Conn, total), closed: make(chan struct{}), addr: net.TCPAddrFromAddrPort(cfg.Address)}}
+	c := &Relay{cfg: cfg, gate: Gate{Total: total}, arrived: &queue{conns: make(chan net.Conn, total), closed: make(chan struct{}), addr: net.TCPAddrFromAddrPort(cfg.Address)}}
 	port.Handle("POST /v1/carry/{id}", http.HandlerFunc(c.forward))
 	port.Handle("POST /v1/carried", http.HandlerFunc(c.take))
 	return c
@@ -92,13 +99,30 @@ func (c *Relay) Dial(ctx context.Context, via, to peer.ID) (net.Conn, error) {
 	return c.upgrade(ctx, via, "/v1/carry/"+string(to))
 }
 
-// enter counts one connection of a peer, which end ends, and returns nil if it is one too many. When all places are
-// taken, the peer with most connections loses its oldest to a peer with fewer, so that a few peers do not keep others
-// out.
-func (c *Relay) enter(from peer.ID, end context.CancelFunc) *relayed {
+// Arrive accepts a connection that was relayed to this cluster. It returns when the connection has ended, ctx ends or
+// the limit is reached.
+func (c *Relay) Arrive(ctx context.Context, conn net.Conn) {
+	// The addresses show that it came from no link.
+	carried := &farConn{Conn: conn, local: c.arrived.addr, done: make(chan struct{})}
+	defer carried.Close()
+	select {
+	case c.arrived.conns <- carried:
+	default:
+		return
+	}
+	select {
+	case <-carried.done:
+	case <-ctx.Done():
+	case <-time.After(Limit):
+	}
+}
+
+// Enter counts one connection of a party, which end ends, and returns nil if it is one too many. When all places are
+// taken, the party with most connections loses its oldest to one with fewer, so that a few do not keep others out.
+func (c *Gate) Enter(from string, end context.CancelFunc) *Relayed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	by, worst := map[peer.ID]int{}, from
+	by, worst := map[string]int{}, from
 	for _, r := range c.all {
 		if by[r.from]++; by[r.from] > by[worst] {
 			worst = r.from
@@ -107,23 +131,24 @@ func (c *Relay) enter(from peer.ID, end context.CancelFunc) *relayed {
 	if by[from] >= PerPeer {
 		return nil
 	}
-	if len(c.all) >= total {
+	if len(c.all) >= c.Total {
 		if by[worst] <= by[from]+1 {
 			return nil
 		}
-		i := slices.IndexFunc(c.all, func(r *relayed) bool { return r.from == worst })
+		i := slices.IndexFunc(c.all, func(r *Relayed) bool { return r.from == worst })
 		c.all[i].end()
 		c.all = slices.Delete(c.all, i, i+1)
 	}
-	r := &relayed{from, end}
+	r := &Relayed{from, end}
 	c.all = append(c.all, r)
 	return r
 }
 
-func (c *Relay) leave(r *relayed) {
+// Leave ends the count of a connection.
+func (c *Gate) Leave(r *Relayed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all = slices.DeleteFunc(c.all, func(o *relayed) bool { return o == r })
+	c.all = slices.DeleteFunc(c.all, func(o *Relayed) bool { return o == r })
 }
 
 // forward relays a peer's connection to another peer.
@@ -131,11 +156,11 @@ func (c *Relay) forward(w http.ResponseWriter, r *http.Request) {
 	from, _ := rpc.PeerID(r)
 	to := peer.ID(r.PathValue("id"))
 	there := to != from && c.cfg.Reaches(to)
-	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	ctx, cancel := context.WithTimeout(r.Context(), Limit)
 	defer cancel()
-	var mine *relayed
+	var mine *Relayed
 	if c.cfg.Allowed() && there {
-		mine = c.enter(from, cancel)
+		mine = c.gate.Enter(string(from), cancel)
 	}
 	switch {
 	case !c.cfg.Allowed():
@@ -148,45 +173,31 @@ func (c *Relay) forward(w http.ResponseWriter, r *http.Request) {
 		rpc.Fail(w, http.StatusServiceUnavailable, &rpc.Error{Code: "busy", Message: c.cfg.Name() + " carries too much at this moment; it is tried again"})
 		return
 	}
-	defer c.leave(mine)
+	defer c.gate.Leave(mine)
 	next, err := c.upgrade(ctx, to, "/v1/carried")
 	if err != nil {
 		rpc.Fail(w, http.StatusBadGateway, &rpc.Error{Code: "not-here", Message: fmt.Sprintf("%s does not reach it now", c.cfg.Name()), Cure: "wait until it is connected there"})
 		return
 	}
 	defer next.Close()
-	conn, err := switched(w)
+	conn, err := Switch(w)
 	if err != nil {
 		return
 	}
 	defer conn.Close()
 	c.cfg.Log.Info("carrying a peering", "from", from.Short(), "to", to.Short())
-	splice(ctx, conn, next)
+	Splice(ctx, conn, next)
 }
 
 // take accepts a relayed connection.
 func (c *Relay) take(w http.ResponseWriter, r *http.Request) {
-	conn, err := switched(w)
-	if err != nil {
-		return
-	}
-	// The addresses show that it came through the tunnel and from no link.
-	carried := &farConn{Conn: conn, local: c.arrived.addr, done: make(chan struct{})}
-	defer carried.Close()
-	select {
-	case c.arrived.conns <- carried:
-	default:
-		return
-	}
-	select { // the request lasts as long as the connection, and ends with the peering
-	case <-carried.done:
-	case <-r.Context().Done():
-	case <-time.After(limit):
+	if conn, err := Switch(w); err == nil {
+		c.Arrive(r.Context(), conn) // the request lasts as long as the connection, and ends with the peering
 	}
 }
 
-// splice copies in both directions until one side ends or a bound is reached.
-func splice(ctx context.Context, a, b net.Conn) {
+// Splice copies in both directions until one side ends or a bound is reached.
+func Splice(ctx context.Context, a, b net.Conn) {
 	stop := context.AfterFunc(ctx, func() { a.Close(); b.Close() })
 	defer stop()
 	var done sync.WaitGroup
@@ -200,14 +211,14 @@ func splice(ctx context.Context, a, b net.Conn) {
 	done.Wait()
 }
 
-// switched answers 101 Switching Protocols, and returns the connection.
-func switched(w http.ResponseWriter) (net.Conn, error) {
+// Switch answers 101 Switching Protocols, and returns the connection.
+func Switch(w http.ResponseWriter) (net.Conn, error) {
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		rpc.Fail(w, http.StatusUpgradeRequired, &rpc.Error{Code: "bad-request", Message: "this needs HTTP/1.1"})
 		return nil, err
 	}
-	conn.SetDeadline(time.Now().Add(limit)) //nolint:errcheck // it fails on use
+	conn.SetDeadline(time.Now().Add(Limit)) //nolint:errcheck // it fails on use
 	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + protocol + "\r\n\r\n")); err != nil {
 		conn.Close()
 		return nil, err
@@ -221,9 +232,14 @@ func (c *Relay) upgrade(ctx context.Context, id peer.ID, path string) (net.Conn,
 	if err != nil {
 		return nil, err
 	}
+	return Upgrade(ctx, raw, c.cfg.Identity, id, path)
+}
+
+// Upgrade requests a protocol switch of the cluster or broker id, to which raw leads, at the path.
+func Upgrade(ctx context.Context, raw net.Conn, self rpc.Identity, id peer.ID, path string) (net.Conn, error) {
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	defer stop()
-	conn := tls.Client(raw, rpc.ClientTLS(c.cfg.Identity, id))
+	conn := tls.Client(raw, rpc.ClientTLS(self, id))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://peer"+path, nil)
 	if err == nil {
 		req.Header.Set("Connection", "Upgrade")

@@ -11,9 +11,9 @@ import (
 // Peers that hold as many connections as they may keep no other peer out, and no peer
 // pushes out one that has as few as itself.
 func TestWhatIsCarriedIsCountedByPeer(t *testing.T) {
-	c := &Relay{}
+	c := &Gate{Total: total}
 	ended := map[peer.ID]int{}
-	enter := func(from peer.ID) *relayed { return c.enter(from, func() { ended[from]++ }) }
+	enter := func(from peer.ID) *Relayed { return c.Enter(string(from), func() { ended[from]++ }) }
 	greedy := []peer.ID{"p", "q", "r", "s"}
 	for _, id := range greedy {
 		for range PerPeer {
@@ -28,7 +28,7 @@ func TestWhatIsCarriedIsCountedByPeer(t *testing.T) {
 	if len(c.all) != total {
 		t.Fatalf("%d under way, want all %d: this tests nothing", len(c.all), total)
 	}
-	var others []*relayed
+	var others []*Relayed
 	for i := range total - len(greedy) {
 		others = append(others, enter(peer.ID(fmt.Sprint("other", i))))
 	}
@@ -43,7 +43,7 @@ func TestWhatIsCarriedIsCountedByPeer(t *testing.T) {
 	if len(c.all) != total || enter("late") != nil || enter("other0") != nil {
 		t.Errorf("more than %d, or one is taken from a peer that has one", total)
 	}
-	c.leave(others[0])
+	c.Leave(others[0])
 	if enter("late") == nil {
 		t.Error("refused though there is room")
 	}

@@ -34,6 +34,16 @@ type Config struct {
 	StreamsOnly bool `json:"streamsOnly,omitempty"`
 	// Paths is what is known of the paths to peers beside their Endpoint.
 	Paths []PeerPaths `json:"paths,omitempty"`
+	// Brokers relay to peers that are reached in no other way. They are no peers.
+	Brokers []Broker `json:"brokers,omitempty"`
+}
+
+// Broker is a relay that is no peer: package broker.
+type Broker struct {
+	ID        string           `json:"id"`
+	PublicKey wgkey.Public     `json:"publicKey"`
+	UDP       []netip.AddrPort `json:"udp"`
+	TCP       []netip.AddrPort `json:"tcp"` // for streams
 }
 
 type PeerPaths struct {
@@ -69,8 +79,16 @@ type Status struct {
 	Seen []netip.AddrPort `json:"seen,omitempty"`
 	// Carried counts packets between two peers relayed by this device.
 	Carried uint64 `json:"carried"`
+	// Brokers are the paths to each.
+	Brokers []BrokerStatus `json:"brokers,omitempty"`
 	// StreamPort is why a port of StreamPorts is not open; empty if all are.
 	StreamPort string `json:"streamPort,omitempty"`
+}
+
+// BrokerStatus has the paths to a broker, the one in use first.
+type BrokerStatus struct {
+	ID    string             `json:"id"`
+	Paths []paths.PathStatus `json:"paths,omitempty"`
 }
 
 // PeerStatus is the data plane's view of one peer.
@@ -98,4 +116,4 @@ type Problem struct {
 
 // HelperVersion is that of the protocol and the behaviour of the data plane's process. A process with another version
 // is replaced, which costs a second of traffic: raise it when the process itself has changed.
-const HelperVersion = "12"
+const HelperVersion = "13"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,6 +87,11 @@ func (c Config) forPaths() paths.Config {
 	}
 	inside := c.inside()
 	never := func(a netip.Addr) bool { return c.StreamsOnly || a.IsLoopback() || inside(a).IsValid() }
+	for _, b := range c.Brokers { // before peers: what a broker claims is no peer's
+		if key := b.PublicKey; !key.IsZero() && key != c.PrivateKey.Public() && !slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.PublicKey == key }) {
+			out.Peers = append(out.Peers, paths.Peer{ID: b.ID, Public: key.Bytes(), UDP: b.UDP, TCP: b.TCP, Never: never, Broker: true})
+		}
+	}
 	for _, p := range c.Peers {
 		peer := paths.Peer{ID: p.ID, Public: p.PublicKey.Bytes(), Never: never}
 		if p.Endpoint.IsValid() {

@@ -250,6 +250,9 @@ func (s *Server) Status() (Status, error) {
 		}
 	}
 	st.Seen, st.Carried = s.dev.Paths.Seen(), s.dev.Paths.Relayed()
+	for _, b := range s.cfg.Brokers {
+		st.Brokers = append(st.Brokers, BrokerStatus{ID: b.ID, Paths: s.dev.Paths.Status(b.PublicKey.Bytes())})
+	}
 	for _, p := range s.cfg.Peers {
 		ps := status(p, s.dev, sessions)
 		ps.MTU = s.cfg.mtuOf(p.ID, s.mtus)

@@ -123,6 +123,7 @@ func TestReferenceOfPorts(t *testing.T) {
 		{"appliance/api", "MetricsPort", false, "TCP ", "the metrics, with `metrics: lan` **open to the LAN**, with `pods` on the node's own address only: HTTPS, a token or a client certificate; closed without"},
 		{"appliance/ui/statuspage", "Port", false, "TCP ", "the status page where another program or Service has its usual port"},
 		{"appliance/ui/webconsole", "Port", false, "TCP ", "the web console, where it is on: after a sign-in. **Open to the LAN**"},
+		{"fabric/broker", "DefaultPort", false, "TCP and UDP ", "of `rivulet broker` alone, on its own host; `--listen` is another. Open to everybody"},
 	})
 	b.WriteString("\n`rivulet doctor --only ports,firewall` names whatever else has one of them, and a firewall that closes one. A Service of type LoadBalancer opens its own ports " +
 		"([loadbalancer](../design/loadbalancer.md)); `tunnel.streamPort` adds one ([configuration](configuration.md)). That a scan of all ports of a device finds no others: test/suites/peers.\n\n" +
@@ -168,6 +169,11 @@ func TestReferenceOfLimits(t *testing.T) {
 		{"fabric/tunnel/paths", "maxPaths", false, "", "paths to one peer that are tried"},
 		{"fabric/tunnel/paths", "maxRelays", false, "", "peers that are asked at once to relay"},
 		{"fabric", "maxNeighbours", false, "", "clusters that one member of a group may introduce"},
+		{"fabric/broker", "maxMembers", false, "", "clusters at a broker"},
+		{"fabric/broker", "perSource", false, "", "of them from one address"},
+		{"fabric/broker", "maxRoom", false, "", "of them in one group"},
+		{"fabric/broker", "maxRelayed", false, "", "exchanges that a broker relays at once"},
+		{"fabric/tunnel/paths", "hubRate", true, "", "of packets each second that a broker relays for one cluster"},
 		{"fabric/trust", "InviteLife", false, "", "the life of an invite"},
 		{"appliance/diagnose/fleet", "requestRate", false, "", "summaries of this device each second that one peer gets"},
 		{"appliance/diagnose/fleet", "mostPeers", false, "", "devices on the page of `rivulet status --fleet`"},

@@ -19,7 +19,7 @@ import (
 )
 
 // fabricKinds are the fabric's own codes.
-var fabricKinds = []*health.Kind{health.Tunnel, health.ControlPort}
+var fabricKinds = []*health.Kind{health.Tunnel, health.ControlPort, health.Broker}
 
 // Collect updates the list from the fabric and offload. A component that has not started is nil, and leaves the list
 // unchanged. names are configured peers that cannot be resolved, each with the reason and its cure.

@@ -48,6 +48,8 @@ var notExported = map[string]string{
 	"Tunnel.Version":                     "internal: the supervisor replaces another version",
 	"Tunnel.Port":                        "constant",
 	"Tunnel.Seen":                        "addresses",
+	"Brokers":                            "the problem broker has those that are not reached",
+	"Tunnel.Brokers":                     "addresses and IDs; the problem broker has those that are not reached",
 	"Tunnel.Peers.Endpoint":              "an address",
 	"Tunnel.Peers.Paths.Addr":            "an address, which a peer chooses",
 	"Tunnel.Peers.Paths.Via":             "an ID, which a peer chooses; rivulet_tunnel_path_used has the kind",

@@ -28,6 +28,7 @@ import (
 	"rivulet/appliance/machine/clock"
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/usage"
+	"rivulet/fabric/broker"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/tunnel/paths"
@@ -63,8 +64,9 @@ func full() (api.Status, []api.VCluster) {
 			Record: peer.Record{ID: id, Name: "evil\"\n\\", Trust: peer.Trust{How: peer.TrustLAN, At: then, Source: "x"}, Certificate: []byte("x"), WireGuardKey: key, NextWireGuardKey: key,
 				Price: 3, Labels: map[string]string{"room": "x"}, PeerCIDR: net, PeerMappedCIDR: net, LocalMappedCIDR: net, TunnelAddress: netip.MustParseAddr("10.42.255.254"), Control: addr, Tunnel: addr, Version: "1", KubeVersion: "v1.35.3"}},
 			{State: peer.Discovered}},
-		Tunnel: &tunnel.Status{PID: 3, Version: "1", Port: 7442, Dropped: 3, Carried: 4, StreamPort: "x", Seen: []netip.AddrPort{addr}, Peers: []tunnel.PeerStatus{{MTU: 1420, ID: string(id), Endpoint: addr, Received: 10, Sent: 20, LastHandshake: then,
+		Tunnel: &tunnel.Status{PID: 3, Version: "1", Port: 7442, Dropped: 3, Carried: 4, StreamPort: "x", Seen: []netip.AddrPort{addr}, Brokers: []tunnel.BrokerStatus{{ID: "x", Paths: []paths.PathStatus{{Kind: paths.Relay, Via: "c", Addr: addr, RTT: time.Millisecond, Alive: true, Used: true}}}}, Peers: []tunnel.PeerStatus{{MTU: 1420, ID: string(id), Endpoint: addr, Received: 10, Sent: 20, LastHandshake: then,
 			Problem: &tunnel.Problem{Text: "x", Cure: "x"}, Paths: []paths.PathStatus{{Kind: paths.Relay, Via: "c", Addr: addr, RTT: time.Millisecond, Alive: true, Used: true}, {Kind: paths.Direct}}}}},
+		Brokers: []broker.Status{{Address: "x", Reached: true, Members: 1, Reason: "x"}},
 		Status: offload.Status{
 			VirtualNodes: []offload.VirtualNode{{Name: "b", Target: "b", ID: string(id), Kind: "peer", Ready: true, Reason: "x", OS: "linux", Architecture: "arm64", KubeVersion: "v1.35.3", Allocatable: list("2", "1Gi"), Pods: 5,
 				Refused: map[string]string{"lab/x": "x"}, Heard: then}},

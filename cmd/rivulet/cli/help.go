@@ -13,7 +13,7 @@ var groups = []struct {
 	verbs []string
 }{
 	{"Run a device:", []string{"run", "status", "doctor", "config", "install", "uninstall"}},
-	{"Clusters around:", []string{"peers", "peer", "approve", "deny", "invite", "unpeer", "burst"}},
+	{"Clusters around:", []string{"peers", "peer", "approve", "deny", "invite", "unpeer", "broker", "burst"}},
 	{"Pods at home and away:", []string{"pods", "why", "trace", "offload", "unoffload", "cordon", "uncordon", "drain", "move", "tenants", "services", "open", "close", "image"}},
 	{"Clusters inside this one:", []string{"vcluster"}},
 	{"Look after it:", []string{"backup", "restore", "upgrade", "reset", "support", "metrics", "rotate-key", "licenses"}},
@@ -41,6 +41,7 @@ var examples = map[string]string{
 	"invite":              "sudo rivulet invite",
 	"invite list":         "sudo rivulet invite list",
 	"invite revoke":       "sudo rivulet invite revoke 3f2a",
+	"broker":              "rivulet broker --state ~/rivulet-broker --host broker.example\nrivulet broker --listen :443 --host 192.0.2.9",
 	"unpeer":              "sudo rivulet unpeer lab-2\nsudo rivulet unpeer lab-2 --force",
 	"burst add":           "sudo rivulet burst add campus --kubeconfig campus.yaml --limits cpu=8,memory=16Gi,pods=40",
 	"burst check":         "rivulet burst check --kubeconfig campus.yaml",

@@ -97,6 +97,9 @@ func printStatus(out io.Writer, st api.Status, wide bool) error {
 	if err := print(out, st.PeerList()); err != nil {
 		return err
 	}
+	for _, b := range st.Brokers {
+		fmt.Fprintf(out, "BROKER  %s: %s\n", b.Address, brokerState(b))
+	}
 	if err := printPlaces(out, st); err != nil {
 		return err
 	}

@@ -107,7 +107,9 @@ func (b *Bind) udp(fn conn.ReceiveFunc) conn.ReceiveFunc {
 			if a := addrOf(eps[i]); a != at {
 				at, of = a, proved[a]
 			}
-			if of != nil {
+			if of != nil && of.broker {
+				sizes[i] = 0 // only relay frames come from it
+			} else if of != nil {
 				eps[i] = of.end
 			}
 		}

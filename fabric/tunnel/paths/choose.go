@@ -25,12 +25,23 @@ func (k Kind) bias() time.Duration {
 
 // option is one path as the choice sees it.
 type option struct {
-	kind  Kind
-	alive bool
-	rtt   time.Duration // smoothed
+	kind   Kind
+	broker bool // a relay that is a broker
+	alive  bool
+	rtt    time.Duration // smoothed
 }
 
-func (o option) cost() time.Duration { return o.rtt + o.kind.bias() }
+// brokerBias is added to a relay by a broker: it is a site's link that others pay for, and the last way.
+const brokerBias = 40 * time.Millisecond
+
+func (o option) bias() time.Duration {
+	if o.broker {
+		return o.kind.bias() + brokerBias
+	}
+	return o.kind.bias()
+}
+
+func (o option) cost() time.Duration { return o.rtt + o.bias() }
 
 // margin is by how much another path must be better than the one in use: a fifth, and more than noise.
 func margin(cost time.Duration) time.Duration { return max(cost/5, 3*time.Millisecond) }
@@ -52,7 +63,7 @@ func choose(options []option, current int, settled bool) int {
 		return best
 	}
 	have, found := options[current], options[best]
-	if found.cost()+margin(have.cost()) > have.cost() || !settled && found.kind.bias() >= have.kind.bias() {
+	if found.cost()+margin(have.cost()) > have.cost() || !settled && found.bias() >= have.bias() {
 		return current
 	}
 	return best

@@ -36,6 +36,9 @@ type Config struct {
 	UDP, TCP []netip.AddrPort
 	// Relay lets peers reach each other through this device.
 	Relay bool
+	// Hub: this device is a broker. It relays between peers of the same Room, knows their addresses from their pings
+	// alone, and sends and dials to no other.
+	Hub   bool
 	Peers []Peer
 }
 
@@ -46,6 +49,10 @@ type Peer struct {
 	UDP, TCP []netip.AddrPort
 	// Never reports whether an address leads into the tunnel itself. It may be nil.
 	Never func(netip.Addr) bool
+	// Broker: it only relays, and is no peer of WireGuard.
+	Broker bool
+	// Room is that of a Hub's peer.
+	Room string
 }
 
 // Device is the WireGuard device. Run calls it, holding no lock.
@@ -78,6 +85,7 @@ type Manager struct {
 	byAddr  atomic.Pointer[map[netip.AddrPort]*peer] // proved addresses
 	byTag   atomic.Pointer[map[tag]*peer]
 	relay   atomic.Bool
+	hub     atomic.Bool
 	relayed atomic.Uint64 // packets relayed for others
 	greets  greets
 
@@ -133,12 +141,14 @@ func (m *Manager) Apply(cfg Config) error {
 	old, was := m.cfg, m.byKey
 	m.cfg, m.self = cfg, shortOf(cfg.Public)
 	m.relay.Store(cfg.Relay)
+	m.hub.Store(cfg.Hub)
 	var successors []*peer
 	peers, byKey, byTag := map[short]*peer{}, map[Key]*peer{}, map[tag]*peer{}
 	for _, c := range cfg.Peers {
 		p := m.byKey[c.Public]
-		if p == nil {
+		if p == nil || p.broker != c.Broker || p.room != c.Room {
 			p = newPeer(m, c.Public, now)
+			p.broker, p.room = c.Broker, c.Room
 			successors = append(successors, p)
 		}
 		p.secret = secrets[c.Public]
@@ -156,7 +166,7 @@ func (m *Manager) Apply(cfg Config) error {
 		}
 	}
 	for key, p := range m.byKey {
-		if byKey[key] == nil {
+		if byKey[key] != p {
 			p.close()
 		}
 	}

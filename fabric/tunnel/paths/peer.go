@@ -60,6 +60,8 @@ type peer struct {
 	end    *Endpoint
 	secret *secret
 	id     string
+	broker bool   // it only relays; constant
+	room   string // of a hub's peer; constant
 
 	never         func(netip.Addr) bool
 	begin         netip.AddrPort // WireGuard's present address of it
@@ -247,7 +249,7 @@ func (p *peer) publish() {
 
 // use makes WireGuard send by the paths instead of the address to which it has roamed.
 func (p *peer) use() {
-	if d := p.m.device; d != nil {
+	if d := p.m.device; d != nil && !p.broker {
 		p.m.later(func() { d.Use(p.public, p.end) })
 	}
 }
@@ -257,7 +259,7 @@ func (p *peer) choose(now time.Time) {
 	options, hops, current := make([]option, len(p.paths)), make([]option, len(p.paths)), -1
 	direct := false
 	for i, w := range p.paths {
-		options[i] = option{kind: w.kind, alive: w.probe.alive, rtt: w.probe.rtt}
+		options[i] = option{kind: w.kind, broker: w.via != nil && w.via.broker, alive: w.probe.alive, rtt: w.probe.rtt}
 		hops[i] = options[i]
 		hops[i].alive = w.probe.alive && w.kind != Relay
 		direct = direct || w.probe.alive && w.kind == Direct
@@ -313,7 +315,7 @@ func (p *peer) round(ctx context.Context, now time.Time, send *[]func()) time.Ti
 			p.seekHelp(now)
 			soon(now.Add(t.Search))
 		}
-		soon(p.dial(ctx, now))
+		soon(p.dial(ctx, now)) // a hub has no addresses
 	}
 	for _, w := range slices.Clone(p.paths) {
 		if !w.probe.next.After(now) {
@@ -364,6 +366,9 @@ func (p *peer) ping(w *path, now time.Time, send *[]func()) {
 // time: a NAT admits only answers.
 func (p *peer) advertise(now time.Time, send *[]func()) {
 	p.advertiseAt, p.advertisedAt = time.Time{}, now
+	if p.broker || p.m.cfg.Hub {
+		return // it sees where packets come from, and that is all it needs
+	}
 	if !p.lost.IsZero() {
 		p.advertiseAt = now.Add(p.m.timing.Advertise)
 		for _, w := range p.paths {
@@ -381,8 +386,11 @@ func (p *peer) advertise(now time.Time, send *[]func()) {
 	*send = append(*send, func() { _ = w.send([][]byte{packet}) })
 }
 
-// seekHelp tries common peers as relays, some at a time.
+// seekHelp tries common peers as relays, some at a time, and the brokers.
 func (p *peer) seekHelp(now time.Time) {
+	if p.broker || p.m.cfg.Hub {
+		return
+	}
 	var have int
 	for _, w := range p.paths {
 		if w.kind == Relay {
@@ -390,10 +398,7 @@ func (p *peer) seekHelp(now time.Time) {
 		}
 	}
 	for _, via := range p.m.peers { // a map: another order each time
-		if have >= maxRelays {
-			return
-		}
-		if via == p || via.hop.Load() == nil || p.through(via) != nil {
+		if via == p || via.hop.Load() == nil || p.through(via) != nil || have >= maxRelays && !via.broker {
 			continue
 		}
 		if p.add(Relay, netip.AddrPort{}, via, pending, now) != nil {

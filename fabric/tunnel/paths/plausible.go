@@ -53,5 +53,11 @@ func (p *peer) mayDial(a netip.AddrPort) bool {
 			return true
 		}
 	}
-	return ipam.Public(ip, ownNetworks()...) && openPort(a.Port())
+	return Public(a)
+}
+
+// Public reports whether a stranger's word is enough to open a connection to the address: it is on the Internet and in no
+// network of this machine, and its port is not one of a system service.
+func Public(a netip.AddrPort) bool {
+	return ipam.Public(a.Addr().Unmap(), ownNetworks()...) && openPort(a.Port())
 }

@@ -223,14 +223,14 @@ func TestCarriedRateIsBounded(t *testing.T) {
 	now := time.Unix(1700000000, 0)
 	sent := 0
 	for range 10000 {
-		if b.take(1500, now) {
+		if b.take(1500, relayRate, now) {
 			sent += 1500
 		}
 	}
 	if sent > relayBurst {
 		t.Errorf("%d bytes at once, want at most %d", sent, relayBurst)
 	}
-	if !b.take(1500, now.Add(time.Second)) {
+	if !b.take(1500, relayRate, now.Add(time.Second)) {
 		t.Error("nothing a second later")
 	}
 }

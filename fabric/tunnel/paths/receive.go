@@ -100,6 +100,9 @@ func (p *peer) way(from origin, now time.Time) *path {
 		if w := p.through(from.via); w != nil {
 			return w
 		}
+		if p.broker {
+			return nil
+		}
 		return p.add(Relay, netip.AddrPort{}, from.via, pending, now)
 	}
 	if w := p.at(from.addr()); w != nil {
@@ -203,13 +206,16 @@ func (p *peer) arise(w *path, send *[]func()) {
 		packet := *last
 		*send = append(*send, func() { _ = w.send([][]byte{packet}) })
 	}
-	if d := p.m.device; d != nil && (w.stream == nil || !w.stream.begun) {
+	if d := p.m.device; d != nil && !p.broker && (w.stream == nil || !w.stream.begun) {
 		p.m.later(func() { d.Wake(p.public) })
 	}
 }
 
 // receiveCandidates processes the peer's advertised addresses.
 func (p *peer) receiveCandidates(msg message, now time.Time) {
+	if p.broker || p.m.cfg.Hub {
+		return
+	}
 	var udp []netip.AddrPort
 	for _, a := range msg.udp {
 		if usable(a, p.never) && plausible(a) {

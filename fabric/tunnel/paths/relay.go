@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// Bounds of the traffic relayed for one peer: average bytes per second, and bytes at once.
+// Bounds of the traffic relayed for one peer: average bytes per second, and bytes at once. A hub's peers are strangers.
 const (
 	relayRate  = 32 << 20
 	relayBurst = 4 << 20
+	hubRate    = 8 << 20
 )
 
 // frame processes a relay frame: one for this device, or one to forward. It keeps nothing.
@@ -28,7 +29,7 @@ func (m *Manager) frame(packet []byte, from origin) ([]byte, *Endpoint) {
 	payload := packet[relayHead:]
 	if dst != self {
 		to := byTag[dst]
-		if to != nil && to != hop && hop.short.tag() == src && m.relay.Load() && hop.rate.take(len(packet), time.Now()) {
+		if to != nil && to != hop && hop.short.tag() == src && m.relay.Load() && m.related(hop, to) && hop.rate.take(len(packet), m.rate(), time.Now()) {
 			if next := to.hop.Load(); next != nil {
 				to.secretNow().frame(packet[:relayHead], src, dst, payload)
 				_ = next.send([][]byte{packet}) // lost, as on any path
@@ -38,7 +39,7 @@ func (m *Manager) frame(packet []byte, from origin) ([]byte, *Endpoint) {
 		return nil, nil
 	}
 	p := byTag[src]
-	if p == nil || p == hop {
+	if p == nil || p == hop || p.broker || m.hub.Load() {
 		return nil, nil
 	}
 	if payload[0] == magic {
@@ -46,6 +47,12 @@ func (m *Manager) frame(packet []byte, from origin) ([]byte, *Endpoint) {
 		return nil, nil
 	}
 	return payload, p.end
+}
+
+// related reports whether this device relays between the two: a broker is an end of nothing, and at a hub both have to be
+// in one room.
+func (m *Manager) related(from, to *peer) bool {
+	return !from.broker && !to.broker && from.room == to.room
 }
 
 // neighbour returns the peer that sent the frame: the source, if this device is the relay, otherwise the relay. The MAC
@@ -78,13 +85,21 @@ type bucket struct {
 	at   time.Time
 }
 
-func (b *bucket) take(n int, now time.Time) bool {
+// rate is how many bytes per second are relayed for one peer.
+func (m *Manager) rate() float64 {
+	if m.hub.Load() {
+		return hubRate
+	}
+	return relayRate
+}
+
+func (b *bucket) take(n int, rate float64, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.at.IsZero() {
 		b.left = relayBurst
 	} else {
-		b.left = min(relayBurst, b.left+now.Sub(b.at).Seconds()*relayRate)
+		b.left = min(relayBurst, b.left+now.Sub(b.at).Seconds()*rate)
 	}
 	b.at = now
 	if b.left < float64(n) {

@@ -43,6 +43,9 @@ func (s short) tag() tag { return tag(s[:4]) }
 // tag is the form of short in a relay frame, which has little room.
 type tag [4]byte
 
+// Tag is the short form of a key in relay frames: a hub serves no two keys with the same one.
+func Tag(public Key) [4]byte { return shortOf(public).tag() }
+
 // secret is shared by two ends only: derived from their WireGuard keys.
 type secret struct {
 	aead  cipher.AEAD

@@ -420,6 +420,8 @@ func (s *stream) read(m *Manager) {
 		packet, end := *b, s.path.peer.end
 		if len(packet) > 0 && packet[0] == magic {
 			packet, end = m.receive(packet, origin{kind: Stream, w: s.path})
+		} else if s.path.peer.broker || m.hub.Load() {
+			packet = nil
 		}
 		if len(packet) == 0 {
 			giveBuffer(b)

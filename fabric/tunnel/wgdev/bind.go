@@ -23,6 +23,9 @@ type bind struct {
 	six int // a duplicate of the IPv6 socket's descriptor; 0 is none
 }
 
+// NewBind returns such a bind.
+func NewBind(log *slog.Logger) conn.Bind { return &bind{Bind: conn.NewStdNetBind(), log: log} }
+
 // Open opens the sockets and sets their options.
 func (b *bind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 	fns, actual, err := b.Bind.Open(port)

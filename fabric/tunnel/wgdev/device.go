@@ -83,7 +83,7 @@ func New(t tun.Device, o Options) *Device {
 	out.letGo = d.staged.flush
 	// Handshakes cross on the way to an address, and on any path to a peer.
 	handshakes := &simultaneous{again: d.again}
-	toAddress := handshakes.arbiter(&bind{Bind: conn.NewStdNetBind(), log: o.Log})
+	toAddress := handshakes.arbiter(NewBind(o.Log))
 	toPeer := &whole{Bind: handshakes.arbiter(paths.NewBind(d.Paths, toAddress))}
 	rest := &rest{passed: func() uint64 { return in.left.Load() + out.left.Load() }}
 	d.Device = device.NewDevice(

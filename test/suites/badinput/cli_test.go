@@ -89,6 +89,8 @@ func TestCommandLine(t *testing.T) {
 		{"flash a.img b c", "takes an image and a disk"},
 		{"flash --list x", `was given "x"`},
 		{"flash --list -o xml", "use -o json"},
+		{"broker x", `was given "x"`},
+		{"broker --listen", "needs an argument"},
 		{"offload --when now lab", "use burst (home first), remote (only away) or any"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {

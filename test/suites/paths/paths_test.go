@@ -19,20 +19,8 @@ import (
 // the third, run pods on each other, and go on whatever happens to the way.
 func TestBehindRouters(t *testing.T) {
 	ctx := suite.Bounded(t, 5*time.Minute)
+	ra, rb := behindRouters(t, ctx)
 	a, b, c := suite.Devices["a"], suite.Devices["b"], suite.Devices["c"]
-	for _, pair := range [][2]string{{"a", "b"}, {"a", "c"}, {"b", "c"}} {
-		if err := suite.Lab.Cut(pair[0], pair[1]); err != nil { // not on one link
-			t.Fatal(err)
-		}
-	}
-	ra, rb := newRouter(t, a, 1), newRouter(t, b, 2)
-	for _, d := range []*lab.Device{a, b, c} {
-		if err := d.Plug("eth0", true); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ra.route(t, ctx)
-	rb.route(t, ctx)
 
 	invited := func(from, to *lab.Device) {
 		t.Helper()
@@ -49,24 +37,8 @@ func TestBehindRouters(t *testing.T) {
 			return err
 		})
 	}
-	connected := func(d, other *lab.Device) {
-		t.Helper()
-		await.NoError(t, ctx, 90*time.Second, d.Name+" is connected with "+other.Name, func() error {
-			if p := see(t, ctx, d, other); p.State != peer.Connected {
-				return fmt.Errorf("%s: %s", p.State, p.Reason)
-			}
-			return nil
-		})
-	}
-	way := func(d, other *lab.Device, want string) {
-		t.Helper()
-		await.NoError(t, ctx, 90*time.Second, fmt.Sprintf("the way of %s to %s is %s", d.Name, other.Name, want), func() error {
-			if p := see(t, ctx, d, other); !strings.HasPrefix(p.View.Path, want) {
-				return fmt.Errorf("%q of %+v", p.View.Path, p.Paths)
-			}
-			return nil
-		})
-	}
+	connected := func(d, other *lab.Device) { t.Helper(); connected(t, ctx, d, other) }
+	way := func(d, other *lab.Device, want string) { t.Helper(); way(t, ctx, d, other, want) }
 
 	t.Run("each peers with c", func(t *testing.T) {
 		invited(c, a)
@@ -143,6 +115,51 @@ func TestBehindRouters(t *testing.T) {
 			}
 			return nil
 		})
+	})
+}
+
+// behindRouters puts a and b behind routers of their own, once for all tests; c is outside, and no two are on one link.
+func behindRouters(t *testing.T, ctx context.Context) (ra, rb *router) {
+	t.Helper()
+	if routers != nil {
+		return routers[0], routers[1]
+	}
+	for _, pair := range [][2]string{{"a", "b"}, {"a", "c"}, {"b", "c"}} {
+		if err := suite.Lab.Cut(pair[0], pair[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ra, rb = newRouter(t, suite.Devices["a"], 1), newRouter(t, suite.Devices["b"], 2)
+	for _, d := range suite.All() {
+		if err := d.Plug("eth0", true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ra.route(t, ctx)
+	rb.route(t, ctx)
+	routers = []*router{ra, rb}
+	return ra, rb
+}
+
+var routers []*router
+
+func connected(t *testing.T, ctx context.Context, d, other *lab.Device) {
+	t.Helper()
+	await.NoError(t, ctx, 90*time.Second, d.Name+" is connected with "+other.Name, func() error {
+		if p := see(t, ctx, d, other); p.State != peer.Connected {
+			return fmt.Errorf("%s: %s", p.State, p.Reason)
+		}
+		return nil
+	})
+}
+
+func way(t *testing.T, ctx context.Context, d, other *lab.Device, want string) {
+	t.Helper()
+	await.NoError(t, ctx, 90*time.Second, fmt.Sprintf("the way of %s to %s is %s", d.Name, other.Name, want), func() error {
+		if p := see(t, ctx, d, other); !strings.HasPrefix(p.View.Path, want) {
+			return fmt.Errorf("%q of %+v", p.View.Path, p.Paths)
+		}
+		return nil
 	})
 }
 

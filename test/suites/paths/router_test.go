@@ -46,7 +46,6 @@ func newRouter(t *testing.T, d *lab.Device, n byte) *router {
 	if err := <-made; err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { r.ns.Close() })
 	if err := suite.Lab.Attach(fmt.Sprintf("nat%d", n), int(r.ns), r.public()+"/24"); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,122 @@
+package paths
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"rivulet/test/harness/await"
+)
+
+// hubWorld is a broker, two members of a room behind NATs, and a member of another room.
+func hubWorld(t *testing.T, symmetric bool) (w *internet, a, b, x, hub *host) {
+	w = newInternet(t)
+	hub = w.host("hub", "198.51.100.3:7442", nil)
+	a = w.host("a", "10.1.0.2:7442", w.nat("198.51.100.1", symmetric))
+	b = w.host("b", "10.2.0.2:7442", w.nat("198.51.100.2", symmetric))
+	x = w.host("x", "198.51.100.9:7442", nil)
+	hub.start(false)
+	cfg := Config{Private: hub.private, Public: hub.public, UDP: []netip.AddrPort{hub.addr}, Relay: true, Hub: true}
+	for h, room := range map[*host]string{a: "r", b: "r", x: "s"} {
+		cfg.Peers = append(cfg.Peers, Peer{ID: h.name, Public: h.public, Room: room})
+	}
+	if err := hub.m.Apply(cfg); err != nil {
+		t.Fatal(err)
+	}
+	member := func(h *host, peers ...*host) {
+		h.start(true)
+		cfg := Config{Private: h.private, Public: h.public, UDP: []netip.AddrPort{h.addr}, Relay: true,
+			Peers: []Peer{{ID: "hub", Public: hub.public, UDP: []netip.AddrPort{hub.addr}, Broker: true}}}
+		for _, p := range peers {
+			cfg.Peers = append(cfg.Peers, Peer{ID: p.name, Public: p.public})
+		}
+		if err := h.m.Apply(cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	member(a, b, x)
+	member(b, a, x)
+	member(x, a, b)
+	return w, a, b, x, hub
+}
+
+// A broker relays within a room and to no other, and knows of nobody but those that ping it.
+func TestBrokerRelaysWithinARoom(t *testing.T) {
+	w, a, b, x, hub := hubWorld(t, true)
+	awaitTalk(a, b)
+	if got := a.awaitPath(b, "relayed", kind(Relay)); got.Via != "hub" {
+		t.Errorf("%+v, want by the hub", got)
+	}
+	x.awaitPath(hub, "direct", kind(Direct))
+	await.True(t, 10*time.Second, "x pings b by the hub, again and again", func() bool {
+		x.m.mu.Lock()
+		defer x.m.mu.Unlock()
+		w := x.m.byKey[b.public].through(x.m.byKey[hub.public])
+		return w != nil && (w.probe.tries > 3 || w.probe.alive)
+	})
+	if x.say(b, "from another room") || b.say(x, "to another room") {
+		t.Error("relayed between rooms")
+	}
+	for _, h := range []*host{a, b, x} {
+		if st := hub.m.Status(h.public); len(st) != 1 || st[0].Kind != Direct {
+			t.Errorf("the hub knows of %s %+v, want the source of its packets", h.name, st)
+		}
+	}
+	// What is no relay frame of a broker's is no packet of a peer's.
+	at := a.nat.in
+	w.mu.Lock()
+	var outside netip.AddrPort
+	for mapped, inside := range at {
+		if inside == a.addr && a.nat.sent[[2]netip.AddrPort{mapped, hub.addr}] {
+			outside = mapped
+		}
+	}
+	w.mu.Unlock()
+	w.carry(hub, outside, append([]byte{4, 0, 0, 0}, "raw"...))
+	awaitTalk(a, b) // later than that
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, got := range a.got {
+		if got == "hub: raw" {
+			t.Error("a broker's packet went to WireGuard")
+		}
+	}
+}
+
+// A direct path replaces the broker, as it does a common peer.
+func TestBrokerIsReplacedByADirectPath(t *testing.T) {
+	_, a, b, _, hub := hubWorld(t, false)
+	awaitTalk(a, b)
+	a.awaitPath(b, "direct", kind(Direct))
+	b.awaitPath(a, "direct", kind(Direct))
+	if hub.m.Relayed() == 0 {
+		t.Error("the hub relayed nothing: they did not need it")
+	}
+}
+
+// A member is in one room at a time, and no more when it is gone.
+func TestBrokerForgetsAMember(t *testing.T) {
+	_, a, b, _, hub := hubWorld(t, true)
+	awaitTalk(a, b)
+	cfg := Config{Private: hub.private, Public: hub.public, Relay: true, Hub: true, Peers: []Peer{
+		{ID: "a", Public: a.public, Room: "other"}, {ID: "b", Public: b.public, Room: "r"},
+	}}
+	if err := hub.m.Apply(cfg); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, 10*time.Second, "a has no path to b", func() bool { return !a.path(b).Alive && !a.say(b, "still there?") })
+}
+
+// A broker is the last way: a relay by a peer and a stream are better, unless they are much slower.
+func TestBrokerIsTheLastWay(t *testing.T) {
+	ms := time.Millisecond
+	broker := option{kind: Relay, broker: true, alive: true, rtt: 2 * ms}
+	for _, better := range []option{{kind: Direct, alive: true, rtt: 40 * ms}, {kind: Relay, alive: true, rtt: 20 * ms}, {kind: Stream, alive: true, rtt: 5 * ms}} {
+		if i := choose([]option{broker, better}, 0, false); i != 1 {
+			t.Errorf("the broker stays beside %+v", better)
+		}
+	}
+	if i := choose([]option{broker, {kind: Direct, rtt: ms}}, 1, true); i != 0 {
+		t.Error("a dead path stays beside the broker")
+	}
+}
