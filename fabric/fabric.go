@@ -237,6 +237,10 @@ func (f *Fabric) Run(ctx context.Context) error {
 	tasks.Go(func() { f.brokers.Run(ctx) })
 	for _, s := range f.cfg.Sources {
 		tasks.Go(func() {
+			select {
+			case <-f.Tried():
+			case <-ctx.Done():
+			}
 			f.keep(ctx, "announce", s, func() error { return f.announce(ctx, s) })
 		})
 		tasks.Go(func() {

@@ -60,10 +60,18 @@ type Port struct {
 	routes   *http.ServeMux // inside the tunnel
 	handlers sync.Map       // by pattern: *atomic.Pointer[http.Handler]
 	names    serverNames
+	tried    chan struct{}
+	first    sync.Once
 }
 
 // New returns the port; Serve opens it.
-func New(cfg Config) *Port { return &Port{cfg: cfg, routes: http.NewServeMux()} }
+func New(cfg Config) *Port {
+	return &Port{cfg: cfg, routes: http.NewServeMux(), tried: make(chan struct{})}
+}
+
+// Tried is closed when Serve has opened the port, or could not: a device that announces itself before that is called in
+// vain.
+func (p *Port) Tried() <-chan struct{} { return p.tried }
 
 // Handle serves a route with h, in place of its previous handler, inside the tunnel and to peers only. rpc.PeerID names
 // the requesting peer. Patterns are those of http.ServeMux.
@@ -100,6 +108,7 @@ func (p *Port) Serve(ctx context.Context) {
 	wait := changes.Backoff{First: p.cfg.Retry, Longest: p.cfg.LongestRetry}
 	for ctx.Err() == nil {
 		l, err := rpc.Listen(p.cfg.Port)
+		p.first.Do(func() { close(p.tried) })
 		var e *rpc.Error
 		if errors.As(err, &e) {
 			p.cfg.Problem("control-port", e)

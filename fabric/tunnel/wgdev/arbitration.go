@@ -23,6 +23,7 @@ import (
 type arbiter struct {
 	conn.Bind
 	simultaneous *simultaneous // repairs those that cross all the same; nil: none
+	outermost    bool          // all packets pass it
 
 	mu   sync.Mutex
 	port uint16
@@ -38,6 +39,7 @@ type accepted struct {
 	number   uint32
 	at       time.Time
 	answered bool
+	doubted  bool   // WireGuard may have ignored it
 	forgot   *begun // own handshake, answered all the same
 }
 
@@ -131,12 +133,19 @@ func (b *arbiter) Send(bufs [][]byte, to conn.Endpoint) error {
 }
 
 // begin reports whether an own handshake may leave: not if the peer's was received just now. It leaves after all if
-// that one is not answered in time.
+// that one is not answered in time. One that stays has not begun for any arbiter, so none holds back the peer's for it.
 func (b *arbiter) begin(packet []byte, to conn.Endpoint, now time.Time) bool {
 	at, ok := whereIs(to)
-	if !ok {
+	if !ok || b.mayLeave(at, packet, to, now) {
 		return true
 	}
+	if b.simultaneous != nil {
+		b.simultaneous.withheld(numberOf(packet))
+	}
+	return false
+}
+
+func (b *arbiter) mayLeave(at netip.AddrPort, packet []byte, to conn.Endpoint, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.sent == nil {
@@ -147,7 +156,7 @@ func (b *arbiter) begin(packet []byte, to conn.Endpoint, now time.Time) bool {
 			delete(b.sent, a)
 		}
 	}
-	if h, ok := b.accepted[at]; ok && now.Sub(h.at) < arbitrationWindow {
+	if h, ok := b.accepted[at]; ok && !(h.doubted && !h.answered) && now.Sub(h.at) < arbitrationWindow {
 		if !h.answered {
 			b.late[at] = held{packet: bytes.Clone(packet), from: to}
 			time.AfterFunc(arbitrationWindow, func() { b.beginLate(at) })
@@ -212,7 +221,7 @@ func (b *arbiter) given(at netip.AddrPort, number uint32, now time.Time) {
 		}
 	}
 	h, again := b.accepted[at]
-	if again && h.number == number {
+	if again && h.number == number && !h.doubted {
 		return // one that is sent twice is answered once
 	}
 	if again || len(b.accepted) < maxHeld {
@@ -225,6 +234,9 @@ func (b *arbiter) admits(packet []byte, from conn.Endpoint, now time.Time) bool 
 	if packet[0] != initiation && packet[0] != response {
 		return true
 	}
+	if b.outermost && packet[0] == initiation && b.simultaneous.copied(numberOf(packet), now) {
+		return false
+	}
 	at, ok := whereIs(from)
 	if !ok {
 		return true
@@ -233,6 +245,9 @@ func (b *arbiter) admits(packet []byte, from conn.Endpoint, now time.Time) bool 
 	defer b.mu.Unlock()
 	ours, ok := b.sent[at]
 	if packet[0] == response {
+		if h, ok := b.held[at]; ok && b.simultaneous != nil {
+			b.simultaneous.copied(numberOf(h.packet), now) // it has lost, and so has a copy of it
+		}
 		delete(b.sent, at)
 		delete(b.held, at)
 		if ok && b.simultaneous != nil && binary.LittleEndian.Uint32(packet[8:]) == ours.number {
@@ -254,7 +269,7 @@ func (b *arbiter) admits(packet []byte, from conn.Endpoint, now time.Time) bool 
 // answered checks whether the answer to the own handshake comes after WireGuard has received the peer's: WireGuard
 // answers that one and forgets its own. It is called with mu held.
 func (b *arbiter) answered(at netip.AddrPort, ours begun) {
-	if h, ok := b.accepted[at]; ok && !h.at.Before(ours.first) {
+	if h, ok := b.accepted[at]; ok && (h.doubted || !h.at.Before(ours.first)) {
 		h.forgot = &ours
 		b.accepted[at] = h
 		b.repair(h)
@@ -266,6 +281,34 @@ func (b *arbiter) answered(at netip.AddrPort, ours begun) {
 func (b *arbiter) repair(h accepted) {
 	if h.answered && h.forgot != nil && h.forgot.number < h.number {
 		go b.simultaneous.repair(h.forgot.number, h.number) // the caller may be WireGuard, holding a lock
+	}
+}
+
+// withdraw removes an own handshake that has not left, and delivers the peer's that was held back for it.
+func (b *arbiter) withdraw(number uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for at, ours := range b.sent {
+		if ours.number != number {
+			continue
+		}
+		delete(b.sent, at)
+		if h, ok := b.held[at]; ok {
+			h.due = time.Time{}
+			b.held[at] = h
+			go b.wake()
+		}
+	}
+}
+
+// doubt marks the received handshakes that WireGuard has not answered: it has ignored those of a peer that it did not
+// know, so a handshake to that peer does not wait for an answer.
+func (b *arbiter) doubt() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for at, h := range b.accepted {
+		h.doubted = h.doubted || !h.answered
+		b.accepted[at] = h
 	}
 }
 

@@ -70,9 +70,10 @@ type Device struct {
 	*device.Device
 	Paths *paths.Manager
 
-	staged *staged
-	ctx    context.Context
-	cancel context.CancelFunc
+	staged     *staged
+	handshakes *simultaneous
+	ctx        context.Context
+	cancel     context.CancelFunc
 }
 
 // New makes a device on the TUN, which Close closes.
@@ -83,8 +84,11 @@ func New(t tun.Device, o Options) *Device {
 	out.letGo = d.staged.flush
 	// Handshakes cross on the way to an address, and on any path to a peer.
 	handshakes := &simultaneous{again: d.again}
+	d.handshakes = handshakes
 	toAddress := handshakes.arbiter(NewBind(o.Log))
-	toPeer := &whole{Bind: handshakes.arbiter(paths.NewBind(d.Paths, toAddress))}
+	onPaths := handshakes.arbiter(paths.NewBind(d.Paths, toAddress))
+	onPaths.outermost = true
+	toPeer := &whole{Bind: onPaths}
 	rest := &rest{passed: func() uint64 { return in.left.Load() + out.left.Load() }}
 	d.Device = device.NewDevice(
 		&filtered{Device: t, Options: o, in: in, out: out, marks: &toPeer.marks, staged: d.staged, reader: reader{of: rest}},
@@ -101,7 +105,11 @@ func (d *Device) Close() {
 	d.Device.Close()
 }
 
-func (d *Device) SetPeers(peers []Peer) { d.staged.peers.Store(&peers) }
+// SetPeers is called after WireGuard has its peers, and before packets leave for new ones.
+func (d *Device) SetPeers(peers []Peer) {
+	d.staged.peers.Store(&peers)
+	d.handshakes.configured()
+}
 
 // Accept takes a connection that is to become a stream; begun are the bytes already read.
 func (d *Device) Accept(c net.Conn, begun []byte) { d.Paths.Accept(d.ctx, c, begun) }

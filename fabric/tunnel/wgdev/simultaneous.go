@@ -1,6 +1,7 @@
 package wgdev
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -25,7 +26,8 @@ type simultaneous struct {
 
 	mu        sync.Mutex
 	arbiters  []*arbiter
-	initiated map[uint32]started // by the number of the handshake
+	initiated map[uint32]started   // by the number of the handshake
+	received  map[uint32]time.Time // the peers', by number
 }
 
 // started is the peer of a handshake. Its address does not identify the peer: before a path is proved it is sent to
@@ -34,6 +36,10 @@ type started struct {
 	who paths.Key
 	at  time.Time
 }
+
+// repairAfter is longer than the time in which WireGuard ignores another handshake of a peer (and takes one with the
+// same time stamp for a replay).
+const repairAfter = device.HandshakeInitationRate * 3 / 2
 
 // rememberFor is how long a handshake is stored: WireGuard has begun another by then.
 const rememberFor = 2 * device.RekeyTimeout
@@ -75,6 +81,43 @@ func (c *simultaneous) repair(ours, theirs uint32) {
 		for _, t := range arbiters {
 			t.forget(theirs) // otherwise it would hold back the new one
 		}
-		c.again(a.who)
+		time.AfterFunc(repairAfter, func() { c.again(a.who) })
 	}
+}
+
+// withheld processes that an own handshake has not left.
+func (c *simultaneous) withheld(number uint32) {
+	for _, t := range c.arbiters {
+		t.withdraw(number)
+	}
+}
+
+// configured processes that WireGuard has other peers than before.
+func (c *simultaneous) configured() {
+	c.mu.Lock()
+	clear(c.received)
+	c.mu.Unlock()
+	for _, t := range c.arbiters {
+		t.doubt()
+	}
+}
+
+// copied reports whether a handshake of a peer was received just now, for example by another path. WireGuard's workers
+// would answer two copies that come together twice, and the session of the second answer is one that the peer ignores.
+func (c *simultaneous) copied(number uint32, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at, ok := c.received[number]; ok && now.Sub(at) < arbitrationWindow {
+		return true
+	}
+	if len(c.received) >= maxHeld {
+		maps.DeleteFunc(c.received, func(_ uint32, at time.Time) bool { return now.Sub(at) >= arbitrationWindow })
+	}
+	if c.received == nil {
+		c.received = map[uint32]time.Time{}
+	}
+	if len(c.received) < maxHeld {
+		c.received[number] = now
+	}
+	return false
 }
