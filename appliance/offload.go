@@ -14,6 +14,7 @@ import (
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/network"
 	"rivulet/appliance/state/paths"
+	"rivulet/appliance/vcluster/courses"
 	"rivulet/appliance/vcluster/objects"
 	"rivulet/offload"
 	"rivulet/offload/nodeagent"
@@ -73,13 +74,13 @@ func (s *System) runVClusters(ctx context.Context, stage *lifecycle.Stage) error
 	return s.vclusters.Run(ctx, stage.Ready)
 }
 
-// runVirtualClusters manages those of objects of this cluster's API.
+// runVirtualClusters manages those of objects of this cluster's API, and Courses.
 func (s *System) runVirtualClusters(ctx context.Context, stage *lifecycle.Stage) error {
 	home, err := s.engine.REST()
 	if err != nil {
 		return err
 	}
-	return objects.Run(ctx, objects.Config{API: home, Clusters: s.vclusters, Log: stage.Log()}, stage.Ready)
+	return courses.RunAll(ctx, objects.Config{API: home, Clusters: s.vclusters, Log: stage.Log()}, s.plausible, stage.Ready)
 }
 
 // runPodGate decides on the network of each pod that starts. The engine waits for it, because without an answer no pod

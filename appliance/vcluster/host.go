@@ -70,7 +70,7 @@ func (k *Manager) Members() map[peer.ID]offer.Member {
 	out := map[peer.ID]offer.Member{}
 	for _, c := range k.all {
 		r := c.record()
-		one := offer.Member{Most: r.Quota, Least: r.Guarantee}
+		one := offer.Member{Most: r.Quota, Least: r.Guarantee, Groups: r.Groups}
 		if !r.Paused && !r.Deleting {
 			one.Plane = planeMemory
 		}

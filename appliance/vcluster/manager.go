@@ -39,6 +39,7 @@ import (
 	"rivulet/appliance/state/paths"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
 )
 
 // Config is the input of New. All fields but Addresses are required.
@@ -116,6 +117,19 @@ type Spec struct {
 	Quota corev1.ResourceList `json:"quota,omitempty"`
 	// Guarantee is kept free for its pods (cpu, memory, pods), independent of the use by other virtual clusters.
 	Guarantee corev1.ResourceList `json:"guarantee,omitempty"`
+	// Groups bound it together with others: its course, and the course's department.
+	Groups []Group `json:"groups,omitempty"`
+}
+
+// Group bounds several virtual clusters together, see offer.Group.
+type Group = offer.Group
+
+// CheckGroup returns what is wrong with a group.
+func CheckGroup(g Group) error {
+	if g.Name == "" || len(g.Name) > 253 {
+		return fmt.Errorf("%.60q is no name for a group; use at most 253 characters", g.Name)
+	}
+	return checkQuota("cap", "cpu, memory and pods", g.Cap, quotable[:3])
 }
 
 // quotable are the resources of a quota; a guarantee has no storage.
@@ -177,6 +191,11 @@ func (s *Spec) Check() error {
 			return fmt.Errorf("a guarantee of %s %s is more than the quota of %s; raise the quota, or lower the guarantee", least.String(), name, most.String())
 		}
 	}
+	for _, g := range s.Groups {
+		if err := CheckGroup(g); err != nil {
+			return err
+		}
+	}
 	return errors.Join(checkQuota("quota", quotaHas, s.Quota, quotable), checkQuota("guarantee", "cpu, memory and pods", s.Guarantee, quotable[:3]))
 }
 
@@ -198,6 +217,7 @@ type Change struct {
 	Quota           *corev1.ResourceList `json:"quota,omitempty"`
 	// Guarantee is Spec.Guarantee.
 	Guarantee *corev1.ResourceList `json:"guarantee,omitempty"`
+	Groups    *[]Group             `json:"groups,omitempty"`
 }
 
 // Owner is the home cluster's object for a virtual cluster; empty for one that was created by a command.
@@ -603,6 +623,9 @@ func (k *Manager) Change(ctx context.Context, name string, to Change) (View, err
 		}
 		if to.Guarantee != nil {
 			r.Guarantee = *to.Guarantee
+		}
+		if to.Groups != nil {
+			r.Groups = *to.Groups
 		}
 	}
 	next := c.record()

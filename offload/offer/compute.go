@@ -36,8 +36,17 @@ type Member struct {
 	// Most bounds what it may use, Least is reserved for it from the part of all of them; resources that are not listed
 	// are not bounded.
 	Most, Least corev1.ResourceList
+	// Groups are those that it is in.
+	Groups []Group
 	// Plane is the memory of its control plane in bytes: no pod requests it, and it is not lent to peers.
 	Plane int64
+}
+
+// Group bounds several virtual clusters together: a course, or a department with its courses.
+type Group struct {
+	Name string `json:"name"`
+	// Cap bounds their requests (cpu, memory, pods); resources that are not listed are not bounded.
+	Cap corev1.ResourceList `json:"cap,omitempty"`
 }
 
 // None reports whether nothing is lent: a pod needs CPU, memory and a place.

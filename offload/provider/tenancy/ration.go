@@ -27,8 +27,12 @@ type account struct {
 
 type amounts map[corev1.ResourceName]int64
 
-// member bounds one consumer of a pool: it gets at most most, and the others leave it at least least.
-type member struct{ most, least amounts }
+// member bounds one consumer of a pool: it gets at most most, and the others leave it at least least. The consumers of a
+// group get at most its cap together.
+type member struct {
+	most, least amounts
+	groups      map[string]amounts // caps, by group
+}
 
 // committed is what may be in use before another quota is in force.
 func (a account) committed(name corev1.ResourceName) int64 {
@@ -69,7 +73,8 @@ func ration(lent amounts, parts map[peer.ID]amounts, twins map[string]account, m
 				}
 			}
 			part := parts[pool][resource]
-			want := share(part, resource, mine, twins, members)
+			groups := groupsOf(resource, mine, twins, members)
+			want := share(part, resource, mine, twins, members, groups)
 			own := part
 			for _, name := range mine {
 				own -= twins[name].committed(resource)
@@ -80,9 +85,19 @@ func ration(lent amounts, parts map[peer.ID]amounts, twins map[string]account, m
 					// What is committed already can be requested without risk.
 					free := t.committed(resource) - t.spec[resource]
 					more := min(max(raise-free, 0), max(own, 0), max(left, 0))
+					for _, g := range groups {
+						if g.has(i) {
+							more = min(more, max(g.open, 0))
+						}
+					}
 					if pool != offer.Pool {
 						more = min(more, max(peers, 0))
 						peers -= more
+					}
+					for k := range groups {
+						if groups[k].has(i) {
+							groups[k].open -= more
+						}
 					}
 					own, left = own-more, left-more
 					next[name][resource] = t.spec[resource] + min(raise, free) + more
@@ -99,7 +114,7 @@ func ration(lent amounts, parts map[peer.ID]amounts, twins map[string]account, m
 // Room stays where it is as long as every twin has at least a quarter of an equal share. A twin below that gets a
 // quarter, first from what is free, then from the twins with the most. So a new twin takes room from one or two others,
 // not from all.
-func share(part int64, resource corev1.ResourceName, twins []string, all map[string]account, members map[peer.ID]member) []int64 {
+func share(part int64, resource corev1.ResourceName, twins []string, all map[string]account, members map[peer.ID]member, groups []bounded) []int64 {
 	out, waits, steps := make([]int64, len(twins)), make([]int64, len(twins)), make([]int64, len(twins))
 	left := part
 	for i, name := range twins {
@@ -112,6 +127,27 @@ func share(part int64, resource corev1.ResourceName, twins []string, all map[str
 		return out
 	}
 	limits, kept := bound(resource, left, twins, all, members, out, waits, steps)
+	for _, g := range groups {
+		open, reserved := g.most, int64(0)
+		for _, i := range g.twins {
+			open -= out[i]
+			reserved += kept[i]
+		}
+		reserves := reserved <= open // otherwise nobody in it would get anything
+		if reserves {
+			open -= reserved
+		}
+		for _, i := range g.twins {
+			own := int64(0)
+			if reserves {
+				own = kept[i]
+			}
+			if may := max(own+open, 0); waits[i] > may {
+				waits[i] = may - may%steps[i]
+			}
+			open -= max(waits[i]-own, 0)
+		}
+	}
 	for i, granted := range grant(left, waits, steps, kept) {
 		out[i] += granted
 		left -= granted
@@ -136,6 +172,15 @@ func share(part int64, resource corev1.ResourceName, twins []string, all map[str
 		}
 	}
 	cut(room, nil, over)
+	for _, g := range groups {
+		for _, part := range [][]int64{room, kept} { // what is reserved is the last to go
+			over := -g.most
+			for _, i := range g.twins {
+				over += out[i] + kept[i] + room[i]
+			}
+			cut(part, g.twins, over)
+		}
+	}
 	for _, b := range limits {
 		left := b.most
 		for _, i := range b.twins {
@@ -169,10 +214,42 @@ func cut(room []int64, at []int, over int64) {
 	}
 }
 
-// bounded is the bound of a pool's member, and its twins, by their indices.
+// bounded is the bound of a member or a group of a pool, and its twins, by their indices, sorted. Open is what they may
+// get in addition to what is committed.
 type bounded struct {
-	most  int64
-	twins []int
+	most, open int64
+	twins      []int
+}
+
+func (b bounded) has(i int) bool {
+	_, ok := slices.BinarySearch(b.twins, i)
+	return ok
+}
+
+// groupsOf are the groups of a pool's twins that have a bound of the resource.
+func groupsOf(resource corev1.ResourceName, twins []string, all map[string]account, members map[peer.ID]member) (out []bounded) {
+	byName := map[string]*bounded{}
+	for i, name := range twins {
+		for group, limit := range members[all[name].consumer].groups {
+			most, limited := limit[resource]
+			if !limited {
+				continue
+			}
+			g := byName[group]
+			if g == nil {
+				g = &bounded{most: most, open: most}
+				byName[group] = g
+			}
+			g.open += min(most, g.most) - g.most // while a change is applied members differ
+			g.most = min(most, g.most)
+			g.open -= all[name].committed(resource)
+			g.twins = append(g.twins, i)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		out = append(out, *byName[name])
+	}
+	return out
 }
 
 // bound lowers waits to the bounds of members, and computes what is reserved for each twin of the rest: for waiting
@@ -210,7 +287,7 @@ func bound(resource corev1.ResourceName, left int64, twins []string, all map[str
 		}
 		kept[biggest] += keep
 		if limited {
-			limits = append(limits, bounded{most, mine})
+			limits = append(limits, bounded{most: most, twins: mine})
 		}
 	}
 	return limits, kept

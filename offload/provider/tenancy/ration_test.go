@@ -105,7 +105,7 @@ func TestRationsNeverSumUpToMore(t *testing.T) {
 }
 
 // The same of virtual clusters, which draw from one part: none gets past its quota, what is kept for one the others leave,
-// and whoever waits gets what is free, first come, first served.
+// no group gets past its cap, and whoever waits gets what is free, first come, first served.
 func TestAPoolIsDrawnFromFirstComeFirstServed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const pool = peer.ID("pool")
@@ -113,11 +113,21 @@ func TestAPoolIsDrawnFromFirstComeFirstServed(t *testing.T) {
 		part := rapid.Int64Range(0, 1000).Draw(t, "part")
 		members, twins := map[peer.ID]member{}, map[string]account{}
 		ids := make([]peer.ID, n)
+		caps := map[string]int64{}
+		for i := range rapid.IntRange(0, 3).Draw(t, "groups") {
+			caps[fmt.Sprint("g", i)] = rapid.Int64Range(0, 1000).Draw(t, "cap")
+		}
 		for i := range ids {
 			ids[i] = peer.ID(fmt.Sprint("s", i))
 			m := member{most: amounts{}, least: amounts{cpu: rapid.Int64Range(0, part/int64(n)).Draw(t, "least")}}
 			if rapid.Bool().Draw(t, "quota") {
 				m.most[cpu] = rapid.Int64Range(m.least[cpu], 1000).Draw(t, "most")
+			}
+			m.groups = map[string]amounts{}
+			for _, g := range slices.Sorted(maps.Keys(caps)) {
+				if rapid.Bool().Draw(t, "in "+g) {
+					m.groups[g] = amounts{cpu: caps[g]}
+				}
 			}
 			members[ids[i]] = m
 			for k := range rapid.IntRange(1, 3).Draw(t, "twins") {
@@ -148,6 +158,14 @@ func TestAPoolIsDrawnFromFirstComeFirstServed(t *testing.T) {
 		used := func(a account) int64 { return a.used[cpu] }
 		inForce := func(a account) int64 { return max(a.hard[cpu], a.used[cpu]) }
 		asked := func(a account) int64 { return a.spec[cpu] }
+		within := func(g string, of func(account) int64) (total int64) {
+			for _, a := range twins {
+				if members[a.consumer].groups[g] != nil {
+					total += of(a)
+				}
+			}
+			return total
+		}
 		settle := func() {
 			for range 20 {
 				write()
@@ -180,6 +198,11 @@ func TestAPoolIsDrawnFromFirstComeFirstServed(t *testing.T) {
 			if s := sum(inForce, ""); s > part {
 				t.Fatalf("quotas of %d are in force, the part is %d: %+v", s, part, twins)
 			}
+			for g, most := range caps {
+				if s := within(g, inForce); s > most {
+					t.Fatalf("quotas of %d are in force in %s, its cap is %d: %+v %+v", s, g, most, twins, members)
+				}
+			}
 		}
 		settle()
 		free := part - sum(used, "")
@@ -193,7 +216,17 @@ func TestAPoolIsDrawnFromFirstComeFirstServed(t *testing.T) {
 				for _, other := range ids {
 					others += max(m.least[cpu], sum(used, other))
 				}
-				if others <= part { // what is kept for all of them is there
+				capped := false
+				for g, most := range caps {
+					total := int64(0)
+					for _, other := range ids {
+						if members[other].groups[g] != nil {
+							total += max(members[other].least[cpu], sum(used, other))
+						}
+					}
+					capped = capped || members[id].groups[g] != nil && total > most
+				}
+				if others <= part && !capped { // what is kept for all of them is there
 					t.Fatalf("%s is left with %d of the %d that are kept for it: %+v", id, sum(asked, id), kept, twins)
 				}
 			}
@@ -214,6 +247,15 @@ func TestAPoolIsDrawnFromFirstComeFirstServed(t *testing.T) {
 		}
 		if most, limited := members[a.consumer].most[cpu]; limited {
 			open = min(open, most-sum(used, a.consumer))
+		}
+		for g := range members[a.consumer].groups {
+			least := within(g, used)
+			for _, id := range ids {
+				if id != a.consumer && members[id].groups[g] != nil {
+					least += max(members[id].least[cpu]-sum(used, id), 0)
+				}
+			}
+			open = min(open, caps[g]-least)
 		}
 		if open <= 0 {
 			return

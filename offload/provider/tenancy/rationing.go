@@ -210,15 +210,29 @@ func (t *Tenancy) members(room offer.Room, pool amounts) map[peer.ID]member {
 	out := map[peer.ID]member{}
 	for _, id := range t.consumers() {
 		if m, hosted := room.Members[id]; hosted {
-			out[id] = member{most: amountsOf(m.Most), least: amountsOf(m.Least)}
+			one := member{most: amountsOf(m.Most), least: amountsOf(m.Least), groups: map[string]amounts{}}
+			for _, g := range m.Groups {
+				one.groups[g.Name] = amountsOf(g.Cap)
+			}
+			out[id] = one
 		}
 	}
-	n := int64(len(out))
+	n, inGroup := int64(len(out)), map[string]int64{}
+	for _, m := range out {
+		for g := range m.groups {
+			inGroup[g]++
+		}
+	}
 	for _, m := range out {
 		for name, part := range pool {
 			floor := part / (4 * n)
 			if name == corev1.ResourcePods && part >= n {
 				floor = max(floor, 1)
+			}
+			for g, most := range m.groups {
+				if limit, limited := most[name]; limited {
+					floor = min(floor, limit/(4*inGroup[g]))
+				}
 			}
 			m.least[name] = max(m.least[name], floor)
 		}
