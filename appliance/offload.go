@@ -15,7 +15,6 @@ import (
 	"rivulet/appliance/network"
 	"rivulet/appliance/state/paths"
 	"rivulet/appliance/vcluster/courses"
-	"rivulet/appliance/vcluster/objects"
 	"rivulet/offload"
 	"rivulet/offload/nodeagent"
 	"rivulet/offload/nodeagent/admission"
@@ -80,7 +79,7 @@ func (s *System) runVirtualClusters(ctx context.Context, stage *lifecycle.Stage)
 	if err != nil {
 		return err
 	}
-	return courses.RunAll(ctx, objects.Config{API: home, Clusters: s.vclusters, Log: stage.Log()}, s.plausible, stage.Ready)
+	return courses.RunAll(ctx, courses.Objects{API: home, Clusters: s.vclusters, Log: stage.Log()}, s.plausible, stage.Ready)
 }
 
 // runPodGate decides on the network of each pod that starts. The engine waits for it, because without an answer no pod

@@ -90,8 +90,11 @@ type controller struct {
 	failed map[types.UID]error // the last error of that
 }
 
+// Objects is the input of package objects.
+type Objects = objects.Config
+
 // RunAll runs package objects, and Courses on top of it, until ctx ends or one of them fails.
-func RunAll(ctx context.Context, cfg objects.Config, now func() (time.Time, bool), ready func()) error {
+func RunAll(ctx context.Context, cfg Objects, now func() (time.Time, bool), ready func()) error {
 	all, ctx := errgroup.WithContext(ctx)
 	served := make(chan struct{})
 	all.Go(func() error { return objects.Run(ctx, cfg, func() { close(served) }) })

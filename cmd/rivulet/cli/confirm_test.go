@@ -20,14 +20,14 @@ import (
 // the test has them do; "-" needs more of a device than a test has.
 var ends = map[string]string{
 	"unpeer": "b", "deny": "b", "peer": "b --consume=off", "drain": "b", "unoffload": "lab", "tenants remove": "c", "burst remove": "campus",
-	"vcluster delete": "ann", "kubeconfig revoke": "anna", "metrics revoke": "prometheus", "image rm": "-", "reset": "-", "uninstall": "-", "flash": "-", "restore": "-",
+	"vcluster delete": "ann", "course delete": "db", "kubeconfig revoke": "anna", "metrics revoke": "prometheus", "image rm": "-", "reset": "-", "uninstall": "-", "flash": "-", "restore": "-",
 }
 
 // endNothing are the others: they look, make or change, and what they take back is there again
 // with another verb, nothing that ran having ended.
 var endNothing = strings.Fields(`run status doctor doctor/peer config/check config/show config/reload config/example config/explain install peers approve
 	invite invite/list invite/revoke burst/add burst/check burst/list burst/status vcluster/create vcluster/list vcluster/describe vcluster/connect vcluster/kubeconfig
-	vcluster/sleep vcluster/pause vcluster/resume vcluster/set vcluster/snapshot vcluster/restore vcluster/logs offload pods why trace cordon uncordon move/volume tenants services
+	course/list course/status course/sleep course/kubeconfigs vcluster/sleep vcluster/pause vcluster/resume vcluster/set vcluster/snapshot vcluster/restore vcluster/logs offload pods why trace cordon uncordon move/volume tenants services
 	open close image/push image/list backup upgrade support metrics metrics/grant metrics/list rotate-key broker firstboot console console/login console/list console/end kubectl ctr crictl version kubeconfig kubeconfig/list licenses help`)
 
 // fakeDevice is a supervisor beside an API server whose pods on peer b are those given, as JSON.
@@ -54,6 +54,10 @@ func fakeDevice(t *testing.T, pods, claims *string, silent *string) string {
 			list("Pod", *pods)
 		case "/api/v1/persistentvolumes":
 			list("PersistentVolume", "")
+		case "/apis/rivulet.dev/v1alpha1/courses":
+			fmt.Fprint(w, `{"kind": "CourseList", "apiVersion": "rivulet.dev/v1alpha1", "items": [{"kind": "Course", "apiVersion": "rivulet.dev/v1alpha1", "metadata": {"namespace": "t", "name": "db"}}]}`)
+		case "/apis/rivulet.dev/v1alpha1/namespaces/t/virtualclusters":
+			fmt.Fprint(w, `{"kind": "VirtualClusterList", "apiVersion": "rivulet.dev/v1alpha1", "items": []}`)
 		case "/api/v1/namespaces":
 			if got, want := r.URL.Query().Get("labelSelector"), "rivulet.dev/origin="+strings.Repeat("b", 32); got != want {
 				t.Errorf("namespaces by %s, want %s", got, want)

@@ -177,7 +177,7 @@ func newRoot(engineName string) *cobra.Command {
 	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newOpen(c), newClose(c), newConfig(c), newVersion(c), newLicenses())
 	root.AddCommand(newPeer(c), newApprove(c), newDeny(c), newInvite(c), newUnpeer(c), newRotateKey(c), newBroker(c))
-	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c), newMove(c), newTenants(c), newServices(c), newBurst(c), newVCluster(c), newPods(c), newWhy(c), newTrace(c), newKubeconfig(c), newImage(c))
+	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c), newMove(c), newTenants(c), newServices(c), newBurst(c), newVCluster(c), newCourse(c), newPods(c), newWhy(c), newTrace(c), newKubeconfig(c), newImage(c))
 	root.AddCommand(newBackup(c), newRestore(c), newUpgrade(c))
 	root.AddCommand(newDoctor(c), newMetrics(c), newSupport(c), newConsole(c))
 	root.AddCommand(newInstall(c), newUninstall(c, engineName), newReset(c, engineName), newFlash(c), newFirstboot(c))

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/client-go/tools/clientcmd"
@@ -54,10 +53,28 @@ func inPath(name string) string { return "/" + url.PathEscape(name) }
 
 func newVClusterCreate(c *common) *cobra.Command {
 	f := vclusterFlags{like: "256Mi"}
+	file := ""
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "create a virtual cluster, and wait until it is ready",
-		Args: oneName,
+		Use: "create NAME | -f FILE|-", Short: "create a virtual cluster, or those of a file, and wait until they are ready",
+		Long: "A file has objects of kind VirtualCluster or Course; what is there already is changed. See docs/reference/crds.md.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if file == "" {
+				return oneName(cmd, args)
+			}
+			if len(args) > 0 {
+				return usagef("the names are in the file; leave %.40q out, see: %s --help", args[0], cmd.CommandPath())
+			}
+			for _, name := range []string{"sleep", "watch-keeps-awake", "memory", "datastore", "quota", "guarantee"} {
+				if cmd.Flags().Changed(name) {
+					return usagef("the settings are in the file; leave --%s out, see: %s --help", name, cmd.CommandPath())
+				}
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if file != "" {
+				return createFrom(cmd, c, file)
+			}
 			to, err := f.read(cmd, true)
 			if err != nil {
 				return err
@@ -74,6 +91,7 @@ func newVClusterCreate(c *common) *cobra.Command {
 		},
 	}
 	f.register(cmd)
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "a file with objects, or - for standard input")
 	return withOutput(c, cmd)
 }
 
@@ -417,21 +435,12 @@ func newVClusterDelete(c *common) *cobra.Command {
 				query = "?force=yes"
 			}
 			defer busy("deleting")()
-			errs := make([]error, len(args))
-			var all errgroup.Group
-			for i, name := range args {
-				all.Go(func() error {
-					errs[i] = api.CallWithin(cmd.Context(), vclusterTimeout, c.dirs.Run, http.MethodDelete, "/v1/vclusters"+inPath(name)+query, nil, nil)
-					return nil
-				})
-			}
-			_ = all.Wait() // errs has them
-			for i, name := range args {
-				if errs[i] == nil {
-					errs[i] = printf(cmd, "%s is deleted\n", name)
+			return together(args, func(name string) error {
+				if err := api.CallWithin(cmd.Context(), vclusterTimeout, c.dirs.Run, http.MethodDelete, "/v1/vclusters"+inPath(name)+query, nil, nil); err != nil {
+					return err
 				}
-			}
-			return errors.Join(errs...)
+				return printf(cmd, "%s is deleted\n", name)
+			})
 		},
 	}
 	yesFlag(cmd)
