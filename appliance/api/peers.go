@@ -28,7 +28,7 @@ type Peer struct {
 
 // Way is the path of the tunnel's packets, and their counters.
 type Way struct {
-	// Path is direct, relay or stream; empty while no path is known to work. Via is the relay.
+	// Path is direct, relay or stream; empty while no path is known to work. Via is the ID of the relay, or "broker".
 	Path          string         `json:"path,omitempty"`
 	Via           string         `json:"via,omitempty"`
 	Endpoint      netip.AddrPort `json:"endpoint"`
@@ -46,6 +46,9 @@ func (st Status) PeerList() []Peer {
 			w := &Way{Endpoint: p.Endpoint, LastHandshake: p.LastHandshake, Received: p.Received, Sent: p.Sent, MTU: p.MTU}
 			if used, ok := UsedPath(p); ok {
 				w.Path, w.Via = string(used.Kind), used.Via
+				if slices.ContainsFunc(st.Tunnel.Brokers, func(b tunnel.BrokerStatus) bool { return b.ID == used.Via }) {
+					w.Via = "broker"
+				}
 			}
 			ways[p.ID] = w
 		}

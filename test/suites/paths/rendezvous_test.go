@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -41,7 +42,7 @@ func brokerAt(t *testing.T, ctx context.Context, d *lab.Device, address string) 
 }
 
 func end(cmd *exec.Cmd) {
-	_ = cmd.Process.Signal(os.Interrupt) // it may have ended
+	_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	_ = cmd.Wait()
 }
 
