@@ -34,7 +34,7 @@ func meeting(t *testing.T) (broker.Address, context.CancelFunc) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- broker.NewServer(id, key, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
+	go func() { done <- broker.NewServer(id, key, nil, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

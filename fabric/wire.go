@@ -95,7 +95,7 @@ func (f *Fabric) wireExchange() {
 		},
 		Addrs:      func() []netip.AddrPort { return candidates(cfg.LANs.LANs(), cfg.Port) },
 		Discovered: f.exchanger.discovered, Arrived: f.relay.Arrive, Changed: f.plane.kick,
-		Problem: func(e *rpc.Error) { f.report("broker", e) }, Retry: cfg.Timing.Retry, Log: log,
+		Problem: func(e *rpc.Error) { f.report("broker", e) }, Notes: cfg.Notes, Retry: cfg.Timing.Retry, Log: log,
 	}, cfg.Brokers)
 	f.exchanger.relay, f.exchanger.brokers, f.paths.brokers = f.relay, f.brokers, f.brokers
 }

@@ -12,6 +12,8 @@
 package broker
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net"
 	"net/netip"
@@ -89,7 +91,7 @@ const (
 	helloPath    = "/v1/broker"
 	roomPath     = "/v1/broker/room"
 	relayPath    = "/v1/carry/"
-	callPath  = "/v1/carried/"
+	callPath     = "/v1/carried/"
 	roomLen      = 64 // hexadecimal digits
 	maxRoom      = 256
 	maxMembers   = 1024 // of all rooms
@@ -100,6 +102,14 @@ const (
 	answerWithin = 5 * time.Second // a called member
 	betweenLists = time.Second     // lists for one member
 )
+
+const notAdmitted = "not-admitted"
+
+// Fingerprint names a room to the owner of a broker without giving it away.
+func Fingerprint(room string) string {
+	sum := sha256.Sum256([]byte("rivulet broker fingerprint v1 " + room))
+	return hex.EncodeToString(sum[:8])
+}
 
 // publicKey is the key of a text from elsewhere; zero if it is none.
 func publicKey(text string) wgkey.Public {

@@ -65,10 +65,10 @@ func listen(t testing.TB) net.Listener {
 }
 
 // begin runs a broker on the listener; stop ends it.
-func begin(t testing.TB, seed byte, l net.Listener) (at Address, s *Server, stop func()) {
+func begin(t testing.TB, seed byte, l net.Listener, only ...string) (at Address, s *Server, stop func()) {
 	t.Helper()
 	id := identity(t, seed)
-	s = NewServer(id, newKey(t), slog.New(slog.DiscardHandler))
+	s = NewServer(id, newKey(t), only, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()
@@ -98,6 +98,7 @@ type cluster struct {
 	key     wgkey.Private
 	found   map[peer.ID]string // by the source
 	problem *rpc.Error
+	blob    []byte
 	arrived chan net.Conn
 }
 
@@ -114,6 +115,7 @@ func newCluster(t testing.TB, seed byte, secret string, brokers ...Address) *clu
 			}
 			return room(c.secret, broker)
 		},
+		Notes: c,
 		Key:   func() wgkey.Private { c.mu.Lock(); defer c.mu.Unlock(); return c.key },
 		Addrs: func() []netip.AddrPort { return nil },
 		Discovered: func(source string, ev discovery.Event) {
@@ -133,6 +135,19 @@ func newCluster(t testing.TB, seed byte, secret string, brokers ...Address) *clu
 	go func() { defer close(done); c.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	return c
+}
+
+func (c *cluster) Note(string) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.blob, nil
+}
+
+func (c *cluster) PutNote(_ string, blob []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.blob = blob
+	return nil
 }
 
 var stretched sync.Map // by secret: a pairing.GroupKey
@@ -312,7 +327,7 @@ func TestMembersFromOneAddressAreBounded(t *testing.T) {
 
 // A room holds as many as fit into one list.
 func TestARoomIsBounded(t *testing.T) {
-	s := NewServer(identity(t, 9), newKey(t), slog.New(slog.DiscardHandler))
+	s := NewServer(identity(t, 9), newKey(t), nil, slog.New(slog.DiscardHandler))
 	s.packets = &packets{wanted: make(chan struct{}, 1)}
 	enter := func(room string, n int) bool {
 		id := peer.ID(fmt.Sprintf("%032d", n))
@@ -387,6 +402,63 @@ func TestChangesRegisterAnew(t *testing.T) {
 
 // held counts the calls that a liar does not answer.
 var held atomic.Int32
+
+// An owner's broker serves the groups that the owner names, and the others are told how to be among them.
+func TestOnlyNamedGroups(t *testing.T) {
+	id := identity(t, 9).ID
+	at, _, _ := begin(t, 9, listen(t), Fingerprint(room(ours, id)))
+	a, x := newCluster(t, 1, ours, at), newCluster(t, 2, theirs, at)
+	a.awaitReached(t)
+	await.True(t, 10*time.Second, "the other group is refused", func() bool { return strings.Contains(x.trouble(), "--only "+Fingerprint(room(theirs, id))) })
+	if f := Fingerprint(room(ours, id)); strings.Contains(room(ours, id), f) {
+		t.Errorf("the fingerprint %s is a part of the room", f)
+	}
+}
+
+// A supervisor that restarts interrupts no path: the tunnel has the broker from the first moment, and the broker relays
+// on meanwhile. A member that is elsewhere by then has no place in the old room.
+func TestARestartInterruptsNoPath(t *testing.T) {
+	at, s := serve(t, 9)
+	a := newCluster(t, 1, ours, at)
+	a.awaitReached(t)
+	again := NewClient(a.cfg, []Address{at})
+	if got := again.Tunnel(); len(got) != 1 || got[0].PublicKey != s.key.Public() {
+		t.Errorf("after a restart the tunnel has %+v", got)
+	}
+	if got := NewClient(a.cfg, nil).Tunnel(); len(got) != 0 {
+		t.Errorf("the tunnel has a broker that is not configured: %+v", got)
+	}
+	served := func() (rooms []string) {
+		s.packets.mu.Lock()
+		defer s.packets.mu.Unlock()
+		for _, p := range s.packets.peers {
+			rooms = append(rooms, p.Room)
+		}
+		return rooms
+	}
+	a.Set(nil)
+	await.True(t, 10*time.Second, "a is no member", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.members) == 0 })
+	if got := served(); !slices.Equal(got, []string{room(ours, at.ID)}) {
+		t.Errorf("packets are relayed in %v, want a's room a little longer", got)
+	}
+	a.mu.Lock()
+	a.secret = theirs
+	a.mu.Unlock()
+	a.Set([]Address{at})
+	a.awaitReached(t)
+	if got := served(); !slices.Equal(got, []string{room(theirs, at.ID)}) {
+		t.Errorf("packets are relayed in %v, want the other room alone", got)
+	}
+	a.Set(nil)
+	await.True(t, 10*time.Second, "a is gone", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.left) == 1 })
+	s.mu.Lock()
+	me := s.left[a.self.ID]
+	s.mu.Unlock()
+	s.forget(me)
+	if got := served(); len(got) != 0 {
+		t.Errorf("packets are relayed in %v after that", got)
+	}
+}
 
 // liar is a broker that sends what it likes.
 func liar(t testing.TB, seed byte, key string, text string) Address {

@@ -3,7 +3,6 @@ package broker
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -11,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -25,6 +25,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/relay"
 	"rivulet/fabric/rpc"
+	"rivulet/fabric/trust"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/tunnel/paths"
 	"rivulet/fabric/wgkey"
@@ -48,6 +49,8 @@ type ClientConfig struct {
 	Changed func()
 	// Problem sets the problem of the brokers; nil clears it.
 	Problem func(*rpc.Error)
+	// Notes stores the brokers' keys, so that a path by a broker outlives a restart.
+	Notes trust.Notes
 	// Retry is the first pause before a broker is tried again.
 	Retry time.Duration
 	Log   *slog.Logger
@@ -68,10 +71,21 @@ type Client struct {
 	cfg  ClientConfig
 	kick chan struct{}
 
+	saving sync.Mutex // held while known is stored
+
 	mu       sync.Mutex
 	wanted   []Address
 	sessions map[Address]*session
+	known    map[string]known // by Address
 }
+
+// known is what was learnt of a broker. It stays while the broker is not reached.
+type known struct {
+	Key string         `json:"key"` // its WireGuard key
+	At  netip.AddrPort `json:"at"`
+}
+
+const note = "brokers"
 
 // session is the registration with one broker. Client.mu guards the fields below it.
 type session struct {
@@ -81,8 +95,6 @@ type session struct {
 	cancel  context.CancelFunc
 	again   context.CancelFunc // ends the present connection
 	given   string             // what the present registration was made of
-	key     wgkey.Public       // the broker's; kept when it is not reached
-	udp     netip.AddrPort     // where it was reached last
 	reached bool
 	failed  int // in a row
 	reason  string
@@ -91,7 +103,37 @@ type session struct {
 
 // NewClient returns a client of no broker.
 func NewClient(cfg ClientConfig, brokers []Address) *Client {
-	return &Client{cfg: cfg, kick: make(chan struct{}, 1), wanted: brokers, sessions: map[Address]*session{}}
+	c := &Client{cfg: cfg, kick: make(chan struct{}, 1), wanted: brokers, sessions: map[Address]*session{}, known: map[string]known{}}
+	if blob, err := cfg.Notes.Note(note); err == nil && blob != nil {
+		if err := json.Unmarshal(blob, &c.known); err != nil {
+			cfg.Log.Warn("the keys of brokers are not read; they are learnt again", "err", err)
+		}
+	}
+	return c
+}
+
+// learn records what the broker has proved, and reports whether it is new.
+func (c *Client) learn(at Address, k known) (news bool) {
+	c.saving.Lock()
+	defer c.saving.Unlock()
+	c.mu.Lock()
+	if c.known[at.String()] == k {
+		c.mu.Unlock()
+		return false
+	}
+	c.known[at.String()] = k
+	maps.DeleteFunc(c.known, func(text string, _ known) bool {
+		return !slices.ContainsFunc(c.wanted, func(a Address) bool { return a.String() == text })
+	})
+	blob, err := json.Marshal(c.known)
+	c.mu.Unlock()
+	if err == nil {
+		err = c.cfg.Notes.PutNote(note, blob)
+	}
+	if err != nil {
+		c.cfg.Log.Warn("the key of a broker is not stored; a restart interrupts paths by it", "err", err)
+	}
+	return true
 }
 
 // Set replaces the brokers. A registration with any other ends at once.
@@ -171,10 +213,10 @@ func (c *Client) Status() (out []Status) {
 func (c *Client) Tunnel() (out []tunnel.Broker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range c.all() {
-		if !s.key.IsZero() {
-			at := []netip.AddrPort{s.udp}
-			out = append(out, tunnel.Broker{ID: string(s.at.ID), PublicKey: s.key, UDP: at, TCP: at})
+	for _, a := range c.wanted {
+		if k := c.known[a.String()]; k.At.IsValid() && c.cfg.Room(a.ID) != "" {
+			at := []netip.AddrPort{k.At}
+			out = append(out, tunnel.Broker{ID: string(a.ID), PublicKey: publicKey(k.Key), UDP: at, TCP: at})
 		}
 	}
 	return out
@@ -247,7 +289,7 @@ func (s *session) run(ctx context.Context) {
 		}
 		if !renew {
 			s.failed++
-			s.reason = explain(err)
+			s.reason = explain(err, s.c.cfg.Room(s.at.ID))
 		}
 		s.c.mu.Unlock()
 		s.hints(nil)
@@ -263,10 +305,13 @@ func (s *session) run(ctx context.Context) {
 }
 
 // explain is a failure for people.
-func explain(err error) string {
+func explain(err error, room string) string {
 	var wrong *rpc.WrongPeerError
 	var op *net.OpError
+	var refused *rpc.Error
 	switch {
+	case errors.As(err, &refused) && refused.Code == notAdmitted:
+		return "it admits other groups only; this one with rivulet broker --only " + Fingerprint(room)
 	case err == nil || errors.Is(err, io.EOF):
 		return "it has closed the connection"
 	case errors.As(err, &wrong):
@@ -319,10 +364,9 @@ func (s *session) register(ctx context.Context) error {
 	}()
 	at := raw.RemoteAddr().(*net.TCPAddr).AddrPort()
 	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
-	s.c.mu.Lock()
-	s.key, s.udp = key, at
-	s.c.mu.Unlock()
-	c.Changed()
+	if s.c.learn(s.at, known{key.String(), at}) {
+		c.Changed()
+	}
 	return s.follow(ctx, conn, resp.Body)
 }
 
@@ -352,7 +396,7 @@ func request(conn net.Conn, r *bufio.Reader, method, path string, in any) (*http
 		if err := json.NewDecoder(io.LimitReader(resp.Body, rpc.MaxBody)).Decode(&e); err != nil {
 			return nil, fmt.Errorf("it answered %s", resp.Status)
 		}
-		return nil, errors.New(cmp.Or(rpc.Received(e).Message, resp.Status))
+		return nil, rpc.Received(e)
 	}
 	return resp, nil
 }

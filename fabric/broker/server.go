@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -29,12 +30,14 @@ import (
 type Server struct {
 	self    rpc.Identity
 	key     wgkey.Private
+	only    []string
 	log     *slog.Logger
 	relayed relay.Gate
 	packets *packets
 
 	mu      sync.Mutex
 	members map[peer.ID]*registered
+	left    map[peer.ID]*registered // for lingering, if not members again
 	calls   map[string]*call
 }
 
@@ -54,10 +57,16 @@ type call struct {
 	arrived chan net.Conn
 }
 
-// NewServer returns a broker that proves itself by self, and has the key for relay frames.
-func NewServer(self rpc.Identity, key wgkey.Private, log *slog.Logger) *Server {
-	return &Server{self: self, key: key, log: log, relayed: relay.Gate{Total: maxRelayed}, members: map[peer.ID]*registered{}, calls: map[string]*call{}}
+// NewServer returns a broker that proves itself by self, and has the key for relay frames. It admits the groups with the
+// fingerprints only, all if there are none.
+func NewServer(self rpc.Identity, key wgkey.Private, only []string, log *slog.Logger) *Server {
+	return &Server{self: self, key: key, only: only, log: log, relayed: relay.Gate{Total: maxRelayed},
+		members: map[peer.ID]*registered{}, left: map[peer.ID]*registered{}, calls: map[string]*call{}}
 }
+
+// lingering is how long packets are relayed for a member that has disconnected: a supervisor that restarts interrupts no
+// path.
+const lingering = 30 * time.Second
 
 // fromAnybody bounds what strangers hold of the port. An exchange that is relayed is a stranger's connection.
 var fromAnybody = connlimit.Limits{Strangers: 512, PerSource: 64, PerOwner: 64, Deadline: relay.Limit + 10*time.Second,
@@ -117,6 +126,10 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusForbidden, "wrong-proof", "the WireGuard key is not proved")
 		return
 	}
+	if len(s.only) > 0 && !slices.Contains(s.only, Fingerprint(q.Room)) {
+		refuse(w, http.StatusForbidden, notAdmitted, "the broker admits other groups only")
+		return
+	}
 	source := source(r)
 	if !connlimit.LastingRequest(r, source) {
 		refuse(w, http.StatusServiceUnavailable, "full", "there are too many members from this address, or in all")
@@ -153,10 +166,11 @@ func (s *Server) enter(me *registered) bool {
 		if m.room == me.room {
 			n++
 		}
-		if paths.Tag(m.key.Bytes()) == paths.Tag(me.key.Bytes()) {
+		if sameTag(m, me) {
 			return false
 		}
 	}
+	maps.DeleteFunc(s.left, func(id peer.ID, m *registered) bool { return id == me.ID || sameTag(m, me) })
 	if n >= maxRoom {
 		return false
 	}
@@ -171,11 +185,28 @@ func (s *Server) enter(me *registered) bool {
 	return true
 }
 
+func sameTag(a, b *registered) bool { return paths.Tag(a.key.Bytes()) == paths.Tag(b.key.Bytes()) }
+
+// leave removes a member from its room; its packets are relayed a little longer.
 func (s *Server) leave(me *registered) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.members[me.ID] == me {
-		delete(s.members, me.ID)
+	if s.members[me.ID] != me {
+		return
+	}
+	delete(s.members, me.ID)
+	if len(s.left) < maxMembers {
+		s.left[me.ID] = me
+		time.AfterFunc(lingering, func() { s.forget(me) })
+	}
+	s.news(me.room)
+}
+
+func (s *Server) forget(me *registered) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left[me.ID] == me {
+		delete(s.left, me.ID)
 		s.news(me.room)
 	}
 }
@@ -187,9 +218,16 @@ func (s *Server) news(room string) {
 		if m.room == room {
 			changes.Poke(m.changed)
 		}
-		all = append(all, paths.Peer{ID: string(m.ID), Public: m.key.Bytes(), Room: m.room})
+		all = append(all, m.peer())
+	}
+	for _, m := range s.left {
+		all = append(all, m.peer())
 	}
 	s.packets.serve(all)
+}
+
+func (m *registered) peer() paths.Peer {
+	return paths.Peer{ID: string(m.ID), Public: m.key.Bytes(), Room: m.room}
 }
 
 // roommates are the others in the room.

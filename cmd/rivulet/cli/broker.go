@@ -15,6 +15,7 @@ import (
 
 func newBroker(c *common) *cobra.Command {
 	var listen, host string
+	var only []string
 	cmd := &cobra.Command{
 		Use:   "broker",
 		Short: "be the place where clusters of a group meet that share no LAN",
@@ -38,11 +39,12 @@ func newBroker(c *common) *cobra.Command {
 				l.Close()
 				return err
 			}
-			return broker.NewServer(self, key, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))).Serve(cmd.Context(), l)
+			return broker.NewServer(self, key, only, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))).Serve(cmd.Context(), l)
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf(":%d", broker.DefaultPort), "address and port, TCP and UDP")
 	cmd.Flags().StringVar(&host, "host", "", "the name or address by which devices reach this host (default: its host name)")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "fingerprints of the groups that it admits, which rivulet status of a device that is not admitted has (default: all)")
 	return cmd
 }
 

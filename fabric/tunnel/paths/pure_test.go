@@ -233,4 +233,17 @@ func TestCarriedRateIsBounded(t *testing.T) {
 	if !b.take(1500, relayRate, now.Add(time.Second)) {
 		t.Error("nothing a second later")
 	}
+	var hub Manager
+	hub.hub.Store(true)
+	b, sent = bucket{}, 0
+	for ms := range 2000 { // a member of a broker that floods, for two seconds
+		for range 100 {
+			if b.take(1500, hub.rate(), now.Add(time.Duration(ms)*time.Millisecond)) {
+				sent += 1500
+			}
+		}
+	}
+	if most := relayBurst + 2*hubRate; sent > most || sent < most/2 {
+		t.Errorf("%d bytes in two seconds, want at most %d", sent, most)
+	}
 }
