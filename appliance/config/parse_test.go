@@ -56,6 +56,7 @@ func TestMistakes(t *testing.T) {
 		{"lan:\n  interfaces:\n  - eth0\n  - a b\n  - cni0\n  - '['\n", []string{`c.yaml:4:5: lan.interfaces: "a b" is not the name`, "c.yaml:5:5: lan.interfaces: cni0 leads to containers", `c.yaml:6:5: lan.interfaces: "[" is not the name`}},
 		{"trust: {broker: [broker.example]}", []string{`c.yaml:1:18: trust.broker: "broker.example" does not begin with the ID of a broker and @; write what rivulet broker has printed`}},
 		{"trust: {mode: lan, broker: [mfzwizltoq2gkzlemvzxk3lfnzzsa2lt@a]}", []string{"c.yaml:1:28: a broker has no meaning with trust.mode lan; write mode: group, or remove the broker"}},
+		{"trust: {mode: group, secret: sixteen-letters-, broker: [mfzwizltoq2gkzlemvzxk3lfnzzsa2lt@a, mfzwizltoq2gkzlemvzxk3lfnzzsa2lt@b]}", []string{"c.yaml:1:56: trust.broker has one broker twice; keep one of them"}},
 		{"trust: {mode: group, secret: sixteen-letters-, broker: [mfzwizltoq2gkzlemvzxk3lfnzzsa2lt@a, mfzwizltoq2gkzlemvzxk3lfnzzsa2lt@b, mfzwizltoq2gkzlemvzxk3lfnzzsa2lt@c]}", []string{"c.yaml:1:56: trust.broker has 3, and 2 are used at most; remove some"}},
 		{"peers: campus", []string{"c.yaml:1:8: peers is a text, not a list; write [192.0.2.7, campus.example:7442]"}},
 		{"peers: [campus, 192.0.2]", []string{`c.yaml:1:17: peers: "192.0.2" is neither an address nor a name; write for example 192.0.2.7`}},

@@ -76,6 +76,12 @@ func checkBroker(s string) error {
 	return nil
 }
 
+// sameBroker reports whether two addresses are of one broker, which serves one registration of a device.
+func sameBroker(a, b string) bool {
+	id, _, _ := strings.Cut(a, "@")
+	return strings.HasPrefix(b, id+"@")
+}
+
 func checkPeer(s string) error {
 	_, err := ParsePeer(s)
 	return err

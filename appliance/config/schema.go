@@ -77,6 +77,8 @@ func (d *decoder) trust(n *yaml.Node, to *Trust) {
 		d.warn(brokers, "trust.broker", "write mode: group and a secret", "trust.broker is used in a group only")
 	case brokers != nil && to.Mode != TrustGroup:
 		d.problem(brokers, "trust.broker", "write mode: group, or remove the broker", "a broker has no meaning with trust.mode %s", to.Mode)
+	case len(to.Broker) == 2 && sameBroker(to.Broker[0], to.Broker[1]):
+		d.problem(brokers, "trust.broker", "keep one of them", "trust.broker has one broker twice")
 	case len(to.Broker) > maxBrokers:
 		d.problem(brokers, "trust.broker", "remove some", "trust.broker has %d, and %d are used at most", len(to.Broker), maxBrokers)
 	}

@@ -105,8 +105,9 @@ type session struct {
 func NewClient(cfg ClientConfig, brokers []Address) *Client {
 	c := &Client{cfg: cfg, kick: make(chan struct{}, 1), wanted: brokers, sessions: map[Address]*session{}, known: map[string]known{}}
 	if blob, err := cfg.Notes.Note(note); err == nil && blob != nil {
-		if err := json.Unmarshal(blob, &c.known); err != nil {
+		if err := json.Unmarshal(blob, &c.known); err != nil || c.known == nil {
 			cfg.Log.Warn("the keys of brokers are not read; they are learnt again", "err", err)
+			c.known = map[string]known{}
 		}
 	}
 	return c

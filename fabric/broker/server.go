@@ -96,7 +96,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	streams := rpc.Handover{Protocol: paths.StreamProtocol, To: s.packets.stream}
 	streams.Watch(server.TLSConfig)
 	defer context.AfterFunc(ctx, func() { server.Close() })()
-	limited := connlimit.Listen(l, func(netip.Addr) bool { return false }, connlimit.Side{Limits: fromAnybody}, connlimit.Side{})
+	limited := connlimit.Listen(rpc.Mortal(l), func(netip.Addr) bool { return false }, connlimit.Side{Limits: fromAnybody}, connlimit.Side{})
 	if err := server.ServeTLS(streams.Listen(limited), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

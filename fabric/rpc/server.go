@@ -43,8 +43,11 @@ func Listen(port uint16) (net.Listener, error) {
 			Cure:    "stop that program; peers stay unreachable until then, and it is tried again every few seconds",
 		}
 	}
-	return mortal{l}, nil
+	return Mortal(l), nil
 }
+
+// Mortal sets that bound on the connections of a TCP listener.
+func Mortal(l net.Listener) net.Listener { return mortal{l} }
 
 // mortal sets that bound on each accepted connection; connections do not inherit it.
 type mortal struct{ net.Listener }
