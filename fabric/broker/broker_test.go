@@ -321,7 +321,7 @@ func TestMembersFromOneAddressAreBounded(t *testing.T) {
 		defer s.mu.Unlock()
 		return len(s.members) <= perSource
 	})
-	// The flood is from a's own address here, and a comes back in its turn.
+	// The flood is from a's own address here; a was there before.
 	a.awaitReached(t)
 }
 

@@ -140,6 +140,26 @@ func TestBroker(t *testing.T) {
 			t.Errorf("status prints\n%s", out)
 		}
 	})
+	t.Run("a supervisor restarts", func(t *testing.T) {
+		p := see(t, ctx, b, a)
+		at, ok := p.Record.Address()
+		if !ok {
+			t.Fatalf("b has no address of a: %+v", p.Record)
+		}
+		if err := a.Kill(ctx, "supervisor"); err != nil {
+			t.Fatal(err)
+		}
+		out := labtest.On(t, ctx, b, "/bin/busybox", "ping", "-c", "6", "-W", "1", at.Addr().String())
+		if !strings.Contains(out.Out, "6 packets received") {
+			t.Errorf("the path by the broker, with a's supervisor gone:\n%s%s", out.Out, out.ErrOut)
+		}
+		if err := a.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		connected(t, ctx, a, b)
+		connected(t, ctx, b, a)
+		way(t, ctx, a, b, "relay via broker")
+	})
 	t.Run("nothing of it stays", func(t *testing.T) {
 		labtest.Must(t, ctx, a, "sh", "-c", "sed -i /broker:/d /etc/rivulet/config.yaml && rivulet config reload")
 		await.NoError(t, ctx, 60*time.Second, "a uses no broker", func() error {
