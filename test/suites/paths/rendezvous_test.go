@@ -120,8 +120,9 @@ func TestBroker(t *testing.T) {
 		way(t, ctx, a, b, "direct 10.77.0.242:")
 		labtest.Kubectl(t, ctx, a, "exec", "-n", "away", "web", "--", "/bin/busybox", "true")
 	})
+	whole := t
 	t.Run("relayed where they do not reach each other", func(t *testing.T) {
-		if again, _ := brokerAt(t, ctx, c, "10.77.0.13"); again != line {
+		if again, _ := brokerAt(whole, ctx, c, "10.77.0.13"); again != line {
 			t.Fatalf("%s is another broker than %s", again, line)
 		}
 		await.True(t, 90*time.Second, "a reaches the broker again", func() bool {
