@@ -217,21 +217,16 @@ func (t *Tenancy) members(room offer.Room, pool amounts) map[peer.ID]member {
 			out[id] = one
 		}
 	}
-	n, inGroup := int64(len(out)), map[string]int64{}
-	for _, m := range out {
-		for g := range m.groups {
-			inGroup[g]++
-		}
-	}
+	n := int64(len(out))
 	for _, m := range out {
 		for name, part := range pool {
 			floor := part / (4 * n)
 			if name == corev1.ResourcePods && part >= n {
 				floor = max(floor, 1)
 			}
-			for g, most := range m.groups {
-				if limit, limited := most[name]; limited {
-					floor = min(floor, limit/(4*inGroup[g]))
+			for _, most := range m.groups {
+				if _, limited := most[name]; limited { // first come, first served, up to the last pod that fits
+					floor = 0
 				}
 			}
 			m.least[name] = max(m.least[name], floor)
