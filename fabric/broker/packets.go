@@ -32,7 +32,7 @@ func servePackets(ctx context.Context, key wgkey.Private, port uint16, log *slog
 	bind := paths.NewBind(p.manager, wgdev.NewBind(log))
 	fns, _, err := bind.Open(port)
 	if err != nil {
-		return nil, fmt.Errorf("broker: UDP port %d cannot be opened: %w", port, err)
+		return nil, fmt.Errorf("broker: UDP port %d cannot be opened (%w); end the program that has it, or choose another with --listen", port, err)
 	}
 	context.AfterFunc(ctx, func() { bind.Close() })
 	for _, fn := range fns {

@@ -42,7 +42,7 @@ func newBroker(c *common) *cobra.Command {
 			return broker.NewServer(self, key, only, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))).Serve(cmd.Context(), l)
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf(":%d", broker.DefaultPort), "address and port, TCP and UDP")
+	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf(":%d", broker.DefaultPort), "address and port; UDP is at the same port of all addresses")
 	cmd.Flags().StringVar(&host, "host", "", "the name or address by which devices reach this host (default: its host name)")
 	cmd.Flags().StringSliceVar(&only, "only", nil, "fingerprints of the groups that it admits, which rivulet status of a device that is not admitted has (default: all)")
 	return cmd

@@ -83,6 +83,39 @@ func TestBrokerRelaysWithinARoom(t *testing.T) {
 	}
 }
 
+// A broker that sends old packets again, pings, pongs and candidates among them, changes no path.
+func TestBrokerThatReplays(t *testing.T) {
+	w, a, b, _, hub := hubWorld(t, false)
+	awaitTalk(a, b)
+	b.awaitPath(a, "direct", kind(Direct))
+	w.mu.Lock()
+	old := w.spied["a"]
+	w.mu.Unlock()
+	hub.m.mu.Lock()
+	to := hub.m.byKey[b.public]
+	hub.m.mu.Unlock()
+	replayed := 0
+	for range 3 {
+		for _, packet := range old {
+			src, dst, ok := relayed(packet)
+			if !ok || dst != to.short.tag() {
+				continue
+			}
+			again := append([]byte(nil), packet...)
+			to.secretNow().frame(again[:relayHead], src, dst, again[relayHead:])
+			w.carry(hub, hub.m.Status(b.public)[0].Addr, again)
+			replayed++
+		}
+	}
+	if replayed < 9 {
+		t.Fatalf("%d packets replayed: this tests nothing", replayed)
+	}
+	awaitTalk(a, b)
+	if got := b.path(a); got.Kind != Direct {
+		t.Errorf("b uses %+v", got)
+	}
+}
+
 // A direct path replaces the broker, as it does a common peer.
 func TestBrokerIsReplacedByADirectPath(t *testing.T) {
 	_, a, b, _, hub := hubWorld(t, false)
