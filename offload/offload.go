@@ -137,11 +137,11 @@ func New(cfg Config) (*Offload, error) {
 	if o.Provider, err = provider.New(lent); err != nil {
 		return nil, err
 	}
-	o.peers = &peertarget.Source{Fabric: cfg.Peers, PodCIDR: cfg.PodCIDR, Control: cfg.Control, Changed: moved.Notify, Set: o.SetTargets, End: o.End, Nodes: cfg.Nodes, Existing: o.Existing}
 	o.elsewhere = elsewhere.New(elsewhere.Config{
-		Links: cfg.Peers.Links, LinksChanged: cfg.Peers.Changed, Client: cfg.Peers.Client, PeerID: rpc.PeerID, Lends: o.Lends, Tenants: o.tenants,
+		Links: cfg.Peers.Links, LinksChanged: cfg.Peers.Changed, Client: cfg.Peers.Client, PeerID: rpc.PeerID, Lends: o.Lends, Tenants: o.tenants, PodCIDR: cfg.PodCIDR,
 		Log: cfg.Log.With("part", "elsewhere"),
 	})
+	o.peers = &peertarget.Source{Fabric: cfg.Peers, PodCIDR: cfg.PodCIDR, Relay: o.elsewhere, Control: cfg.Control, Changed: moved.Notify, Set: o.SetTargets, End: o.End, Nodes: cfg.Nodes, Existing: o.Existing}
 	for pattern, handler := range o.elsewhere.Routes() {
 		cfg.Peers.Handle(pattern, handler)
 	}
@@ -193,11 +193,11 @@ type (
 	Consumer    = provider.Consumer
 )
 
-// Under are a consumer's prefixes for the pods of other peers; none for a nil Offload: tenants' pods query cluster DNS
-// before it runs.
-func (o *Offload) Under(consumer peer.ID) map[peer.ID]netip.Prefix {
+// Under is how a consumer sees the pods of other peers; nothing for a nil Offload: tenants' pods query cluster DNS before
+// it runs.
+func (o *Offload) Under(consumer peer.ID) elsewhere.Under {
 	if o == nil {
-		return nil
+		return elsewhere.Under{}
 	}
 	return o.elsewhere.Under(consumer)
 }
@@ -214,6 +214,8 @@ type Status struct {
 	// Open are the namespaces or namespace/services that are open to other clusters: by the ID of a peer,
 	// policy.OpenToAll or policy.OpenToGroup.
 	Open map[string][]string `json:"open,omitempty"`
+	// Relayed are the peers whose pods of this cluster reach those at the listed ones through it, by ID.
+	Relayed map[peer.ID][]peer.ID `json:"relayed,omitempty"`
 	// Consumers are the clusters that borrow from this one; Lent is what they may use together.
 	Consumers []Consumer          `json:"consumers,omitempty"`
 	Lent      corev1.ResourceList `json:"lent,omitempty"`
@@ -224,7 +226,7 @@ func (o *Offload) Status() Status {
 	st := Status{VirtualNodes: append([]VirtualNode{}, o.VirtualNodes()...), LendNothing: o.LendNothing(), Unchosen: o.peers.Unchosen(), Namespaces: o.Namespaces().Namespaces()}
 	st.Consumers, st.Lent = o.Consumers()
 	if o.agent != nil {
-		st.Open = o.agent.Open()
+		st.Open, st.Relayed = o.agent.Open(), o.elsewhere.Relayed()
 	}
 	return st
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -18,6 +19,8 @@ type Peer struct {
 	Way *Way `json:"way,omitempty"`
 	// Opened is what the peer reaches here beside its own pods: namespaces, and Services as namespace/name.
 	Opened []string `json:"opened,omitempty"`
+	// Relayed are the peers, by name, whose pods of this cluster those at the peer reach through this cluster.
+	Relayed []string `json:"relayed,omitempty"`
 	// Cordoned are the virtual nodes of the peer that take no new pods (rivulet cordon).
 	Cordoned []string `json:"cordoned,omitempty"`
 	// LendsNothing: its owner lends nothing to this cluster, or to any.
@@ -65,6 +68,11 @@ func (st Status) PeerList() []Peer {
 			}
 			slices.Sort(p.Opened)
 			p.Opened = slices.Compact(p.Opened)
+			for _, other := range st.Peers {
+				if slices.Contains(st.Relayed[v.ID], other.ID) {
+					p.Relayed = append(p.Relayed, cmp.Or(other.Name, other.ID.Short()))
+				}
+			}
 		}
 		for _, n := range st.VirtualNodes {
 			if n.Cordoned && n.ID == string(v.ID) {

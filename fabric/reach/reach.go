@@ -5,7 +5,10 @@
 //	      answers ─▶ the tunnel's address (the guard decides) ─▶ from a pod of this cluster
 //	      that runs at a peer ─▶ to a tenant (offload/nodeagent/isolation decides) ─▶ opened ─▶ drop
 //	back  (filter, forward): answers to connections that a peer has begun pass as long as
-//	      these do, so that a connection ends with its permission
+//	      these do, so that a connection ends with its permission; from peer to peer only
+//	      between pods of this cluster
+//	through (nat, prerouting), by (nat, postrouting): such pods have addresses of this cluster's
+//	      pod network for each other
 //
 // Rules match a connection's direction and not its state: each packet of a connection that a peer has begun is checked
 // against the sets again, so nothing has to be removed from the connection table when a permission ends.
@@ -36,6 +39,8 @@ const Table = "rivulet-reach"
 const (
 	inPriority   = -149 // the tunnel's guard is -150
 	backPriority = -5
+	// Before kube-proxy's and all masquerading.
+	throughPriority, byPriority = -101, 80
 )
 
 // Rules are the permissions of incoming packets.
@@ -51,6 +56,9 @@ type Rules struct {
 	Tenants []netip.Addr
 	// Open are the permissions that the owner has given.
 	Open []Grant
+	// Through are further addresses of Ours, in this cluster's pod network, by which these reach each other through this
+	// cluster.
+	Through map[netip.Addr]netip.Addr
 }
 
 // Grant opens pods, or ports of pods, to senders of a prefix.
@@ -98,7 +106,13 @@ func Fault(err error) error {
 
 // Program is the content of the table. It is written as a whole each time.
 func Program(r Rules) nft.Program {
-	p := nft.Program{Family: Family, Sets: map[string]nft.Set{oursSet: addresses(r.Ours), tenantsSet: addresses(r.Tenants)}}
+	through, by := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr)
+	through.Values, by.Values = nftables.TypeIPAddr, nftables.TypeIPAddr
+	for pod, a := range r.Through {
+		through.Map(a.AsSlice(), pod.AsSlice())
+		by.Map(pod.AsSlice(), a.AsSlice())
+	}
+	p := nft.Program{Family: Family, Sets: map[string]nft.Set{oursSet: addresses(r.Ours), tenantsSet: addresses(r.Tenants), throughMap: through, byMap: by}}
 	pods, ports := func(i int) string { return fmt.Sprint("pods-", i) }, func(i int) string { return fmt.Sprint("ports-", i) }
 	for i, g := range r.Open {
 		p.Sets[pods(i)], p.Sets[ports(i)] = addresses(g.Pods), sockets(g.Ports)
@@ -106,7 +120,7 @@ func Program(r Rules) nft.Program {
 	p.Base = func(c *nftables.Conn, t *nftables.Table) {
 		in := nft.Base(c, t, "in", nftables.ChainHookPrerouting, inPriority)
 		back := nft.Base(c, t, "back", nftables.ChainHookForward, backPriority)
-		replies := c.AddChain(&nftables.Chain{Name: "replies", Table: t})
+		replies, between := c.AddChain(&nftables.Chain{Name: "replies", Table: t}), c.AddChain(&nftables.Chain{Name: "between", Table: t})
 
 		nft.Rule(c, in, nft.Not(nft.FromInterface(r.Interface)), nft.Accept)
 		nft.Rule(c, in, reply, nft.Accept)
@@ -114,9 +128,14 @@ func Program(r Rules) nft.Program {
 		if r.Own.IsValid() {
 			nft.Rule(c, in, nft.Within(nft.Destination, netip.PrefixFrom(r.Own, 32)), nft.Accept)
 		}
+		nft.Rule(c, back, nft.FromInterface(r.Interface), nft.ToInterface(r.Interface), nft.Jump(between.Name))
+		nft.Rule(c, between, nft.In(nft.Source, oursSet), nft.In(nft.Destination, oursSet), nft.Accept)
+		nft.Rule(c, between, related, nft.Accept)
+		nft.Rule(c, between, nft.Drop)
 		nft.Rule(c, back, nft.ToInterface(r.Interface), reply, nft.Jump(replies.Name))
 		nft.Rule(c, back, nft.ToInterface(r.Interface), fresh, nft.Protocol(unix.IPPROTO_TCP), noSYN, nft.Drop)
 		nft.Rule(c, replies, related, nft.Accept)
+		relay(c, t, r.Interface)
 
 		for _, side := range []struct {
 			chain         *nftables.Chain
@@ -138,7 +157,24 @@ func Program(r Rules) nft.Program {
 	return p
 }
 
-const oursSet, tenantsSet = "ours", "tenants"
+const oursSet, tenantsSet, throughMap, byMap = "ours", "tenants", "through", "by"
+
+// relay writes the chains that give pods at two peers addresses for each other. Both peers see the other's pod as one of
+// this cluster.
+func relay(c *nftables.Conn, t *nftables.Table, iface string) {
+	chain := func(name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
+		return c.AddChain(&nftables.Chain{Name: name, Table: t, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: nftables.ChainPriorityRef(priority)})
+	}
+	find := func(address uint32, set string, nat expr.NATType) []expr.Any {
+		return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: address, Len: 4},
+			&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set},
+			&expr.NAT{Type: nat, Family: unix.NFPROTO_IPV4, RegAddrMin: 1}}
+	}
+	through := chain("through", nftables.ChainHookPrerouting, throughPriority)
+	nft.Rule(c, through, nft.FromInterface(iface), nft.In(nft.Source, oursSet), find(nft.Destination, throughMap, expr.NATTypeDestNAT))
+	by := chain("by", nftables.ChainHookPostrouting, byPriority)
+	nft.Rule(c, by, nft.ToInterface(iface), nft.DestinationTranslated, nft.In(nft.Destination, oursSet), find(nft.Source, byMap, expr.NATTypeSourceNAT))
+}
 
 // Standing returns the addresses of Ours in force, which an earlier process may have written.
 func Standing(netns int) ([]netip.Addr, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"rivulet/fabric/nft"
+	"rivulet/test/harness/await"
 	"rivulet/test/harness/testns"
 )
 
@@ -119,6 +120,53 @@ func TestWhatEndsEndsConnections(t *testing.T) {
 	host.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
 	if passes(served, theirs) || passes(theirs, served) {
 		t.Error("closed, and the connection begins anew from this side")
+	}
+}
+
+// Pods of this cluster at two peers reach each other by addresses of this cluster, and see each other under these; nobody
+// else of these peers does, and it ends with either pod.
+func TestPodsAtTwoPeersMeetHere(t *testing.T) {
+	host, peer, _, _ := device(t)
+	host.Do(func() error { return testns.Give("riv0", "10.71.255.1/16") })
+	peer.Do(func() error { return testns.Give("eth0", "10.71.0.6/16") }) // a third cluster, behind the same tunnel
+	theirs := netip.MustParseAddr("10.71.0.6")
+	through := map[netip.Addr]netip.Addr{ours: netip.MustParseAddr("10.42.248.5"), theirs: netip.MustParseAddr("10.42.248.6")}
+	rules := tables(host)
+	both := Rules{Ours: []netip.Addr{ours, theirs}, Through: through}
+	set(t, rules, both)
+	var near, far net.Conn
+	meet := func() {
+		t.Helper()
+		var l net.Listener
+		peer.Do(func() (err error) { l, err = net.Listen("tcp", "10.71.0.6:90"); return err })
+		defer l.Close()
+		await.NoError(t, t.Context(), 10*time.Second, "the connection", func() error {
+			return peer.Try(func() (err error) {
+				d := net.Dialer{Timeout: time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP("10.70.0.5")}}
+				near, err = d.Dial("tcp", "10.42.248.6:90")
+				return err
+			})
+		})
+		var err error
+		if far, err = l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { near.Close(); far.Close() })
+	}
+	meet()
+	if from := far.RemoteAddr().(*net.TCPAddr).IP.String(); from != "10.42.248.5" || !passes(near, far) || !passes(far, near) {
+		t.Errorf("the pod is seen as %s", from)
+	}
+	if peer.Reaches("10.70.0.6", "10.42.248.6:80") {
+		t.Error("another pod of the peer's reaches it")
+	}
+	for what, less := range map[string]Rules{"the sender": {Ours: []netip.Addr{theirs}, Through: through}, "the receiver": {Ours: []netip.Addr{ours}, Through: through}} {
+		set(t, rules, less)
+		if passes(near, far) || passes(far, near) {
+			t.Errorf("%s is not this cluster's any more, and the connection goes on", what)
+		}
+		set(t, rules, both)
+		meet()
 	}
 }
 

@@ -149,7 +149,7 @@ func (c *Consumer) Existing(ctx context.Context, kind target.Kind) (nodes, used 
 func (c *Consumer) At(id peer.ID) (at peerrules.Peer, ok bool) {
 	c.mu.Lock()
 	var pods *pod.Controller
-	var tenants func() ([]netip.Addr, bool)
+	var tenants func() ([]netip.Addr, map[peer.ID]netip.Prefix, bool)
 	if s := c.stacks[string(id)]; s != nil {
 		pods, tenants = s.pods, s.tenants
 	}
@@ -159,7 +159,7 @@ func (c *Consumer) At(id peer.ID) (at peerrules.Peer, ok bool) {
 	}
 	var heard bool
 	at.Seen, at.Pods, at.Known = pods.Addresses()
-	at.Advertised, heard = tenants()
+	at.Advertised, at.Neighbours, heard = tenants()
 	at.Known = at.Known && heard
 	return at, true
 }

@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/fabric/peer"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/reflect"
 	"rivulet/offload/offer"
@@ -30,7 +31,7 @@ type stack struct {
 	// These are guarded by Consumer.mu; empty until the stack is built.
 	name     string
 	pods     *pod.Controller
-	tenants  func() (addrs []netip.Addr, heard bool) // home's pods there, by the target; nil: no such reports
+	tenants  func() (addrs []netip.Addr, neighbours map[peer.ID]netip.Prefix, heard bool) // home's pods there, and the target's peers, by the target; nil: no such reports
 	branches map[offer.Platform]*branch
 }
 
@@ -52,7 +53,7 @@ type rivulet interface {
 	Keeps() bool
 	HomeAddresses() string
 	Lost() bool
-	Tenants() (addrs []netip.Addr, heard bool)
+	Tenants() (addrs []netip.Addr, neighbours map[peer.ID]netip.Prefix, heard bool)
 }
 
 // runStack builds the stack and runs it until ctx ends or a part of it fails.

@@ -1,7 +1,8 @@
 // Package elsewhere lets the pods of a consumer at several providers reach each other (docs/design/reach.md). An
 // address in another peer's prefix counts as the consumer's only if both the consumer and the peer that has the address
 // confirm it. Addresses are in the view of the provider that has them; under is home's prefix for them and for the pods
-// there (homeaddr.View). Restart: no state is kept; home repeats its list every 30 s, and a provider its confirmation.
+// there (homeaddr.View). Pods at providers that are no peers of each other reach each other through home (relay.go).
+// Restart: no state is kept; home repeats its list every 30 s, and a provider its confirmation.
 // Entries end if they are not repeated within 75 s, or if their link or twin is gone.
 package elsewhere
 
@@ -53,6 +54,8 @@ type Config struct {
 	Lends func(peer.ID) bool
 	// Tenants are the addresses of a consumer's pods here.
 	Tenants func(peer.ID) []netip.Addr
+	// PodCIDR is this cluster's.
+	PodCIDR netip.Prefix
 	Log     *slog.Logger
 }
 
@@ -63,7 +66,10 @@ type Elsewhere struct {
 	ours   changes.Signal // the list to send has changed
 	proved changes.Signal // confirmations of peers have changed
 
+	relays changes.Signal // relayed addresses have changed
+
 	mu        sync.Mutex
+	relay     relay
 	at        map[peer.ID][]netip.Addr // this cluster's pods at peers, in this cluster's view
 	reported  map[peer.ID]telling      // by consumer
 	under     map[peer.ID]Under        // by consumer, the last ones received, as long as there is a link
@@ -72,8 +78,14 @@ type Elsewhere struct {
 	spoke     map[peer.ID]bool // providers that have received a list
 }
 
-// Under are a cluster's prefixes for the pods of its peers.
-type Under map[peer.ID]netip.Prefix
+// Under is how a cluster sees the pods of its peers.
+type Under struct {
+	// Prefixes are its prefixes for them.
+	Prefixes map[peer.ID]netip.Prefix
+	// Relayed are addresses of its own pods at others, in its view, and those in its own pod network by which it relays
+	// to them.
+	Relayed map[netip.Addr]netip.Addr
+}
 
 type telling struct {
 	named Named
@@ -102,17 +114,6 @@ func New(c Config) *Elsewhere {
 // Routes returns what is served to peers, by pattern of http.ServeMux.
 func (e *Elsewhere) Routes() map[string]http.Handler {
 	return map[string]http.Handler{"PUT /v1/elsewhere": http.HandlerFunc(e.receive), "POST /v1/elsewhere/{consumer}": http.HandlerFunc(e.answer)}
-}
-
-// SetOurs sets the addresses of this cluster's pods at peers.
-func (e *Elsewhere) SetOurs(at map[peer.ID][]netip.Addr) {
-	e.mu.Lock()
-	same := reflect.DeepEqual(e.at, at)
-	e.at = at
-	e.mu.Unlock()
-	if !same {
-		e.ours.Notify()
-	}
 }
 
 // Check has to be called after the result of Links or Tenants may have changed.
@@ -148,7 +149,7 @@ func (e *Elsewhere) Confirmed(consumer peer.ID) []netip.Addr {
 	return out[:min(len(out), most)]
 }
 
-// Under are a consumer's prefixes for the pods of other peers.
+// Under is how a consumer sees the pods of other peers.
 func (e *Elsewhere) Under(consumer peer.ID) Under {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -206,15 +207,23 @@ func (e *Elsewhere) receive(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	under := Under{}
+	under := Under{Prefixes: map[peer.ID]netip.Prefix{}, Relayed: map[netip.Addr]netip.Addr{}}
 	for _, text := range r.URL.Query()["under"] {
 		at, prefix, _ := strings.Cut(text, "=")
 		if p, err := netip.ParsePrefix(prefix); err == nil && named[peer.ID(at)] != nil {
-			under[peer.ID(at)] = p
+			under.Prefixes[peer.ID(at)] = p
+		}
+	}
+	for _, text := range r.URL.Query()["relayed"] {
+		at, by, _ := strings.Cut(text, "=")
+		from, err := netip.ParseAddr(at)
+		to, err2 := netip.ParseAddr(by)
+		if err == nil && err2 == nil && len(under.Relayed) < mostRelayed {
+			under.Relayed[from] = to
 		}
 	}
 	e.mu.Lock()
-	same := reflect.DeepEqual(e.tellingOf(id), named) && maps.Equal(e.under[id], under)
+	same := reflect.DeepEqual(e.tellingOf(id), named) && reflect.DeepEqual(e.under[id], under)
 	e.reported[id], e.under[id] = telling{named, time.Now()}, under
 	e.mu.Unlock()
 	if !same {
@@ -341,12 +350,17 @@ func (e *Elsewhere) toTell() map[job]any {
 		if to.NoBorrow || len(e.at[to.ID]) == 0 {
 			continue
 		}
-		named, under, n := Named{}, Under{}, 0
+		named, under, n := Named{}, Under{map[peer.ID]netip.Prefix{}, map[netip.Addr]netip.Addr{}}, 0
 		for _, l := range links {
 			for _, a := range e.at[l.ID] {
-				if there, ok := peer.Translate(a, l.PeerMappedCIDR, l.PeerCIDR); ok && l.ID != to.ID && n < most {
-					named[l.ID], under[l.ID] = append(named[l.ID], there), l.PeerMappedCIDR
-					n++
+				there, ok := peer.Translate(a, l.PeerMappedCIDR, l.PeerCIDR)
+				if !ok || l.ID == to.ID || n == most {
+					continue
+				}
+				named[l.ID], under.Prefixes[l.ID] = append(named[l.ID], there), l.PeerMappedCIDR
+				n++
+				if by, ok := e.relay.by(to.ID, l.ID, a); ok && len(under.Relayed) < mostRelayed {
+					under.Relayed[a] = by
 				}
 			}
 		}
@@ -359,8 +373,11 @@ func (e *Elsewhere) toTell() map[job]any {
 
 func (e *Elsewhere) report(ctx context.Context, j job, what any) bool {
 	say, query := what.(words), url.Values{}
-	for at, prefix := range say.under {
+	for at, prefix := range say.under.Prefixes {
 		query.Add("under", string(at)+"="+prefix.String())
+	}
+	for at, by := range say.under.Relayed {
+		query.Add("relayed", at.String()+"="+by.String())
 	}
 	client, base, err := e.Client(j.at)
 	if err == nil {

@@ -2,9 +2,11 @@ package elsewhere
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -13,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -86,7 +90,7 @@ func newSite(t *testing.T) *site {
 				defer s.mu.Unlock()
 				return s.tenants[[2]peer.ID{who, whose}]
 			},
-			Log: slog.New(slog.DiscardHandler),
+			PodCIDR: pods, Log: slog.New(slog.DiscardHandler),
 		})
 		mux := http.NewServeMux()
 		for pattern, h := range e.Routes() {
@@ -143,21 +147,21 @@ func TestBothHaveToSayIt(t *testing.T) {
 	s.run(b, 5)
 	s.run(c, 6, 7)
 	begun := time.Now()
-	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6), at(c, 7)}})
+	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6), at(c, 7)}}, nil)
 	s.await(b, at(c, 6), at(c, 7))
 	s.await(c, at(b, 5))
 	t.Logf("known on both sides after %s", time.Since(begun))
 	// With it each knows how home calls the pods of the other, and of nobody else.
-	if got := s.all[b].Under(alice); len(got) != 1 || got[c] != seen(c) {
+	if got := s.all[b].Under(alice).Prefixes; len(got) != 1 || got[c] != seen(c) {
 		t.Errorf("b is told that alice knows peers' pods under %v", got)
 	}
-	if got := s.all[mallory].Under(alice); len(got) != 0 {
+	if got := s.all[mallory].Under(alice).Prefixes; len(got) != 0 {
 		t.Errorf("mallory is told that alice knows peers' pods under %v", got)
 	}
 
 	// What home names and the peer does not have does not count: neither another pod of the
 	// peer's, nor its own end of the tunnel, nor one that is not named any more.
-	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6), at(c, 9), netip.AddrFrom4([4]byte{10, c[0], 255, 254})}})
+	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6), at(c, 9), netip.AddrFrom4([4]byte{10, c[0], 255, 254})}}, nil)
 	s.await(b, at(c, 6))
 	await.True(t, 10*time.Second, "c has answered about these", func() bool {
 		s.all[b].mu.Lock()
@@ -166,7 +170,7 @@ func TestBothHaveToSayIt(t *testing.T) {
 	})
 	// Nor, from then on, what home does not name any more, though the peer cannot be asked.
 	s.silent(c, true)
-	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 7)}})
+	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 7)}}, nil)
 	s.await(b)
 	s.silent(c, false)
 	s.await(b, at(c, 7))
@@ -191,11 +195,87 @@ func TestBothHaveToSayIt(t *testing.T) {
 	s.mu.Lock()
 	delete(s.apart, [2]peer.ID{b, c})
 	s.mu.Unlock()
-	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}})
+	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}}, nil)
 	s.await(b)
 }
 
 // silent has a cluster answer nothing, or answer again.
+// Providers that are no peers of each other get addresses by which home relays, both ways, and as soon as they are peers
+// none; those of the pods stay, so that connections do.
+func TestThroughHome(t *testing.T) {
+	s := newSite(t)
+	s.apart[[2]peer.ID{b, c}] = true
+	s.run(b, 5)
+	s.run(c, 6)
+	ours := map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6)}}
+	if through := s.all[alice].SetOurs(ours, map[peer.ID]map[peer.ID]netip.Prefix{b: {}}); len(through) != 2 {
+		t.Errorf("through home: %v", through)
+	}
+	if by, ok := s.all[alice].Through(b, c, at(c, 6)); ok {
+		t.Errorf("it is not known which peers c has, and home relays by %s", by)
+	}
+	through := s.all[alice].SetOurs(ours, map[peer.ID]map[peer.ID]netip.Prefix{b: {}, c: {b: seen(b)}}) // one is enough
+	relayed := func(where peer.ID, want map[netip.Addr]netip.Addr) {
+		t.Helper()
+		await.NoError(t, t.Context(), 10*time.Second, "relayed to "+string(where[:1]), func() error {
+			if got := s.all[where].Under(alice).Relayed; !maps.Equal(got, want) {
+				return fmt.Errorf("%v", got)
+			}
+			return nil
+		})
+	}
+	relayed(b, map[netip.Addr]netip.Addr{at(c, 6): through[at(c, 6)]})
+	relayed(c, map[netip.Addr]netip.Addr{at(b, 5): through[at(b, 5)]})
+	if by, ok := s.all[alice].Through(c, b, at(b, 5)); !ok || by != through[at(b, 5)] || fmt.Sprint(s.all[alice].Relayed()) != fmt.Sprint(map[peer.ID][]peer.ID{b: {c}, c: {b}}) {
+		t.Errorf("%s %v, %v", by, ok, s.all[alice].Relayed())
+	}
+	if got := s.all[mallory].Under(alice).Relayed; len(got) > 0 {
+		t.Errorf("mallory is told %v", got)
+	}
+	if again := s.all[alice].SetOurs(ours, map[peer.ID]map[peer.ID]netip.Prefix{b: {c: seen(c)}, c: {b: seen(b)}}); !maps.Equal(again, through) {
+		t.Errorf("they are peers, and connections break: %v, now %v", through, again)
+	}
+	relayed(b, nil)
+	relayed(c, nil)
+	if through := s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: ours[b]}, map[peer.ID]map[peer.ID]netip.Prefix{b: {}}); len(through) > 0 {
+		t.Errorf("pods at one provider alone: %v", through)
+	}
+}
+
+// Each pod has an address of its own in the block, and keeps it as long as it is there.
+func TestAssign(t *testing.T) {
+	first, n := block(pods)
+	if a := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, first))); a != netip.MustParseAddr("10.42.248.0") || n != 7*256 {
+		t.Fatalf("%s, %d", a, n)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.Uint32Range(1, 40).Draw(t, "n")
+		var had map[netip.Addr]netip.Addr
+		for range 4 {
+			some := rapid.SliceOfNDistinct(rapid.Byte(), 0, 50, func(b byte) byte { return b }).Draw(t, "pods")
+			var all []netip.Addr
+			for _, b := range some {
+				all = append(all, at(c, b))
+			}
+			got, used := assign(first, n, had, all), map[netip.Addr]bool{}
+			if len(got) != min(len(all), int(n)) {
+				t.Fatalf("%d of %d pods have an address of %d", len(got), len(all), n)
+			}
+			for pod, a := range got {
+				at := a.As4()
+				if i := binary.BigEndian.Uint32(at[:]); used[a] || i < first || i >= first+n || !slices.Contains(all, pod) {
+					t.Fatalf("%s has %s", pod, a)
+				}
+				if before, ok := had[pod]; ok && before != a {
+					t.Fatalf("%s had %s, and has %s", pod, before, a)
+				}
+				used[a] = true
+			}
+			had = got
+		}
+	})
+}
+
 func (s *site) silent(who peer.ID, yes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +303,7 @@ func TestAnOlderPeerConfirmsNothing(t *testing.T) {
 	s.old[c] = true
 	s.run(b, 5)
 	s.run(c, 6)
-	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6)}})
+	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6)}}, nil)
 	await.True(t, 10*time.Second, "c is asked twice: the first answer has been looked at", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -64,6 +64,7 @@ var notExported = map[string]string{
 	"Clock.Floor":                        "internal; rivulet_clock_plausible",
 	"Config.File":                        "a path",
 	"Peers.Labels":                       "names, which the operator chooses",
+	"Relayed":                            "pairs of peers; rivulet peers. Their bytes are in those of the tunnel",
 	"Namespaces.Prefer":                  "a setting of namespaces",
 	"ClusterSet.Services.Namespace":      "names, and what is not counted; rivulet services",
 	"ClusterSet.Services.Name":           "names, and what is not counted; rivulet services",

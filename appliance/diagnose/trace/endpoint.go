@@ -19,6 +19,9 @@ func (f Facts) to(e Endpoint) (hops []Hop) {
 	switch {
 	case from.Peer != nil && e.Peer != nil && from.Peer.ID == e.Peer.ID:
 		// The packets stay on that cluster; what home knows of it comes through its tunnel.
+	case from.Peer != nil && e.Peer != nil && slices.Contains(from.Peer.Relayed, e.Peer.Name):
+		hops = append(hops, Hop{Name: "relay", Verdict: OK, Text: fmt.Sprintf("through this cluster, since %s and %s are no peers of each other", from.Peer.Name, e.Peer.Name)})
+		hops = append(hops, f.tunnel(from.Peer)...)
 	case from.Peer != nil && e.Peer != nil:
 		hops = append(hops, Hop{Name: "tunnel", Verdict: Unknown, Text: fmt.Sprintf("between %s and %s, and known there only; they have to be peers of each other", from.Peer.Name, e.Peer.Name),
 			Cure: "there: rivulet doctor peer " + e.Peer.Name})
@@ -28,7 +31,7 @@ func (f Facts) to(e Endpoint) (hops []Hop) {
 	switch {
 	case e.Peer != nil:
 		hops = append(hops, f.translation(e))
-		if from.Peer == nil || from.Peer.ID == e.Peer.ID {
+		if from.Peer == nil || from.Peer.ID == e.Peer.ID || slices.Contains(from.Peer.Relayed, e.Peer.Name) {
 			hops = append(hops, f.tunnel(e.Peer)...)
 		}
 	case e.away():

@@ -273,6 +273,12 @@ func TestVerdicts(t *testing.T) {
 			f.Around.Pods[2].Spec.NodeName = "c"
 			f.from("client")
 		}, "", Unknown, "between c and b", ""},
+		"relayed": {func(f *Facts) {
+			f.Around.Nodes = append(f.Around.Nodes, aNode("c", "cccc"))
+			f.Peers = append(f.Peers, api.Peer{View: peer.View{State: peer.Connected, Record: peer.Record{ID: "cccc", Name: "c"}}, Way: f.Peers[0].Way, Relayed: []string{"b"}})
+			f.Around.Pods[2].Spec.NodeName = "c"
+			f.from("client")
+		}, "", OK, "through this cluster, since c and b are no peers of each other", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := working()

@@ -67,6 +67,9 @@ func detail(p api.Peer) string {
 	if len(p.Cordoned) > 0 {
 		out = append(out, "cordoned, takes no new pods: rivulet uncordon "+strings.Join(p.Cordoned, ", rivulet uncordon "))
 	}
+	if len(p.Relayed) > 0 {
+		out = append(out, "pods there reach those on "+strings.Join(p.Relayed, ", ")+" through this cluster, directly once they are peers")
+	}
 	return strings.Join(out, "; ")
 }
 

@@ -23,6 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/elsewhere"
 	"rivulet/offload/policy"
 	"rivulet/test/harness/testns"
 )
@@ -276,7 +277,7 @@ func TestViewIsOneToOne(t *testing.T) {
 		}
 		pods := block("pods").Masked()
 		v := ViewOf([]peer.Link{{ID: alice, PeerCIDR: block("peer"), PeerMappedCIDR: block("mapped"), LocalMappedCIDR: block("local")}, {ID: bob, PeerMappedCIDR: block("bob")}, {ID: "c", PeerMappedCIDR: block("c")}},
-			alice, pods, map[peer.ID]netip.Prefix{bob: block("bob at home"), "c": block("c at home")})
+			alice, pods, elsewhere.Under{Prefixes: map[peer.ID]netip.Prefix{bob: block("bob at home"), "c": block("c at home")}, Relayed: map[netip.Addr]netip.Addr{block("relayed").Addr(): block("by").Addr()}})
 		a := netip.AddrFrom4([4]byte{rapid.SampledFrom([]byte{10, 240, 8}).Draw(t, "a"), byte(rapid.IntRange(0, 3).Draw(t, "b")), byte(rapid.IntRange(0, 1).Draw(t, "c")), byte(rapid.IntRange(0, 3).Draw(t, "d"))})
 		if here, ok := v.ToHere(a); ok {
 			if back, ok := v.ToHome(here); !ok || back != a {

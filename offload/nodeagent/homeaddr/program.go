@@ -22,6 +22,7 @@ import (
 
 const (
 	toHere, toHome  = "here", "home"  // the maps, by direction
+	relayed         = "relayed"       // that of pods that home relays to, to their addresses here
 	portToHere      = "ports"         // that of node ports
 	sent, got       = "sent", "got"   // the chains of ICMP errors
 	requested, mine = "asked", "mine" // the chains for the Service range, and for outgoing packets
@@ -67,8 +68,19 @@ func (p *Pods) translates(s state) nft.Program {
 		home.Map(twin, at.Addr.AsSlice())
 	}
 	own := s.own.Home.IsValid()
+	single := nft.MakeSet(nftables.TypeIPAddr)
+	single.Values = nftables.TypeIPAddr
+	var view View
+	for _, pair := range s.view {
+		if pair.single() {
+			single.Map(pair.Home.Addr().AsSlice(), pair.Here.Addr().AsSlice())
+			home.Map(pair.Here.Addr().AsSlice(), pair.Home.Addr().AsSlice())
+		} else {
+			view = append(view, pair)
+		}
+	}
 	return nft.Program{
-		Family: nftables.TableFamilyIPv4, Sets: map[string]nft.Set{toHere: here, portToHere: ports, toHome: home},
+		Family: nftables.TableFamilyIPv4, Sets: map[string]nft.Set{toHere: here, portToHere: ports, toHome: home, relayed: single},
 		Base: func(c *nftables.Conn, t *nftables.Table) {
 			dns := netip.PrefixFrom(p.dns, 32)
 			told := c.AddChain(&nftables.Chain{Name: got, Table: t})
@@ -76,14 +88,15 @@ func (p *Pods) translates(s state) nft.Program {
 				nft.Rule(c, told, quotedSource.move(s.own.Here, s.own.Home))
 			}
 			nft.Rule(c, told, quotedDestination.find(toHome), leave)
-			for _, pair := range s.view {
+			for _, pair := range view {
 				nft.Rule(c, told, quotedDestination.move(pair.Here, pair.Home), leave)
 			}
 			tells := c.AddChain(&nftables.Chain{Name: sent, Table: t})
 			if own {
 				nft.Rule(c, tells, quotedDestination.move(s.own.Home, s.own.Here))
 			}
-			for _, pair := range s.view {
+			nft.Rule(c, tells, quotedSource.find(relayed), leave)
+			for _, pair := range view {
 				nft.Rule(c, tells, quotedSource.move(pair.Home, pair.Here), leave)
 			}
 			// A refusal is sent to the sender's address, so its packet must still be unchanged.
@@ -112,10 +125,11 @@ func (p *Pods) translates(s state) nft.Program {
 				nft.Rule(c, out, source.move(s.own.Home, s.own.Here))
 			}
 			nft.Rule(c, out, destination.findPort(portToHere), nft.Accept)
-			for _, pair := range s.view {
+			nft.Rule(c, out, destination.find(relayed), nft.Accept)
+			for _, pair := range view {
 				nft.Rule(c, out, destination.move(pair.Home, pair.Here), nft.Accept)
 			}
-			for _, pair := range s.view {
+			for _, pair := range view {
 				nft.Rule(c, out, destination.within(pair.Here), nft.Drop)
 			}
 			for _, failure := range failures {
@@ -126,7 +140,7 @@ func (p *Pods) translates(s state) nft.Program {
 			}
 			nft.Rule(c, in, source.within(dns), nft.Accept)
 			nft.Rule(c, in, source.find(toHome), nft.Accept)
-			for _, pair := range s.view {
+			for _, pair := range view {
 				nft.Rule(c, in, source.move(pair.Here, pair.Home), nft.Accept)
 			}
 		},

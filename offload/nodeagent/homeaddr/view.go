@@ -1,23 +1,25 @@
 package homeaddr
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/elsewhere"
 )
 
 // Pair is a prefix at home, and the same here. Both have one size.
 type Pair struct{ Home, Here netip.Prefix }
 
-// View is how a home sees the addresses of pods: the first pair are those of this cluster, the second those at home,
-// others those at further peers that home and this cluster see under different prefixes. Addresses in no pair are the
-// same at home and here.
+// View is how a home sees the addresses of pods, the first pair that has one decides: single pods at clusters that this
+// one does not know, which home relays to; those of this cluster; those at home; and those at further peers that home and
+// this cluster see under different prefixes. Addresses in no pair are the same at home and here.
 type View []Pair
 
 // ViewOf is the view of a home; nil without a link to it, or if the two see each other under prefixes of different
-// sizes. pods is this cluster's pod CIDR, under has home's prefixes for other peers' pods.
-func ViewOf(links []peer.Link, home peer.ID, pods netip.Prefix, under map[peer.ID]netip.Prefix) View {
+// sizes. pods is this cluster's pod CIDR, under is how home sees other peers' pods.
+func ViewOf(links []peer.Link, home peer.ID, pods netip.Prefix, under elsewhere.Under) View {
 	at := slices.IndexFunc(links, func(l peer.Link) bool { return l.ID == home })
 	if at < 0 {
 		return nil
@@ -33,15 +35,29 @@ func ViewOf(links []peer.Link, home peer.ID, pods netip.Prefix, under map[peer.I
 	if v[0].overlaps(v[1]) {
 		return nil
 	}
+	direct := View{v[0], v[1]}
 	for _, l := range links { // in order
-		p := Pair{under[l.ID].Masked(), l.PeerMappedCIDR.Masked()}
+		p := Pair{under.Prefixes[l.ID].Masked(), l.PeerMappedCIDR.Masked()}
+		if p.usable() {
+			direct = append(direct, p)
+		}
 		if l.ID == home || p.Home == p.Here || len(v) >= mostPairs || !p.usable() || slices.ContainsFunc(v, p.overlaps) {
 			continue
 		}
 		v = append(v, p)
 	}
-	return v
+	var relayed View
+	for _, pod := range slices.SortedFunc(maps.Keys(under.Relayed), netip.Addr.Compare) {
+		here, ok := peer.Translate(under.Relayed[pod], l.PeerCIDR, l.PeerMappedCIDR)
+		if ok && usable(pod) && !slices.ContainsFunc(direct, func(p Pair) bool { return p.Home.Contains(pod) }) {
+			relayed = append(relayed, Pair{netip.PrefixFrom(pod, 32), netip.PrefixFrom(here, 32)})
+		}
+	}
+	return append(relayed, v...)
 }
+
+// single reports whether the pair is one of relayed pods.
+func (p Pair) single() bool { return p.Home.IsSingleIP() }
 
 // mostPairs bounds the rules of one pod.
 const mostPairs = 64
@@ -66,7 +82,8 @@ func (v View) to(a netip.Addr, way func(Pair) (from, to netip.Prefix)) (netip.Ad
 	for _, p := range v {
 		from, to := way(p)
 		if out, ok := peer.Translate(a, from, to); ok {
-			return out, true
+			other := slices.ContainsFunc(v, func(q Pair) bool { _, to := way(q); return q.single() && !p.single() && to.Addr() == out })
+			return out, !other // what home relays by has no meaning of its own
 		}
 	}
 	for _, p := range v { // an address with another meaning at the other end has none

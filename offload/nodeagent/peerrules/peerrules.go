@@ -50,8 +50,9 @@ type Config struct {
 	Open func() []table.Grant
 	// Tenants is called with the addresses of each consumer's pods here whenever they change.
 	Tenants func(map[peer.ID][]netip.Addr)
-	// Ours is called with the addresses of this cluster's pods at peers, after each pass.
-	Ours func(map[peer.ID][]netip.Addr)
+	// Ours is called in each pass with the addresses of this cluster's pods at peers, and which peers these have. It
+	// returns the addresses by which they reach each other through this cluster.
+	Ours func(at map[peer.ID][]netip.Addr, neighbours map[peer.ID]map[peer.ID]netip.Prefix) (through map[netip.Addr]netip.Addr)
 	// Changed gets a value when any of these may have changed.
 	Changed <-chan struct{}
 	// Report is called after each pass; nil is success.
@@ -75,6 +76,8 @@ type Peer struct {
 	// false until both were received in this run.
 	Seen, Advertised []netip.Addr
 	Known            bool
+	// Neighbours are the peers that the peer has; nil: not known yet.
+	Neighbours map[peer.ID]netip.Prefix
 }
 
 // ours are the addresses of pods of this cluster at the peer. before are those of the last table. Of the advertised
@@ -199,7 +202,7 @@ func (k *guard) rules() table.Rules {
 		k.tenants = of
 		k.Config.Tenants(of)
 	}
-	at := map[peer.ID][]netip.Addr{}
+	at, neighbours := map[peer.ID][]netip.Addr{}, map[peer.ID]map[peer.ID]netip.Prefix{}
 	for _, p := range k.Peers() {
 		var before []netip.Addr
 		for _, a := range k.before {
@@ -209,10 +212,13 @@ func (k *guard) rules() table.Rules {
 		}
 		if ours := p.ours(before); len(ours) > 0 {
 			at[p.ID] = ours
+			if p.Neighbours != nil {
+				neighbours[p.ID] = p.Neighbours
+			}
 			r.Ours = append(r.Ours, ours...)
 		}
 	}
-	k.Ours(at)
+	r.Through = k.Ours(at, neighbours)
 	slices.SortFunc(r.Ours, netip.Addr.Compare)
 	return r
 }

@@ -110,11 +110,13 @@ func (s *stage) run() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	cfg := Config{Interface: "riv0", Results: s.results, Changed: s.poke,
-		Twins:   func() map[string]peer.ID { return map[string]peer.ID{"lab-alice": "alice"} },
-		Peers:   func() []Peer { s.mu.Lock(); defer s.mu.Unlock(); return s.peers },
-		Open:    func() []table.Grant { s.mu.Lock(); defer s.mu.Unlock(); return s.open },
-		Whole:   func() []netip.Prefix { return nil },
-		Ours:    func(map[peer.ID][]netip.Addr) {},
+		Twins: func() map[string]peer.ID { return map[string]peer.ID{"lab-alice": "alice"} },
+		Peers: func() []Peer { s.mu.Lock(); defer s.mu.Unlock(); return s.peers },
+		Open:  func() []table.Grant { s.mu.Lock(); defer s.mu.Unlock(); return s.open },
+		Whole: func() []netip.Prefix { return nil },
+		Ours: func(map[peer.ID][]netip.Addr, map[peer.ID]map[peer.ID]netip.Prefix) map[netip.Addr]netip.Addr {
+			return nil
+		},
 		Tenants: func(all map[peer.ID][]netip.Addr) { s.mu.Lock(); defer s.mu.Unlock(); s.tenants = all },
 		Report:  func(err error) { s.mu.Lock(); defer s.mu.Unlock(); s.err, s.passes = err, s.passes+1 },
 		Log:     slog.New(slog.DiscardHandler), exists: func(string) bool { return true }, Guard: nft.NewGuard(int(s.host.NS), slog.New(slog.DiscardHandler)),

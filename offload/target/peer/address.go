@@ -16,7 +16,7 @@ func (t *Target) Home(addr netip.Addr) (netip.Addr, bool) {
 //
 //	in home's prefix for this peer     the peer's own pod
 //	in home's pod CIDR                 home's pod, under the prefix the peer has for home
-//	in home's prefix for another peer  that peer's pod, under the prefix this peer has for it, if any
+//	in home's prefix for another peer  that peer's pod, under the prefix this peer has for it, or through home
 func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
 	link := t.cfg.Link
 	if own, ok := peer.Translate(addr, link.PeerMappedCIDR, link.PeerCIDR); ok {
@@ -32,6 +32,11 @@ func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
 		if other.ID == link.ID {
 			continue
 		}
+		if t.cfg.Relay != nil {
+			if by, ok := t.cfg.Relay.Through(link.ID, other.ID, addr); ok {
+				return peer.Translate(by, t.cfg.PodCIDR, link.LocalMappedCIDR)
+			}
+		}
 		if theirs, ok := peer.Translate(addr, other.PeerMappedCIDR, other.PeerCIDR); ok {
 			prefix, known := neighbours[other.ID]
 			if !known {
@@ -43,9 +48,9 @@ func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// Tenants are the addresses of home's pods at the peer, in home's view, from the peer's offers; heard is false before
-// the first one.
-func (t *Target) Tenants() (out []netip.Addr, heard bool) {
+// Tenants are the addresses of home's pods at the peer, in home's view, and the peers that it has, from the peer's offers;
+// heard is false before the first one, and neighbours nil.
+func (t *Target) Tenants() (out []netip.Addr, neighbours map[peer.ID]netip.Prefix, heard bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, a := range t.latest.Tenants {
@@ -53,7 +58,10 @@ func (t *Target) Tenants() (out []netip.Addr, heard bool) {
 			out = append(out, here)
 		}
 	}
-	return out, t.received
+	if neighbours = t.latest.Neighbours; t.received && neighbours == nil {
+		neighbours = map[peer.ID]netip.Prefix{} // JSON has no empty one
+	}
+	return out, neighbours, t.received
 }
 
 // PodPrefixes are the prefixes of pods in the peer's view: its own, home's, and those of its peers.

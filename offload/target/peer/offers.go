@@ -35,8 +35,11 @@ func (t *Target) Offers(ctx context.Context) <-chan offer.Offer {
 func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer.Offer {
 	out, lines, broken := make(chan offer.Offer, 1), make(chan offer.Offer), make(chan error)
 	go t.readForever(ctx, lines, broken)
-	var links <-chan struct{}
-	unfollow := func() {}
+	var links, through <-chan struct{}
+	unfollow, unfollow2 := func() {}, func() {}
+	if t.cfg.Relay != nil {
+		through, unfollow2 = t.cfg.Relay.ThroughChanged()
+	}
 	if t.cfg.LinksChanged != nil {
 		links, unfollow = t.cfg.LinksChanged()
 		t.reach.Notify() // they may have changed since New
@@ -44,6 +47,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 	go func() {
 		defer close(out)
 		defer unfollow()
+		defer unfollow2()
 		timer, hopeless := time.NewTimer(silence), time.NewTimer(hope(silence))
 		defer timer.Stop()
 		defer hopeless.Stop()
@@ -54,6 +58,8 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 			case <-ctx.Done():
 				return
 			case <-links:
+				t.reach.Notify()
+			case <-through:
 				t.reach.Notify()
 			case o := <-lines:
 				heard = time.Now()
@@ -71,7 +77,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 				told := !t.received || !slices.Equal(t.latest.Tenants, o.Tenants)
 				t.latest, t.received = o, true
 				t.mu.Unlock()
-				if told && t.cfg.Changed != nil {
+				if (told || moved) && t.cfg.Changed != nil {
 					t.cfg.Changed()
 				}
 				if moved || back {

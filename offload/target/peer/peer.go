@@ -27,7 +27,7 @@ import (
 	"rivulet/offload/target"
 )
 
-// Config are the dependencies of a Target. All fields but Dial and LinksChanged are required.
+// Config are the dependencies of a Target. All fields but Dial, LinksChanged and Relay are required.
 type Config struct {
 	// Name is the virtual node's.
 	Name string
@@ -38,6 +38,8 @@ type Config struct {
 	LinksChanged func() (<-chan struct{}, func())
 	// PodCIDR is home's.
 	PodCIDR netip.Prefix
+	// Relay has the addresses by which pods at providers reach each other through home; nil is none.
+	Relay Relay
 	// Dial opens connections inside the tunnel; nil dials without one.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// HTTP is a client for the peer's control routes below BaseURL.
@@ -50,6 +52,12 @@ type Config struct {
 	// Changed is called after the result of Tenants may have changed; may be nil.
 	Changed func()
 	Log     *slog.Logger
+}
+
+// Relay is the part of elsewhere.Elsewhere that is used.
+type Relay interface {
+	Through(from, at peer.ID, pod netip.Addr) (netip.Addr, bool)
+	ThroughChanged() (<-chan struct{}, func())
 }
 
 // Target is one peer. It implements target.Target.

@@ -49,6 +49,15 @@ func newTarget(t testing.TB, handler http.Handler) *Target {
 	return target
 }
 
+// relays are addresses by which home relays from b to pods at c.
+type relays map[netip.Addr]netip.Addr
+
+func (r relays) Through(from, at peer.ID, pod netip.Addr) (netip.Addr, bool) {
+	by, ok := r[pod]
+	return by, ok && from == "b" && at == "c"
+}
+func (relays) ThroughChanged() (<-chan struct{}, func()) { return nil, func() {} }
+
 func TestAddresses(t *testing.T) {
 	target := newTarget(t, http.NotFoundHandler())
 	target.latest.Neighbours = map[peer.ID]netip.Prefix{"c": netip.MustParsePrefix("10.99.0.0/16")}
@@ -67,6 +76,13 @@ func TestAddresses(t *testing.T) {
 	if got, ok := target.Away(netip.MustParseAddr("10.78.3.4")); ok {
 		t.Errorf("b has no way to c, and yet it sees c's pod as %s", got)
 	}
+	target.cfg.Relay = relays{netip.MustParseAddr("10.78.3.4"): netip.MustParseAddr("10.42.248.1")}
+	for home, away := range map[string]string{"10.78.3.4": "10.88.248.1", "10.78.3.5": ""} {
+		if got, ok := target.Away(netip.MustParseAddr(home)); ok != (away != "") || ok && got.String() != away {
+			t.Errorf("home relays, and b sees c's pod %s as %s", home, got)
+		}
+	}
+	target.cfg.Relay = nil
 	rapid.Check(t, func(t *rapid.T) {
 		theirs := netip.AddrFrom4([4]byte{10, 42, rapid.Byte().Draw(t, "x"), rapid.Byte().Draw(t, "y")})
 		home, ok := target.Home(theirs)

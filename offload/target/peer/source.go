@@ -42,7 +42,9 @@ type Source struct {
 	// Existing are the targets of a kind that have a virtual node, and those with pods or data of home; see
 	// consumer.Consumer.
 	Existing func(ctx context.Context, kind target.Kind) (nodes, used map[string]bool, err error)
-	// Changed is called after home's pods at a peer may have changed.
+	// Relay is that of the targets.
+	Relay Relay
+	// Changed is called after home's pods at a peer, or that peer's peers, may have changed.
 	Changed func()
 	// Set and End receive the targets: see consumer.Consumer.
 	Set func(kind target.Kind, all []target.Spec, complete bool)
@@ -172,7 +174,7 @@ func (s *Source) target(l peer.Link, name string, log *slog.Logger) (*Target, er
 		return nil, fmt.Errorf("offload: control route to peer %s: %w", l.Name, err)
 	}
 	return New(Config{
-		Name: name, Link: l, Links: s.Fabric.Links, LinksChanged: s.Fabric.Changed, PodCIDR: s.PodCIDR,
+		Name: name, Link: l, Links: s.Fabric.Links, LinksChanged: s.Fabric.Changed, PodCIDR: s.PodCIDR, Relay: s.Relay,
 		Dial: s.Fabric.Dial, HTTP: client, BaseURL: base,
 		Cert: cert, Key: key, ServerCert: server, ServerName: serverName, Changed: s.Changed, Log: log,
 	})

@@ -19,6 +19,7 @@ import (
 	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/reach"
+	"rivulet/offload/elsewhere"
 	"rivulet/offload/nodeagent/homeaddr"
 	"rivulet/offload/nodeagent/isolation"
 	"rivulet/offload/nodeagent/podnet"
@@ -130,7 +131,7 @@ func (n *network) tenant(ctx context.Context, results string, made podnet.Pod) e
 	}
 	home := homeaddr.New(netip.MustParseAddr(clusterDNS), netip.MustParsePrefix(serviceCIDR))
 	_ = home.Run(once(), homeaddr.Config{Results: results, Twins: twins, Services: func(peer.ID) homeaddr.Services { return services },
-		View: func(peer.ID) homeaddr.View { return homeaddr.ViewOf(links, consumer, pods, nil) }, Report: report, Log: log})
+		View: func(peer.ID) homeaddr.View { return homeaddr.ViewOf(links, consumer, pods, elsewhere.Under{}) }, Report: report, Log: log})
 	own, err := home.Hold(ctx, made, consumer, true)
 	if err == nil && own != n.b.seenPod() {
 		err = fmt.Errorf("wire: home calls the tenant %s, not %s", own, n.b.seenPod())
