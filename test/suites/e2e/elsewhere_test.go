@@ -185,14 +185,11 @@ func TestPodsAtProvidersThatAreNoPeers(t *testing.T) {
 		t.Errorf("rivulet trace: %v %s", err, out)
 	}
 	// The addresses by which home relays are of its own pod network; a pod of b's owner does not get there.
-	var through string
-	await.NoError(t, ctx, time.Minute, "the Service's endpoint at b", func() error {
-		out, err := b.Kubectl(ctx, "get", "endpointslices", "-A", "-l", "kubernetes.io/service-name=at-c", "-o", "jsonpath={.items[*].endpoints[*].addresses[0]}")
-		if through = strings.TrimSpace(out); err == nil && (through == "" || strings.Contains(through, " ")) {
-			err = fmt.Errorf("%q", out)
-		}
-		return err
-	})
+	endpoint := func() string {
+		t.Helper()
+		return labtest.Kubectl(t, ctx, b, "get", "endpointslices", "-A", "-l", "kubernetes.io/service-name=at-c", "-o", "jsonpath={.items[*].endpoints[*].addresses[0]}")
+	}
+	through := endpoint()
 	if out, err := in(b, "own", "web", "get", "http://"+through+":8080/"); err == nil || !strings.Contains(err.Error(), "Timeout exceeded") && !strings.Contains(err.Error(), "deadline exceeded") {
 		t.Errorf("a pod of b's owner at %s: %s %v, want silence", through, out, err)
 	}
@@ -207,9 +204,11 @@ func TestPodsAtProvidersThatAreNoPeers(t *testing.T) {
 		if !step.relay { // a link that is cut breaks what uses it, one that is made does not
 			go func() {
 				for stop.Err() == nil {
-					if _, err := in(a, "at-b", "web", "get", "-n", "50", "http://at-c/"); err != nil {
-						done <- err
-						return
+					for _, url := range []string{"http://at-c/", "http://" + at["at-c"] + ":8080/"} {
+						if _, err := in(a, "at-b", "web", "get", "-n", "20", url); err != nil {
+							done <- err
+							return
+						}
 					}
 				}
 				done <- nil
@@ -219,6 +218,7 @@ func TestPodsAtProvidersThatAreNoPeers(t *testing.T) {
 		}
 		step.change()
 		relay(step.relay)
+		await.True(t, 20*time.Second, "at b the Service leads there "+step.how, func() bool { return (endpoint() == through) == step.relay })
 		meet(i + 1)
 		end()
 		if err := <-done; err != nil {
