@@ -118,7 +118,7 @@ func (c *cluster) brief() View {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	used, _ := c.used.Load().(use)
-	v := View{Spec: c.rec.withDefaults(), Owner: c.rec.Owner, Paused: c.rec.Paused, State: c.state, Reason: c.reason, Since: c.since, Address: c.address(), Created: c.rec.Created, Took: c.took, LastUse: used.at, LastUser: used.by}
+	v := View{Spec: c.rec.withDefaults(), Owner: c.rec.Owner, Paused: c.rec.Paused, State: c.state, Reason: c.reason, Since: c.since, Address: c.address(), Created: c.rec.Created, Took: c.took, Consumed: c.rec.Consumed, LastUse: used.at, LastUser: used.by}
 	if c.proc != nil {
 		v.PID, v.Old = c.proc.pid, c.proc.old
 	}

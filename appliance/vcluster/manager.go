@@ -97,9 +97,11 @@ type pace struct {
 	replace time.Duration
 	// debt is the delay of a start after a change at the host, to handle several changes with one start.
 	debt time.Duration
+	// meter is meterEvery.
+	meter time.Duration
 }
 
-var usualPace = pace{replace: 24 * time.Hour, debt: time.Minute}
+var usualPace = pace{replace: 24 * time.Hour, debt: time.Minute, meter: meterEvery}
 
 // Spec has the settings of a virtual cluster.
 type Spec struct {
@@ -238,6 +240,8 @@ type record struct {
 	Port    uint16    `json:"port"`
 	Created time.Time `json:"created"`
 	Paused  bool      `json:"paused,omitempty"`
+	// Consumed is up to date in memory, and written from time to time.
+	Consumed Consumed `json:"consumed,omitzero"`
 	// Due is when it has work of its own again; zero is never.
 	Due time.Time `json:"due,omitzero"`
 	// Restoring: it is incomplete, and is deleted if the restore is interrupted.
@@ -279,6 +283,8 @@ type View struct {
 	// Pods are the unfinished pods on the host; Use has their requests, and its claims.
 	Pods int                 `json:"pods"`
 	Use  corev1.ResourceList `json:"use,omitempty"`
+	// Consumed is what it has had since its creation.
+	Consumed Consumed `json:"consumed,omitzero"`
 	// LastUse is the last request by LastUser through the control port, or when root of the device asked for access;
 	// zero: none since the supervisor started.
 	LastUse  time.Time `json:"lastUse,omitzero"`
@@ -330,7 +336,7 @@ func (k *Manager) Run(ctx context.Context, ready func()) error {
 	k.mu.Unlock()
 	k.changed.Notify()
 	ready()
-	<-ctx.Done()
+	meter(ctx, k)
 	k.mu.Lock()
 	k.ctx = nil
 	k.mu.Unlock()

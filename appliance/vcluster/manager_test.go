@@ -802,3 +802,14 @@ func TestFollowedLog(t *testing.T) {
 		t.Fatalf("%q after its end", lines.Text())
 	}
 }
+
+func TestConsumed(t *testing.T) {
+	var c Consumed
+	use := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("2Gi"), corev1.ResourceStorage: resource.MustParse("10Gi")}
+	c.add(use, true, 2)
+	c.add(use, false, 1)
+	c.add(nil, false, 5)
+	if want := (Consumed{Awake: 2, CPU: 1.5, Memory: 6, Storage: 30}); c != want {
+		t.Errorf("%+v, want %+v", c, want)
+	}
+}

@@ -2,11 +2,13 @@ package cli
 
 import (
 	"context"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -30,7 +32,7 @@ func newCourse(c *common) *cobra.Command {
 	return group(&cobra.Command{
 		Use: "course", Short: "courses: virtual clusters with the same settings, a cap for all of them, and an end",
 		Long: "A course is an object of this cluster; make and change it with: rivulet vcluster create -f FILE.\nIts members are virtual clusters, COURSE-NAME for each name, which all commands of rivulet vcluster take.",
-	}, newCourseList(c), newCourseStatus(c), newCourseSleep(c), newCourseKubeconfigs(c), newCourseDelete(c))
+	}, newCourseList(c), newCourseStatus(c), newCourseReport(c), newCourseSleep(c), newCourseKubeconfigs(c), newCourseDelete(c))
 }
 
 func newCourseList(c *common) *cobra.Command {
@@ -169,6 +171,44 @@ func printCourse(out io.Writer, st courseStatus) error {
 		return err
 	}
 	return printVClusters(out, st.VClusters, false)
+}
+
+func newCourseReport(c *common) *cobra.Command {
+	return withOutput(c, &cobra.Command{
+		Use: "report COURSE", Short: "show what each member has had since its creation: core hours, memory and storage over time", Args: oneName,
+		Long: "Requests of pods and claims on this device count, whether they were used or not. Members that are deleted are not listed.\n" +
+			"With -o csv it is for a spreadsheet. After a power cut the last hour may be missing.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, _, members, err := oneCourse(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
+			var all []vcluster.View
+			if err := requestVCluster(cmd.Context(), c, http.MethodGet, "", nil, &all); err != nil {
+				return err
+			}
+			all = slices.DeleteFunc(all, func(v vcluster.View) bool { return !slices.Contains(members, v.Name) })
+			cells := func(v vcluster.View) []any {
+				n := func(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) }
+				return []any{v.Name, v.Created.UTC().Format(time.RFC3339), n(v.Consumed.Awake), n(v.Consumed.CPU), n(v.Consumed.Memory), n(v.Consumed.Storage)}
+			}
+			if c.output != "csv" {
+				return result(cmd, c, all, func(out io.Writer, all []vcluster.View) error {
+					return table(out, "no member", "MEMBER\tCREATED\tAWAKE HOURS\tCORE HOURS\tMEMORY GIB HOURS\tSTORAGE GIB HOURS", all, cells)
+				})
+			}
+			w := csv.NewWriter(cmd.OutOrStdout())
+			rows := [][]string{{"member", "created", "awake_hours", "core_hours", "memory_gib_hours", "storage_gib_hours"}}
+			for _, v := range all {
+				var row []string
+				for _, cell := range cells(v) {
+					row = append(row, fmt.Sprint(cell))
+				}
+				rows = append(rows, row)
+			}
+			return w.WriteAll(rows)
+		},
+	}, "csv")
 }
 
 func newCourseSleep(c *common) *cobra.Command {

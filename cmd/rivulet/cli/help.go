@@ -51,6 +51,7 @@ var examples = map[string]string{
 	"vcluster create":     "sudo rivulet vcluster create ann\nsudo rivulet vcluster create ann --sleep 10m --quota cpu=2,memory=4Gi,pods=20\nsudo rivulet vcluster create -f course.yaml",
 	"course list":         "sudo rivulet course list",
 	"course status":       "sudo rivulet course status db",
+	"course report":       "sudo rivulet course report db\nsudo rivulet course report db -o csv > db.csv",
 	"course sleep":        "sudo rivulet course sleep db",
 	"course kubeconfigs":  "sudo rivulet course kubeconfigs db --dir class --role admin --for 20w",
 	"course delete":       "sudo rivulet course delete db --yes",

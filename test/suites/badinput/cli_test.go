@@ -68,6 +68,7 @@ func TestCommandLine(t *testing.T) {
 		{"vcluster create -f x ann", "the names are in the file"},
 		{"vcluster create -f x --sleep 1m", "the settings are in the file"},
 		{"course status", "takes"},
+		{"course report db -o xml", "use -o"},
 		{"course kubeconfigs db", "need a folder"},
 		{"course foo", `no command "foo"`},
 		{"vcluster delete", "takes a name, or several"},

@@ -127,6 +127,16 @@ func TestACourse(t *testing.T) {
 	if r := labtest.On(t, ctx, a, "rivulet", "course", "status", "db"); !strings.Contains(r.Out, "3, 3 can be used") {
 		t.Errorf("%+v", r)
 	}
+	await.NoError(t, ctx, 2*time.Minute, "what ann has had is counted", func() error {
+		lines := strings.Split(labtest.Must(t, ctx, a, "rivulet", "course", "report", "db", "-o", "csv"), "\n")
+		if len(lines) != 4 || !strings.HasPrefix(lines[1], "db-ann,") {
+			t.Fatalf("%q", lines)
+		}
+		if cells := strings.Split(lines[1], ","); len(cells) != 6 || cells[2] == "0.00" {
+			return fmt.Errorf("%q", lines[1])
+		}
+		return nil
+	})
 	began = time.Now()
 	labtest.Must(t, ctx, a, "rivulet", "course", "delete", "db", "--yes")
 	t.Logf("deleted in %s", time.Since(began).Round(100*time.Millisecond))
