@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync"
 	"time"
 
 	"rivulet/fabric/peer"
@@ -27,11 +28,62 @@ func (c *clients) Dial(ctx context.Context, network, addr string) (net.Conn, err
 		return c.dial(ctx, network, addr)
 	}
 	// From any other address the packets would leave on the LAN while the tunnel is down.
-	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.address, 0)), KeepAlive: 15 * time.Second}
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.address, 0)), KeepAlive: keepAlive}
 	return d.DialContext(ctx, network, addr)
 }
 
-const dialLimit = 10 * time.Second
+const (
+	dialLimit = 10 * time.Second
+	// keepAlive is longer than the interval of what is sent anyway. The connections to a lost peer are closed.
+	keepAlive = 75 * time.Second
+)
+
+// conns are the open connections of a client.
+type conns struct {
+	mu   sync.Mutex
+	open map[*trackedConn]struct{}
+}
+
+type trackedConn struct {
+	net.Conn
+	of *conns
+}
+
+func (c *trackedConn) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
+
+func (t *conns) track(dial dialFunc) dialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		tracked := &trackedConn{c, t}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.open == nil {
+			t.open = map[*trackedConn]struct{}{}
+		}
+		t.open[tracked] = struct{}{}
+		return tracked, nil
+	}
+}
+
+// close closes them.
+func (t *conns) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for c := range t.open {
+		c.Conn.Close()
+	}
+	clear(t.open)
+}
+
+type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // dialPeer dials the peer's current control address, whatever address is requested. It has its own limit: an
 // http.Transport keeps dialling after its caller has given up (two minutes for a lost peer), while the caller retries
@@ -69,10 +121,10 @@ func (c *clients) Client(id peer.ID) (*http.Client, string, error) {
 		m.client = &http.Client{
 			Transport: &http.Transport{
 				TLSClientConfig:        rpc.ClientTLS(c.identity, id),
-				DialContext:            c.dialPeer(id, dialLimit),
+				DialContext:            m.conns.track(c.dialPeer(id, dialLimit)),
 				TLSHandshakeTimeout:    10 * time.Second,
 				ForceAttemptHTTP2:      true,
-				HTTP2:                  &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
+				HTTP2:                  &http.HTTP2Config{SendPingTimeout: keepAlive, PingTimeout: 5 * time.Second},
 				MaxResponseHeaderBytes: 64 << 10,
 				IdleConnTimeout:        time.Minute,
 			},

@@ -292,6 +292,9 @@ func (f *Fabric) Peers() []peer.View {
 		if last := m.pings.LastReceived(); v.State == peer.Connected && last.After(v.LastSeen) {
 			v.LastSeen = last
 		}
+		if v.State == peer.Connected && m.works { // the tunnel's own pings were answered
+			v.LastSeen = time.Now()
+		}
 		out = append(out, v)
 	}
 	out = append(out, f.denied(partings)...)

@@ -24,11 +24,13 @@ import (
 type member struct {
 	*peering.Machine
 	paths    []paths.PathStatus // the last report of the data plane; the one in use first
+	works    bool               // the tunnel's own pings show that the path to it works
 	pings    peering.Pings
 	paceKick chan struct{}
 	pingKick chan struct{}
 	stop     context.CancelFunc // nil before Run
 	client   *http.Client       // to the peer's control address in the tunnel
+	conns    conns              // of client
 	// served is the context of the peer's requests: it ends with the peering.
 	served    context.Context
 	endServed context.CancelFunc
@@ -106,6 +108,9 @@ func (s *members) peers() (out []*member) {
 // do carries out the effects of an event.
 func (s *members) do(m *member, e peering.Effects) {
 	if e&peering.Entered != 0 {
+		if m.State() == peer.Lost {
+			time.AfterFunc(lostConns, func() { s.abandon(m) })
+		}
 		s.log.Info("peer", "state", m.State(), "peer", m.Title(), "id", m.ID().Short(), "reason", m.Reason())
 	}
 	if e&peering.Changed != 0 {
@@ -365,6 +370,25 @@ func (s *members) due(id peer.ID) {
 	if m := s.byID(id); m != nil && m.Pinned() {
 		s.do(m, m.Due(time.Now(), true))
 	}
+}
+
+// lostConns is how long connections to a lost peer stay open: TCP would try them again long after the peer is back.
+const lostConns = 5 * time.Second
+
+// abandon closes the connections to a peer that is still lost.
+func (s *members) abandon(m *member) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m.State() == peer.Lost {
+		m.conns.close()
+	}
+}
+
+// doubt makes an answer of the peer needed at once.
+func (s *members) doubt(m *member) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.do(m, peering.Ping)
 }
 
 // pingAll pings all peers at once.

@@ -13,6 +13,7 @@ import (
 	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/peer"
+	"rivulet/fabric/peering"
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/tunnel/paths"
@@ -115,6 +116,11 @@ func (v *pathView) run(ctx context.Context) {
 		if err := t.WatchPaths(ctx, func() { v.refresh(ctx) }); err != nil && ctx.Err() == nil {
 			v.log.Debug("the tunnel does not tell its paths", "err", err)
 		}
+		v.members.mu.Lock()
+		for _, m := range v.members.all {
+			v.members.carries(m, false)
+		}
+		v.members.mu.Unlock()
 		changes.Wait(ctx, v.retry)
 	}
 }
@@ -141,10 +147,20 @@ func (v *pathView) refresh(ctx context.Context) {
 		}
 		was := m.path()
 		m.paths = p.Paths
+		v.members.carries(m, m.path() != "")
 		news = news || m.path() != was
 	}
 	if news {
 		v.members.changed.Notify()
+	}
+}
+
+// carries records whether the path to the peer works. It is called with the lock of members held.
+func (s *members) carries(m *member, works bool) {
+	failed := m.works && !works
+	m.works = works
+	if failed {
+		s.do(m, peering.Ping)
 	}
 }
 

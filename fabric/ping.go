@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"time"
@@ -28,8 +29,14 @@ type pinger struct {
 // loop follows whether the peer answers.
 func (p *pinger) loop(ctx context.Context, m *member) {
 	client := &http.Client{Transport: &http.Transport{
-		TLSClientConfig:        rpc.ClientTLS(p.identity, m.ID()),
-		DialContext:            p.clients.dialPeer(m.ID(), p.timing.PingTimeout),
+		TLSClientConfig: rpc.ClientTLS(p.identity, m.ID()),
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := p.clients.dialPeer(m.ID(), p.timing.PingTimeout)(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return leftConn{c, func() { p.members.doubt(m) }}, nil
+		},
 		MaxResponseHeaderBytes: 8 << 10,
 		ReadBufferSize:         1 << 10, // per peer, and there is little to read
 		WriteBufferSize:        1 << 10,
@@ -51,7 +58,7 @@ func (p *pinger) loop(ctx context.Context, m *member) {
 		link, ok := m.Link()
 		var rest time.Duration
 		if m.State() == peer.Connected {
-			rest = m.pings.Rest(time.Now())
+			rest = m.pings.Rest(time.Now(), m.works)
 		}
 		switch {
 		case !ok:
@@ -94,6 +101,18 @@ func (p *pinger) loop(ctx context.Context, m *member) {
 		p.members.mu.Unlock()
 		timer.Reset(max(wait-time.Since(started), wait/4))
 	}
+}
+
+// leftConn reports that its client has closed it, as it does when the peer has: the peer's process may have ended while
+// its tunnel continues.
+type leftConn struct {
+	net.Conn
+	left func()
+}
+
+func (c leftConn) Close() error {
+	defer c.left()
+	return c.Conn.Close()
 }
 
 // ping returns the round trip time of one small request.

@@ -35,7 +35,8 @@ const unheard = 20 * time.Second
 
 // Listen opens the control port on all addresses.
 func Listen(port uint16) (net.Listener, error) {
-	l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+	keep := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 75 * time.Second, Interval: 15 * time.Second, Count: 4}}
+	l, err := keep.Listen(context.Background(), "tcp", fmt.Sprintf(":%d", port))
 	if err != nil {
 		return nil, &Error{
 			Code:    "control-port",

@@ -13,13 +13,21 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// Heartbeat is the longest time between two lines of the stream.
-const Heartbeat = 5 * time.Second
+// Heartbeat is the longest time between two lines of the stream. A consumer that knows from elsewhere that the provider
+// is lost requests Calm (BeatQuery, whole seconds).
+const (
+	Heartbeat = 5 * time.Second
+	Calm      = 60 * time.Second
+	BeatQuery = "beat"
+)
 
 // Silence is how long a provider may send nothing, whatever happens to the connection, before its virtual nodes are
 // NotReady: somewhat more than two heartbeats. Nothing else makes them so; a node's lease is renewed meanwhile
 // (appliance/engine/flags.go, docs/design/offload.md).
 const Silence = 12 * time.Second
+
+// CalmSilence is Silence where Calm is requested.
+const CalmSilence = 150 * time.Second
 
 // OfQuery is the query parameter of GET /v1/offer with a cluster whose prefix the consumer needs, at most MaxOf times.
 const (

@@ -4,18 +4,29 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"time"
 )
 
-// Stream answers GET /v1/offer with one line of JSON at once, after every relevant change, and every Heartbeat. It
-// returns when the request's context ends or the consumer stops reading.
+// beat is the heartbeat that the consumer has requested, between Heartbeat and Calm.
+func beat(r *http.Request) time.Duration {
+	n, err := strconv.Atoi(r.URL.Query().Get(BeatQuery))
+	if err != nil {
+		return Heartbeat
+	}
+	return time.Duration(min(max(n, int(Heartbeat/time.Second)), int(Calm/time.Second))) * time.Second
+}
+
+// Stream answers GET /v1/offer with one line of JSON at once, after every relevant change, and every Heartbeat, or less
+// often if the consumer has requested it. It returns when the request's context ends or the consumer stops reading.
 func Stream(w http.ResponseWriter, r *http.Request, current func() Offer, changed <-chan struct{}) {
 	out := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
 
-	heartbeat := time.NewTicker(Heartbeat)
+	interval := beat(r)
+	heartbeat := time.NewTicker(interval)
 	defer heartbeat.Stop()
 	var last []byte
 	for beat := true; ; {
@@ -32,8 +43,9 @@ func Stream(w http.ResponseWriter, r *http.Request, current func() Offer, change
 			if err := out.Flush(); err != nil {
 				return
 			}
+			_ = out.SetWriteDeadline(time.Time{}) // HTTP/2 would end the stream then, although nothing waits
 			last = line
-			heartbeat.Reset(Heartbeat)
+			heartbeat.Reset(interval)
 		}
 		select {
 		case <-r.Context().Done():

@@ -64,6 +64,14 @@ func TestStream(t *testing.T) {
 	}
 }
 
+func TestBeat(t *testing.T) {
+	for query, want := range map[string]time.Duration{"": Heartbeat, "?beat=60": Calm, "?beat=20": 20 * time.Second, "?beat=1": Heartbeat, "?beat=86400": Calm, "?beat=-1": Heartbeat, "?beat=x": Heartbeat} {
+		if got := beat(httptest.NewRequest(http.MethodGet, "/v1/offer"+query, nil)); got != want {
+			t.Errorf("%q: every %v, want %v", query, got, want)
+		}
+	}
+}
+
 // The watcher tells of a change once it has settled, and counts tenants.
 func TestWatcher(t *testing.T) {
 	client := fake.NewClientset(node("n", "4", "4Gi"))

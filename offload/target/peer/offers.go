@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"rivulet/fabric/changes"
@@ -23,18 +24,24 @@ const (
 	// queryAgain is the pause before the query for other peers is repeated, for each of them: two hundred that come one
 	// after the other would be two hundred queries to each of two hundred.
 	queryAgain = 50 * time.Millisecond
+	// lostAfter is about how long a peer does not answer before it is lost, lostSilence how long its silence lasts after
+	// that: together offer.Silence.
+	lostAfter, lostSilence = 9 * time.Second, offer.Silence - 9*time.Second
 	// Pauses between attempts to open the stream.
 	firstRetry, lastRetry = 200 * time.Millisecond, 3 * time.Second
 )
 
 // Offers streams the peer's offer. Only the newest value waits in the channel.
 func (t *Target) Offers(ctx context.Context) <-chan offer.Offer {
-	return t.offers(ctx, offer.Silence)
+	if t.cfg.LinksChanged == nil {
+		return t.offers(ctx, offer.Silence)
+	}
+	return t.offers(ctx, offer.CalmSilence)
 }
 
 func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer.Offer {
 	out, lines, broken := make(chan offer.Offer, 1), make(chan offer.Offer), make(chan error)
-	go t.readForever(ctx, lines, broken)
+	go t.readForever(ctx, silence, lines, broken)
 	var links, through <-chan struct{}
 	unfollow, unfollow2 := func() {}, func() {}
 	if t.cfg.Relay != nil {
@@ -52,13 +59,25 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 		defer timer.Stop()
 		defer hopeless.Stop()
 		why := errors.New("no answer through the tunnel")
-		silent, heard := false, time.Now()
+		silent, heard, lost := false, time.Now(), false
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-links:
 				t.reach.Notify()
+				was := lost
+				if lost = t.unlinked(); lost == was {
+					continue
+				}
+				limit, last := silence, hope(silence)
+				if lost {
+					limit, last = min(silence, lostSilence), min(last, hope(offer.Silence)-lostAfter)
+				}
+				if !silent {
+					timer.Reset(limit)
+				}
+				hopeless.Reset(last)
 			case <-through:
 				t.reach.Notify()
 			case o := <-lines:
@@ -109,9 +128,9 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 // the cut (by a heartbeat before it and TCP's next retry after it), and as long as the peer keeps a dead connection.
 func hope(silence time.Duration) time.Duration { return silence * 5 / 3 }
 
-func (t *Target) readForever(ctx context.Context, lines chan<- offer.Offer, broken chan<- error) {
+func (t *Target) readForever(ctx context.Context, silence time.Duration, lines chan<- offer.Offer, broken chan<- error) {
 	for pause := (changes.Backoff{First: firstRetry, Longest: lastRetry}); ctx.Err() == nil; {
-		got, err := t.read(ctx, lines)
+		got, err := t.read(ctx, silence, lines)
 		if got {
 			pause.Reset()
 		}
@@ -135,7 +154,7 @@ func (t *Target) others() (ids []string) {
 }
 
 // read reads one connection's lines until it ends or goes silent.
-func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, err error) {
+func (t *Target) read(ctx context.Context, silence time.Duration, lines chan<- offer.Offer) (got bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The transport's timeouts do not cover a body without an end.
@@ -150,13 +169,17 @@ func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, 
 	// The peer reports the peers in the query: this cluster's, which may change.
 	changed, stop := t.Changed()
 	defer stop()
-	asked := t.others()
+	asked, lost := t.others(), t.unlinked()
 	go func() {
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-changed:
+				was := lost
+				if lost = t.unlinked(); was && !lost { // its next line may be a minute away
+					cancel(errors.New("asked anew: the peer is back"))
+				}
 				if !slices.Equal(t.others(), asked) {
 					changes.Wait(ctx, time.Duration(len(asked)+1)*queryAgain)
 					cancel(errors.New("asked anew: we have other peers"))
@@ -164,7 +187,11 @@ func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, 
 			}
 		}
 	}()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.cfg.BaseURL+"/v1/offer?"+url.Values{offer.OfQuery: asked}.Encode(), nil)
+	query := url.Values{offer.OfQuery: asked}
+	if silence >= offer.CalmSilence {
+		query.Set(offer.BeatQuery, strconv.Itoa(int(offer.Calm/time.Second)))
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.cfg.BaseURL+"/v1/offer?"+query.Encode(), nil)
 	if err != nil {
 		return false, err
 	}
@@ -177,7 +204,7 @@ func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, 
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
 		return false, refusal(resp.StatusCode, body)
 	}
-	watchdog.Reset(offer.Silence)
+	watchdog.Reset(silence)
 	scan := bufio.NewScanner(resp.Body)
 	scan.Buffer(nil, maxLine)
 	for scan.Scan() {
@@ -186,7 +213,7 @@ func (t *Target) read(ctx context.Context, lines chan<- offer.Offer) (got bool, 
 			return got, fmt.Errorf("the peer's offer is not understood, are the versions too far apart? %w", err)
 		}
 		got = true
-		watchdog.Reset(offer.Silence)
+		watchdog.Reset(silence)
 		select {
 		case lines <- o:
 		case <-ctx.Done():

@@ -161,9 +161,11 @@ func (t *Target) Lost() bool {
 	t.mu.Lock()
 	silent := t.silent
 	t.mu.Unlock()
-	if silent {
-		return true
-	}
+	return silent || t.unlinked()
+}
+
+// unlinked reports whether the peer's pings have no answer.
+func (t *Target) unlinked() bool {
 	for _, l := range t.cfg.Links() {
 		if l.ID == t.cfg.Link.ID {
 			return l.State == peer.Lost

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -287,6 +288,51 @@ func TestOffers(t *testing.T) {
 	want("after nonsense", true, "arm64")
 	if target.Lost() {
 		t.Error("a peer that answers again is known to be lost")
+	}
+}
+
+// A peer that is known to be lost is silent soon, however rare its lines are, and a line is requested when it is back.
+func TestOffersOfALostPeer(t *testing.T) {
+	var mu sync.Mutex
+	var signal changes.Signal
+	link := b
+	set := func(s peer.State) {
+		mu.Lock()
+		link.State = s
+		mu.Unlock()
+		signal.Notify()
+	}
+	var beats, queries atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		queries.Add(1)
+		beat, _ := strconv.Atoi(r.URL.Query().Get(offer.BeatQuery))
+		beats.Store(int32(beat))
+		offer.Stream(w, r, func() offer.Offer { return offer.Offer{Ready: true} }, nil)
+	}))
+	defer server.Close()
+	set(peer.Connected)
+	target, err := New(Config{Name: "b", Link: b, PodCIDR: pods, LinksChanged: signal.Changed, Links: func() []peer.Link {
+		mu.Lock()
+		defer mu.Unlock()
+		return []peer.Link{link}
+	}, HTTP: server.Client(), BaseURL: server.URL, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	offers := target.Offers(ctx)
+	if o := <-offers; !o.Ready || int(beats.Load()) != int(offer.Calm/time.Second) {
+		t.Fatalf("an offer, ready %v, with a heartbeat of %d s", o.Ready, beats.Load())
+	}
+	lost := time.Now()
+	set(peer.Lost)
+	if o := <-offers; o.Ready || time.Since(lost) > offer.Silence || time.Since(lost) < lostSilence {
+		t.Errorf("ready %v, %v after it was lost", o.Ready, time.Since(lost))
+	}
+	set(peer.Connected)
+	if o := <-offers; !o.Ready || queries.Load() != 2 {
+		t.Errorf("back, ready %v after %d queries", o.Ready, queries.Load())
 	}
 }
 

@@ -1,6 +1,7 @@
 // Package fakepeer is a cluster without Kubernetes: discovery, trust, peering, tunnel
 // and the stream of offers are the product's own, so that to a device it is a peer like
-// any other, and it costs a few megabytes. Fifty of them fit on a machine.
+// any other, and it costs a few megabytes. Two hundred of them fit on a machine. One whose device is itself is a hub: the others'
+// peer, which follows their offers.
 //
 // A fake is a process in a network namespace of its own, this program under another
 // name. It writes nothing but lines to its standard output and ends with its input.
@@ -36,6 +37,8 @@ import (
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
 	"rivulet/offload/offer"
+	"rivulet/offload/target"
+	offers "rivulet/offload/target/peer"
 )
 
 // Name is that of the program when it is to be a fake.
@@ -47,6 +50,7 @@ const (
 	nameEnv   = "FAKEPEER_NAME"
 	deviceEnv = "FAKEPEER_DEVICE"
 	dirEnv    = "FAKEPEER_DIR"
+	debugEnv  = "FAKEPEER_DEBUG" // log more
 )
 
 // Report is one line of a fake: seconds since it began to announce itself.
@@ -63,20 +67,25 @@ func Main() error {
 		io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	level := slog.LevelWarn
+	if os.Getenv(debugEnv) != "" {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	device, err := netip.ParseAddr(os.Getenv(deviceEnv))
 	if err != nil {
 		return fmt.Errorf("fakepeer: %w", err)
 	}
 	server := tunnel.NewServer(tunnel.HelperVersion, log)
 	serving := make(chan error, 1)
-	go func() { serving <- server.Serve(ctx, filepath.Join(os.Getenv(dirEnv), os.Getenv(nameEnv)+".sock")) }()
+	socket := filepath.Join(os.Getenv(dirEnv), os.Getenv(nameEnv)+".sock")
+	go func() { serving <- server.Serve(ctx, socket) }()
 	defer func() { <-serving }()
 	defer cancel()
 
 	lans := netmon.New(log)
 	go lans.Run(ctx)
-	cfg, err := config(log, device, lans, server)
+	cfg, err := config(log, device, lans, plane{server, tunnel.NewController(tunnel.ControllerConfig{Socket: socket})})
 	if err != nil {
 		return err
 	}
@@ -85,11 +94,15 @@ func Main() error {
 		return err
 	}
 	f.Handle("GET /v1/offer", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { offer.Stream(w, r, lends, nil) }))
-	go tell(ctx, f, device)
+	if lans.LANs().Own(device) {
+		go borrow(ctx, f, log)
+	} else {
+		go tell(ctx, f, device)
+	}
 	return f.Run(ctx)
 }
 
-func config(log *slog.Logger, device netip.Addr, lans *netmon.Monitor, server *tunnel.Server) (fabric.Config, error) {
+func config(log *slog.Logger, device netip.Addr, lans *netmon.Monitor, data plane) (fabric.Config, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return fabric.Config{}, err
@@ -104,10 +117,10 @@ func config(log *slog.Logger, device netip.Addr, lans *netmon.Monitor, server *t
 	return fabric.Config{
 		Identity: id, Name: name, Version: "fake", KubeVersion: func() string { return "v1.35.0" },
 		Port: 7442, TunnelPort: 7442, Interface: "riv0",
-		PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"), TunnelAddress: netip.MustParseAddr("10.42.255.254"),
-		WireGuardKey: base64.StdEncoding.EncodeToString(wg), Store: &store{}, DataPlane: plane{server},
+		PodCIDR: podCIDR, ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"), TunnelAddress: netip.MustParseAddr("10.42.255.254"),
+		WireGuardKey: base64.StdEncoding.EncodeToString(wg), Store: &store{}, DataPlane: data,
 		Sources: []discovery.Source{mdns.New(lans, mdns.DefaultTiming, log)}, LANs: lans,
-		Trust: fabric.Policy{Mode: pairing.ModeLAN}, OnLink: func(a netip.Addr) bool { return a == device }, Log: log,
+		Trust: fabric.Policy{Mode: pairing.ModeLAN}, OnLink: func(a netip.Addr) bool { return a == device || lans.LANs().Own(device) }, Log: log,
 	}, nil
 }
 
@@ -152,8 +165,54 @@ func lends() offer.Offer {
 	}
 }
 
-// plane is the data plane in this very process.
-type plane struct{ server *tunnel.Server }
+// borrow follows the offers of all peers, as the consumer of a device does.
+func borrow(ctx context.Context, f *fabric.Fabric, log *slog.Logger) {
+	var mu sync.Mutex
+	following := map[string]context.CancelFunc{}
+	end := func(ids ...string) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, id := range ids {
+			if stop := following[id]; stop != nil {
+				stop()
+				delete(following, id)
+			}
+		}
+	}
+	source := offers.Source{Fabric: f, PodCIDR: podCIDR, Changed: func() {}, End: end, Set: func(_ target.Kind, all []target.Spec, _ bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, s := range all {
+			if following[s.ID] != nil {
+				continue
+			}
+			t, err := s.New(s.Name, log)
+			if err != nil {
+				log.Error("a target", "err", err)
+				continue
+			}
+			ctx, stop := context.WithCancel(ctx)
+			following[s.ID] = stop
+			go func() {
+				for range t.Offers(ctx) {
+				}
+			}()
+		}
+	}}
+	source.Run(ctx)
+}
+
+var podCIDR = netip.MustParsePrefix("10.42.0.0/16")
+
+// plane is the data plane in this very process; watch tells its paths.
+type plane struct {
+	server *tunnel.Server
+	watch  *tunnel.Controller
+}
+
+func (p plane) WatchPaths(ctx context.Context, changed func()) error {
+	return p.watch.WatchPaths(ctx, changed)
+}
 
 func (p plane) Apply(_ context.Context, cfg tunnel.Config) error { return p.server.Apply(cfg) }
 func (p plane) Status(context.Context) (tunnel.Status, error)    { return p.server.Status() }
