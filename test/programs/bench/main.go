@@ -52,7 +52,7 @@ var measurements = []measurement{
 	{"pods", 8 * time.Minute, (*bench).pods, "results.md"},
 	{"tunnel", 8 * time.Minute, (*bench).tunnel, "tunnel.md"},
 	{"away", 12 * time.Minute, (*bench).away, "away.md"},
-	{"peers", 9 * time.Minute, (*bench).peers, "peers.md"},
+	{"peers", 15 * time.Minute, (*bench).peers, "peers.md"},
 	{"burst", 14 * time.Minute, (*bench).burst, "burst.md"},
 	{"vcluster", 20 * time.Minute, (*bench).vcluster, "vcluster.md"},
 	{"board", 18 * time.Minute, (*bench).board, "board.md"},
