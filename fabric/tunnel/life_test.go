@@ -144,6 +144,30 @@ func TestKilledProcessComesBack(t *testing.T) {
 	t.Logf("back after %s", took)
 }
 
+// Who deletes the interface ends the WireGuard device. The process does not stay without one: the next makes another.
+func TestDeletedInterfaceComesBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.apply(t)
+	answer(w.b.pod.listen(":80"))
+	reach := func() error {
+		c, err := w.a.pod.dial("tcp4", "10.200.0.7:80", time.Second)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	await.NoError(t, t.Context(), reachLimit, "b answers", reach)
+	w.a.node.must(func() error {
+		link, err := netlink.LinkByName("riv0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(link)
+	})
+	await.NoError(t, t.Context(), 20*time.Second, "b answers again", reach)
+}
+
 func TestHangingProcessIsReplaced(t *testing.T) {
 	w := newWorld(t)
 	w.apply(t)

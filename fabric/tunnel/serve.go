@@ -34,6 +34,13 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	go func() {
+		select {
+		case <-s.broken:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	if err := s.takeStreams(ctx, socket); err != nil {
 		return err
 	}

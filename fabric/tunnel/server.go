@@ -55,6 +55,7 @@ type Server struct {
 
 	mu        sync.Mutex
 	dev       *wgdev.Device           // nil before the first Config
+	broken    chan struct{}           // closed when dev has ended by itself
 	guard     Config                  // content of the table
 	listeners map[uint16]net.Listener // for streams
 	cfg       Config                  // what is in force
@@ -69,7 +70,7 @@ type Server struct {
 // NewServer returns a data plane without a device.
 func NewServer(version string, log *slog.Logger) *Server {
 	keeper := nft.NewGuard(0, log)
-	return &Server{version: version, log: log, isolated: 2, tables: keeper, rules: keeper.Tables(Table, nftables.TableFamilyIPv4)}
+	return &Server{version: version, log: log, isolated: 2, broken: make(chan struct{}), tables: keeper, rules: keeper.Tables(Table, nftables.TableFamilyIPv4)}
 }
 
 // Apply makes cfg the whole state. Unchanged peers are not touched. When it fails the previous state stays in force as
@@ -195,7 +196,19 @@ func (s *Server) open(cfg Config) error {
 	}
 	s.dev = wgdev.New(raw, wgdev.Options{Log: s.log, Changed: s.news.notify, Translator: &s.translator, Counts: &s.counts,
 		Whole: func(packet []byte) bool { return isAsk(packet, source) }})
+	go s.ends(s.dev)
 	return nil
+}
+
+// ends ends the process when the device has ended by itself: the controller starts another one.
+func (s *Server) ends(dev *wgdev.Device) {
+	<-dev.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dev == dev {
+		s.log.Error("the WireGuard device has ended; this process ends, and the next one makes another")
+		close(s.broken)
+	}
 }
 
 // close closes the device; the TUN interface and its routes go with it.

@@ -1,6 +1,9 @@
 package wgdev
 
 import (
+	"errors"
+
+	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/tun"
 
 	"rivulet/fabric/translate"
@@ -27,6 +30,12 @@ func (t *filtered) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	t.out.wait()
 	t.reader.before(bufs)
 	n, err := t.Device.Read(bufs, sizes, offset)
+	if errors.Is(err, unix.ENOBUFS) {
+		// Not of the packets: the kernel had more changes of interfaces than wireguard-go's subscription holds, as when fifty
+		// pods start. What it would report is not needed here.
+		t.Log.Warn("the state of the TUN is not followed any more", "err", err)
+		n, err = t.Device.Read(bufs, sizes, offset)
+	}
 	gone := t.staged.now()
 	var table *translate.Table
 	if t.Translator != nil {

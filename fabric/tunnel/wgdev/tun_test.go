@@ -1,10 +1,15 @@
 package wgdev
 
 import (
+	"errors"
+	"fmt"
+	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/tun"
 
 	"rivulet/fabric/translate"
@@ -15,9 +20,15 @@ type fakeTUN struct {
 	tun.Device
 	batch   [][]byte
 	written [][]byte
+	fails   []error // before the batch
 }
 
 func (f *fakeTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
+	if len(f.fails) > 0 {
+		err := f.fails[0]
+		f.fails = f.fails[1:]
+		return 0, err
+	}
 	for i, p := range f.batch {
 		sizes[i] = copy(bufs[i][offset:], p)
 	}
@@ -29,6 +40,23 @@ func (f *fakeTUN) Write(bufs [][]byte, offset int) (int, error) {
 		f.written = append(f.written, b[offset:])
 	}
 	return len(bufs), nil
+}
+
+// A lost subscription to changes of interfaces is no failure of the TUN; any other error is.
+func TestNetlinkOverrun(t *testing.T) {
+	fake := &fakeTUN{batch: [][]byte{datagram("10.42.0.5", "10.200.0.7")}, fails: []error{fmt.Errorf("failed to receive netlink message: %w", unix.ENOBUFS), os.ErrClosed}}
+	d := &filtered{Device: fake, Options: Options{Counts: &Counts{}, Log: slog.New(slog.DiscardHandler)}, in: newFlow(), out: newFlow(), marks: &marks{}, staged: &staged{}}
+	read := func() error {
+		_, err := d.Read([][]byte{make([]byte, 64)}, make([]int, 1), 16)
+		return err
+	}
+	if err := read(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+	fake.fails = []error{fmt.Errorf("failed to receive netlink message: %w", unix.ENOBUFS)}
+	if err := read(); err != nil {
+		t.Error(err)
+	}
 }
 
 // A packet that may not pass leaves no error, which would close the device, and
