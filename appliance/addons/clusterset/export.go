@@ -18,6 +18,8 @@ import (
 const (
 	// maxExports, maxEndpoints and maxLine (bytes) bound what one cluster exports.
 	maxExports, maxEndpoints, maxLine = 256, 4096, 2 << 20
+	// maxStrangerLine bounds a line of a peer that is trusted by the LAN alone, of which there may be hundreds.
+	maxStrangerLine = 128 << 10
 	// maxPorts and maxMeta bound the ports, and the labels or annotations, of one export.
 	maxPorts, maxMeta = 64, 32
 	// maxValue bounds an annotation, bytes.
@@ -159,10 +161,12 @@ func (e Export) check() error {
 		if len(s.Ports) > maxPorts || len(s.Endpoints) > 1000 {
 			return errors.New("too many ports or endpoints in a slice")
 		}
+		names := map[string]bool{}
 		for _, p := range s.Ports {
-			if p.Name == nil || p.Protocol == nil || p.Port == nil {
-				return errors.New("a port of endpoints without name, protocol or number")
+			if p.Name == nil || p.Protocol == nil || p.Port == nil || names[*p.Name] {
+				return errors.New("a port of endpoints without a name of its own, protocol or number")
 			}
+			names[*p.Name] = true
 			if err := checkPort(*p.Name, *p.Protocol, *p.Port, p.AppProtocol); err != nil {
 				return err
 			}

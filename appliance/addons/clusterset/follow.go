@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 )
@@ -111,6 +113,9 @@ func (r *refusal) Error() string {
 	return "it exports no Services to this cluster; there: rivulet config explain services.import"
 }
 
+// changeEvery and changeBurst bound the changes of one cluster that are applied.
+const changeEvery, changeBurst = time.Second, 30
+
 // stream reads one connection until it ends or is silent.
 func (s *Set) stream(ctx context.Context, id peer.ID, m *member) (got bool, err error) {
 	client, base, err := s.Fabric().Client(id)
@@ -139,8 +144,14 @@ func (s *Set) stream(ctx context.Context, id peer.ID, m *member) (got bool, err 
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1024))
 		return false, fmt.Errorf("it answers with status %d", resp.StatusCode)
 	}
+	most := maxLine
+	if s.links()[id].Trust == peer.TrustLAN {
+		most = maxStrangerLine
+	}
+	// Each change costs writes here: after a burst, one in changeEvery is read, with what has changed until then.
+	pace := rate.NewLimiter(rate.Every(changeEvery), changeBurst)
 	scan := bufio.NewScanner(resp.Body)
-	scan.Buffer(nil, maxLine)
+	scan.Buffer(nil, most)
 	for scan.Scan() {
 		watchdog.Reset(silence)
 		var line message
@@ -151,6 +162,9 @@ func (s *Set) stream(ctx context.Context, id peer.ID, m *member) (got bool, err 
 		if line.Exports == nil {
 			continue
 		}
+		if err := pace.Wait(ctx); err != nil {
+			return got, context.Cause(ctx)
+		}
 		valid, fault := checked(*line.Exports)
 		s.set(m, func() {
 			m.received, m.exports, m.fault = true, valid, ""
@@ -159,7 +173,10 @@ func (s *Set) stream(ctx context.Context, id peer.ID, m *member) (got bool, err 
 			}
 		})
 	}
-	if err := scan.Err(); err != nil {
+	switch err := scan.Err(); {
+	case errors.Is(err, bufio.ErrTooLong) && most < maxLine:
+		return got, fmt.Errorf("it exports more than the %d KiB that are taken of a neighbour whom nobody approved; here: rivulet approve %s", most>>10, id.Short())
+	case err != nil:
 		return got, err
 	}
 	return got, errors.New("it has closed the stream")

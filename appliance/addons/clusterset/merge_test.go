@@ -224,11 +224,12 @@ func TestChecked(t *testing.T) {
 				e.Annotations[fmt.Sprint("a", i)] = ""
 			}
 		},
-		"no address":      func(e *Export) { e.Slices[0].Endpoints[0].Address = netip.Addr{} },
-		"IPv6":            func(e *Export) { e.Slices[0].Endpoints[0].Address = netip.MustParseAddr("fd00::1") },
-		"hostname":        func(e *Export) { e.Slices[0].Endpoints[0].Hostname = "a.b" },
-		"no port":         func(e *Export) { e.Slices[0].Ports[0].Port = nil },
-		"endpoint's port": func(e *Export) { e.Slices[0].Ports[0].Port = new(int32(70000)) },
+		"a port of a slice twice": func(e *Export) { e.Slices[0].Ports = append(e.Slices[0].Ports, e.Slices[0].Ports[0]) },
+		"no address":              func(e *Export) { e.Slices[0].Endpoints[0].Address = netip.Addr{} },
+		"IPv6":                    func(e *Export) { e.Slices[0].Endpoints[0].Address = netip.MustParseAddr("fd00::1") },
+		"hostname":                func(e *Export) { e.Slices[0].Endpoints[0].Hostname = "a.b" },
+		"no port":                 func(e *Export) { e.Slices[0].Ports[0].Port = nil },
+		"endpoint's port":         func(e *Export) { e.Slices[0].Ports[0].Port = new(int32(70000)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw, err := json.Marshal(good)

@@ -123,6 +123,9 @@ func (c *controller) one(ctx context.Context, m merged, sites map[string]site, w
 					slice.Endpoints = append(slice.Endpoints, endpoint)
 				}
 				k := key{"EndpointSlice", m.Namespace, fmt.Sprintf("clusterset-%.40s-%s", m.Name, digest(fmt.Sprint(m.Name, "|", x.Cluster, "|", slice.Endpoints[0].Addresses, "|", name, "|", portNames(s.Ports)))[:12])}
+				if wanted[k] { // a cluster that exports two slices as one would have each written for the other, for ever
+					continue
+				}
 				wanted[k] = true
 				if _, err := c.apply(ctx, k, slice); err != nil {
 					return address, err
