@@ -148,8 +148,15 @@ demo-burst: deps ## home, a neighbour and a campus that runs no Rivulet: home fu
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/suites/demo
 	@$(SUDO) $(BIN)/demo -burst -dir "$${RIVULET_LAB:-/var/lib/rivulet-lab}"
 
-.PHONY: demo-down demo-burst-down
-demo-burst-down: demo-down
+.PHONY: demo-course
+demo-course: deps ## thirty students on three devices, from the course's file to its end (RIVULET_DEMO_STUDENTS=6: fewer)
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	@if [ -e "$${RIVULET_LAB:-/var/lib/rivulet-lab}/lab.json" ]; then echo "removing the lab that is there already"; $(SUDO) $(BIN)/rivulet-lab down; fi
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/suites/demo
+	@$(SUDO) $(BIN)/demo -course -students $(or $(RIVULET_DEMO_STUDENTS),30) -dir "$${RIVULET_LAB:-/var/lib/rivulet-lab}"
+
+.PHONY: demo-down demo-burst-down demo-course-down
+demo-burst-down demo-course-down: demo-down
 demo-down: ## end the demo and remove all of it
 	$(SUDO) $(BIN)/rivulet-lab down
 

@@ -1,6 +1,7 @@
 // Command demo plays the main job on the lab that is up and prints what happens:
 // who runs what where, and the proof that it works. With -burst it makes a lab of its
-// own, in which one device is a campus that runs no Rivulet. It is never shipped.
+// own, in which one device is a campus that runs no Rivulet; with -course one in which
+// students have clusters. It is never shipped.
 package main
 
 import (
@@ -23,28 +24,35 @@ import (
 func main() {
 	dir := flag.String("dir", lab.DefaultDir, "the lab's folder")
 	burst := flag.Bool("burst", false, "home, a peer and a campus, in a lab that this makes")
-	binary := flag.String("binary", lab.Beside(), "with -burst: the rivulet to run")
+	course := flag.Bool("course", false, "a course of students on three devices, in a lab that this makes")
+	students := flag.Int("students", 30, "with -course: how many")
+	binary := flag.String("binary", lab.Beside(), "with -burst and -course: the rivulet to run")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer cancel()
-	ctx, cancel = context.WithTimeout(ctx, 8*time.Minute)
+	limit := 8 * time.Minute
+	if *course {
+		limit = courseLimit
+	}
+	ctx, cancel = context.WithTimeout(ctx, limit)
 	defer cancel()
 	begun := time.Now()
 	tell := func(format string, args ...any) {
 		fmt.Printf("%5.1f s  %s\n", time.Since(begun).Seconds(), fmt.Sprintf(format, args...))
 	}
-	play := func() error { return run(ctx, *dir, tell) }
-	if *burst {
-		play = func() error { return makeBurst(ctx, *dir, *binary, tell) }
+	play, after := func() error { return run(ctx, *dir, tell) }, ""
+	switch {
+	case *burst:
+		play, after = func() error { return makeBurst(ctx, *dir, *binary, tell) }, afterBurst
+	case *course:
+		play, after = func() error { return makeCourse(ctx, *dir, *binary, courseDevices, *students, tell) }, afterCourse
 	}
 	if err := play(); err != nil {
 		fmt.Fprintln(os.Stderr, "demo: "+err.Error())
 		fmt.Fprintln(os.Stderr, "Look around with: bin/rivulet-lab status; bin/rivulet-lab logs a. End it with: make demo-down")
 		os.Exit(1)
 	}
-	if *burst {
-		fmt.Print(afterBurst)
-	}
+	fmt.Print(after)
 }
 
 func run(ctx context.Context, dir string, tell func(format string, args ...any)) error {
