@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -439,7 +440,7 @@ func (c *class) breakOut(ctx context.Context) error {
 		_, err = fmt.Fprintf(w, "    %s\t%s\n", what, how)
 		return err
 	}
-	for name, change := range map[string]func(*corev1.PodSpec){
+	pods := map[string]func(*corev1.PodSpec){
 		"hostpath": func(p *corev1.PodSpec) {
 			p.Volumes = []corev1.Volume{{Name: "root", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}}}
 			p.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "root", MountPath: "/host"}}
@@ -448,8 +449,9 @@ func (c *class) breakOut(ctx context.Context) error {
 			p.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
 		},
 		"hostnetwork": func(p *corev1.PodSpec) { p.HostNetwork = true },
-	} {
-		how, err := s.refusedPod(ctx, name, change)
+	}
+	for _, name := range slices.Sorted(maps.Keys(pods)) {
+		how, err := s.refusedPod(ctx, name, pods[name])
 		if err := row("a pod that is "+name, how, err); err != nil {
 			return err
 		}
