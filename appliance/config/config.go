@@ -11,7 +11,6 @@ package config
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"strings"
 
@@ -154,12 +153,10 @@ type VClusters struct {
 	Ports string `yaml:"ports,omitempty" json:"ports,omitempty"`
 }
 
-// PortRange is Ports, first and last; 0, 0 is none.
-func (v VClusters) PortRange() (first, last uint16) {
-	if v.Ports != "" {
-		_, _ = fmt.Sscanf(v.Ports, "%d-%d", &first, &last) // checked when it was read
-	}
-	return first, last
+// PortRange is Ports, none if they are not valid.
+func (v VClusters) PortRange() offer.Ports {
+	ports, _ := offer.ParsePorts(v.Ports)
+	return ports
 }
 
 // Lent are the shares for the computation of offers.

@@ -15,6 +15,7 @@ import (
 	"rivulet/appliance/machine/host"
 	"rivulet/fabric/cure"
 	"rivulet/fabric/ipam"
+	"rivulet/offload/offer"
 )
 
 // The checks below return an error with a cure.
@@ -85,16 +86,8 @@ func checkPercent(s string) error {
 
 // checkPorts checks a range of the engine's node ports.
 func checkPorts(s string) error {
-	first, last, _ := strings.Cut(s, "-")
-	low, err := strconv.ParseUint(first, 10, 16)
-	high, err2 := strconv.ParseUint(last, 10, 16)
-	switch {
-	case err != nil || err2 != nil || strings.TrimLeft(first+last, "0123456789") != "":
-		return cure.Errorf("%.30q is not a range of ports; write for example 31000-31199", s)
-	case low < 30000 || high > 32767 || low > high:
-		return cure.Errorf("%.30q is not within 30000-32767; write for example 31000-31199", s)
-	}
-	return nil
+	_, err := offer.ParsePorts(s)
+	return err
 }
 
 func quantity(s, example string) (resource.Quantity, error) {

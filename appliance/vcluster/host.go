@@ -71,6 +71,7 @@ func (k *Manager) Members() map[peer.ID]offer.Member {
 	for _, c := range k.all {
 		r := c.record()
 		one := offer.Member{Most: r.Quota, Least: r.Guarantee, Groups: r.Groups}
+		one.Ports, _ = offer.ParsePorts(r.Ports) // checked when it was set
 		if !r.Paused && !r.Deleting {
 			one.Plane = planeMemory
 		}

@@ -119,6 +119,8 @@ type Spec struct {
 	Quota corev1.ResourceList `json:"quota,omitempty"`
 	// Guarantee is kept free for its pods (cpu, memory, pods), independent of the use by other virtual clusters.
 	Guarantee corev1.ResourceList `json:"guarantee,omitempty"`
+	// Ports are the only ones of the LAN that its Services may get, such as 31000-31009; empty: any that the device lends.
+	Ports string `json:"ports,omitempty"`
 	// Groups bound it together with others: its course, and the course's department.
 	Groups []Group `json:"groups,omitempty"`
 }
@@ -193,6 +195,9 @@ func (s *Spec) Check() error {
 			return fmt.Errorf("a guarantee of %s %s is more than the quota of %s; raise the quota, or lower the guarantee", least.String(), name, most.String())
 		}
 	}
+	if _, err := offer.ParsePorts(s.Ports); err != nil {
+		return err
+	}
 	for _, g := range s.Groups {
 		if err := CheckGroup(g); err != nil {
 			return err
@@ -220,6 +225,7 @@ type Change struct {
 	// Guarantee is Spec.Guarantee.
 	Guarantee *corev1.ResourceList `json:"guarantee,omitempty"`
 	Groups    *[]Group             `json:"groups,omitempty"`
+	Ports     *string              `json:"ports,omitempty"`
 }
 
 // Owner is the home cluster's object for a virtual cluster; empty for one that was created by a command.
@@ -629,6 +635,9 @@ func (k *Manager) Change(ctx context.Context, name string, to Change) (View, err
 		}
 		if to.Guarantee != nil {
 			r.Guarantee = *to.Guarantee
+		}
+		if to.Ports != nil {
+			r.Ports = *to.Ports
 		}
 		if to.Groups != nil {
 			r.Groups = *to.Groups

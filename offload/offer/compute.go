@@ -38,6 +38,8 @@ type Member struct {
 	Most, Least corev1.ResourceList
 	// Groups are those that it is in.
 	Groups []Group
+	// Ports are the only ones of the LAN that it may get; none: all that are lent.
+	Ports Ports
 	// Plane is the memory of its control plane in bytes: no pod requests it, and it is not lent to peers.
 	Plane int64
 }

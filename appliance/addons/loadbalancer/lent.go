@@ -8,12 +8,9 @@ import (
 )
 
 // Lent is what virtual clusters may open on the LAN: the ports, at the first address of the device.
-func Lent(lans *netmon.Monitor, ports func() (first, last uint16)) *tenancy.LAN {
+func Lent(lans *netmon.Monitor, ports func() tenancy.Ports) *tenancy.LAN {
 	return &tenancy.LAN{
-		Ports: func() tenancy.Ports {
-			first, last := ports()
-			return tenancy.Ports{First: first, Last: last}
-		},
+		Ports: ports,
 		Address: func() (a netip.Addr) {
 			if all := Addresses(lans.LANs()); len(all) > 0 {
 				a = all[0]

@@ -213,6 +213,9 @@ func (c *controller) adjust(ctx context.Context, o *VirtualCluster, v vcluster.V
 		to.Datastore = &want.Datastore
 	}
 	to.Quota, to.Guarantee = other(v.Quota, want.Quota), other(v.Guarantee, want.Guarantee)
+	if v.Ports != want.Ports {
+		to.Ports = &want.Ports
+	}
 	if !equality.Semantic.DeepEqual(v.Groups, want.Groups) {
 		to.Groups = &want.Groups
 	}

@@ -19,16 +19,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/watch"
 )
 
-// Ports are node ports, First and Last included; the zero value is none.
-type Ports struct{ First, Last uint16 }
-
-func (p Ports) has(port int32) bool {
-	return p.Last != 0 && port >= int32(p.First) && port <= int32(p.Last)
-}
+// Ports are those of package offer.
+type Ports = offer.Ports
 
 // LAN is what virtual clusters may open on the LAN. All fields must be set.
 type LAN struct {
@@ -52,17 +49,27 @@ type portGrant struct {
 }
 
 // grantPorts decides for the Services of virtual clusters that need ports. A Service keeps its ports; the oldest
-// Service comes first. busy are ports in use elsewhere. It is pure.
-func grantPorts(services []*corev1.Service, owner func(namespace string) peer.ID, within Ports, busy map[int32]bool) map[*corev1.Service]portGrant {
+// Service comes first. own are the ports of one virtual cluster; none: all are. busy are ports in use elsewhere. It is pure.
+func grantPorts(services []*corev1.Service, owner func(namespace string) peer.ID, all Ports, own func(peer.ID) Ports, busy map[int32]bool) map[*corev1.Service]portGrant {
 	services = slices.SortedFunc(slices.Values(services), func(a, b *corev1.Service) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name))
 	})
 	out, used := map[*corev1.Service]portGrant{}, map[peer.ID]int{}
 	taken := map[int32]bool{}
 	var wanting []*corev1.Service
+	of := func(id peer.ID) Ports {
+		if mine := own(id); mine.Last != 0 {
+			return all.And(mine)
+		}
+		return all
+	}
 	for _, s := range services {
 		id := owner(s.Namespace)
+		within := of(id)
 		switch {
+		case all.Last != 0 && within.Last == 0:
+			mine := own(id)
+			out[s] = portGrant{reason: fmt.Sprintf("its ports %d-%d are not within the %d-%d that this device opens to virtual clusters; change spec.ports, or vclusters.ports of the configuration", mine.First, mine.Last, all.First, all.Last)}
 		case within.Last == 0:
 			out[s] = portGrant{reason: "the owner of this device opens no ports of the LAN to virtual clusters; the owner does so by a range in vclusters.ports of the configuration"}
 		case slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
@@ -75,7 +82,7 @@ func grantPorts(services []*corev1.Service, owner func(namespace string) peer.ID
 			used[id] += len(s.Spec.Ports)
 			g := portGrant{ports: make([]int32, len(s.Spec.Ports))}
 			for i, p := range s.Spec.Ports {
-				if s.Spec.Type == corev1.ServiceTypeNodePort && within.has(p.NodePort) && !taken[p.NodePort] {
+				if s.Spec.Type == corev1.ServiceTypeNodePort && within.Has(p.NodePort) && !taken[p.NodePort] {
 					g.ports[i], taken[p.NodePort] = p.NodePort, true
 				}
 			}
@@ -83,7 +90,7 @@ func grantPorts(services []*corev1.Service, owner func(namespace string) peer.ID
 		}
 	}
 	for _, s := range wanting {
-		g := out[s]
+		g, within := out[s], of(owner(s.Namespace))
 		for i, p := range s.Spec.Ports {
 			if g.ports[i] == 0 {
 				g.ports[i] = freePort(within, fmt.Sprintf("%s/%s/%s/%s", s.Namespace, s.Name, p.Name, p.Protocol), func(port int32) bool { return taken[port] || busy[port] })
@@ -167,7 +174,7 @@ func (t *Tenancy) keepPorts(ctx context.Context) {
 			return !tenant || !t.isHosted(id) || !strings.HasPrefix(s.Name, policy.LANServicePrefix) || s.DeletionTimestamp != nil
 		})
 		owner := func(namespace string) peer.ID { id, _ := t.consumerOf(namespace); return id }
-		for s, g := range grantPorts(all, owner, t.LAN.Ports(), busy) {
+		for s, g := range grantPorts(all, owner, t.LAN.Ports(), t.portsOf, busy) {
 			want := granted(s, g, t.LAN.Address())
 			if equality.Semantic.DeepEqual(want, s) {
 				continue
@@ -199,6 +206,14 @@ func (t *Tenancy) keepPorts(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// portsOf are the ports of one virtual cluster, none if it has no range of its own.
+func (t *Tenancy) portsOf(id peer.ID) Ports {
+	if hosted := t.hosted.Load(); hosted != nil {
+		return (*hosted)[id].Ports
+	}
+	return Ports{}
 }
 
 // portsAgain is the pause before a retry.

@@ -27,7 +27,9 @@ import (
 func TestPortsOfTheLAN(t *testing.T) {
 	owner := func(namespace string) peer.ID { return peer.ID(namespace[:1]) }
 	rapid.Check(t, func(t *rapid.T) {
-		within := Ports{31000, uint16(rapid.IntRange(31000, 31040).Draw(t, "last"))}
+		ranges := map[peer.ID]Ports{"a": {First: 31000, Last: 31020}, "b": {}, "c": {First: 31000, Last: uint16(rapid.IntRange(31000, 31010).Draw(t, "c"))}}
+		own := func(id peer.ID) Ports { return ranges[id] }
+		within := Ports{First: 31000, Last: uint16(rapid.IntRange(31000, 31040).Draw(t, "last"))}
 		busy := map[int32]bool{}
 		for _, p := range rapid.SliceOfN(rapid.Int32Range(30990, 31050), 0, 8).Draw(t, "busy") {
 			busy[p] = true
@@ -47,14 +49,14 @@ func TestPortsOfTheLAN(t *testing.T) {
 		}
 		pass := func() map[string]portGrant {
 			out, seen, used := map[string]portGrant{}, map[int32]bool{}, map[peer.ID]int{}
-			for s, g := range grantPorts(all, owner, within, busy) {
+			for s, g := range grantPorts(all, owner, within, own, busy) {
 				out[s.Name] = g
 				*s = *granted(s, g, netip.MustParseAddr("192.0.2.7"))
 				if (g.reason == "") != (s.Spec.Type == corev1.ServiceTypeNodePort) {
 					t.Fatalf("%+v has type %s", g, s.Spec.Type)
 				}
 				for i, p := range g.ports {
-					if seen[p] || !within.has(p) || busy[p] || s.Spec.Ports[i].NodePort != p {
+					if seen[p] || !within.Has(p) || ranges[owner(s.Namespace)].Last != 0 && !ranges[owner(s.Namespace)].Has(p) || busy[p] || s.Spec.Ports[i].NodePort != p {
 						t.Fatalf("port %d of %s: %+v", p, s.Name, out)
 					}
 					seen[p] = true
@@ -82,7 +84,7 @@ func TestPortsOfTheLAN(t *testing.T) {
 			}
 		}
 		within = Ports{}
-		for name, g := range grantPorts(all, owner, within, busy) {
+		for name, g := range grantPorts(all, owner, within, own, busy) {
 			if g.reason == "" {
 				t.Fatalf("%s has %v of no range", name.Name, g)
 			}
@@ -95,11 +97,16 @@ func TestAPortIsGivenAgain(t *testing.T) {
 	two := one.DeepCopy()
 	two.Name = "two"
 	owner := func(string) peer.ID { return "a" }
-	both := grantPorts([]*corev1.Service{one, two}, owner, Ports{31000, 31000}, nil)
+	own := func(peer.ID) Ports { return Ports{} }
+	both := grantPorts([]*corev1.Service{one, two}, owner, Ports{First: 31000, Last: 31000}, own, nil)
 	if both[one].reason != "" || both[two].reason == "" {
 		t.Fatalf("%+v", both)
 	}
-	if g := grantPorts([]*corev1.Service{two}, owner, Ports{31000, 31000}, nil)[two]; g.reason != "" || g.ports[0] != 31000 {
+	if g := grantPorts([]*corev1.Service{two}, owner, Ports{First: 31000, Last: 31000}, own, nil)[two]; g.reason != "" || g.ports[0] != 31000 {
+		t.Errorf("%+v", g)
+	}
+	far := func(peer.ID) Ports { return Ports{First: 32000, Last: 32009} }
+	if g := grantPorts([]*corev1.Service{one}, owner, Ports{First: 31000, Last: 31009}, far, nil)[one]; !strings.Contains(g.reason, "change spec.ports") {
 		t.Errorf("%+v", g)
 	}
 }
@@ -143,7 +150,7 @@ func testPortsOfTheLAN(t *testing.T, p *provider) {
 	}
 	await.True(t, time.Minute, "it is opened", func() bool {
 		s, err := c.CoreV1().Services(twin).Get(ctx, policy.LANServicePrefix+"web", metav1.GetOptions{})
-		return err == nil && s.Spec.Type == corev1.ServiceTypeNodePort && (Ports{31000, 31019}).has(s.Spec.Ports[0].NodePort) && s.Annotations[policy.LANAddressAnnotation] == "192.0.2.7"
+		return err == nil && s.Spec.Type == corev1.ServiceTypeNodePort && (Ports{First: 31000, Last: 31019}).Has(s.Spec.Ports[0].NodePort) && s.Annotations[policy.LANAddressAnnotation] == "192.0.2.7"
 	})
 	for what, change := range map[string]func(*corev1.Service){
 		"another port":          func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 32000 },

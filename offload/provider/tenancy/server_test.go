@@ -65,7 +65,7 @@ func start(t *testing.T) *provider {
 		Local: local, ClusterName: func() string { return "p" },
 		Shares: func() offer.Shares { return *share.Load() }, Grace: grace, Volumes: folders{}, Withheld: func() []string { return *keeps.Load() },
 		PeerID: func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(who)), r.Header.Get(who) != "" },
-		LAN:    &LAN{Ports: func() Ports { return Ports{31000, 31019} }, Address: func() netip.Addr { return netip.MustParseAddr("192.0.2.7") }, Changed: new(changes.Signal).Changed},
+		LAN:    &LAN{Ports: func() Ports { return Ports{First: 31000, Last: 31019} }, Address: func() netip.Addr { return netip.MustParseAddr("192.0.2.7") }, Changed: new(changes.Signal).Changed},
 		PeerName: func(id peer.ID) string {
 			return map[peer.ID]string{alice: "alice", bob: "bob"}[id]
 		},
