@@ -174,7 +174,13 @@ func (t *Tenancy) keepPorts(ctx context.Context) {
 			return !tenant || !t.isHosted(id) || !strings.HasPrefix(s.Name, policy.LANServicePrefix) || s.DeletionTimestamp != nil
 		})
 		owner := func(namespace string) peer.ID { id, _ := t.consumerOf(namespace); return id }
-		for s, g := range grantPorts(all, owner, t.LAN.Ports(), t.portsOf, busy) {
+		own := func(id peer.ID) (none Ports) {
+			if hosted := t.hosted.Load(); hosted != nil {
+				return (*hosted)[id].Ports
+			}
+			return none
+		}
+		for s, g := range grantPorts(all, owner, t.LAN.Ports(), own, busy) {
 			want := granted(s, g, t.LAN.Address())
 			if equality.Semantic.DeepEqual(want, s) {
 				continue
@@ -206,14 +212,6 @@ func (t *Tenancy) keepPorts(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// portsOf are the ports of one virtual cluster, none if it has no range of its own.
-func (t *Tenancy) portsOf(id peer.ID) Ports {
-	if hosted := t.hosted.Load(); hosted != nil {
-		return (*hosted)[id].Ports
-	}
-	return Ports{}
 }
 
 // portsAgain is the pause before a retry.
