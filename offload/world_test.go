@@ -225,6 +225,15 @@ func (f *loopback) newRoutes() {
 	f.routes = http.NewServeMux()
 }
 
+func (f *loopback) Link(id peer.ID) (peer.Link, bool) {
+	for _, l := range f.Links() {
+		if l.ID == id {
+			return l, true
+		}
+	}
+	return peer.Link{}, false
+}
+
 func (f *loopback) Links() []peer.Link {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -39,9 +39,10 @@ import (
 // nobody is a fabric without peers.
 type nobody struct{ changes.Signal }
 
-func (*nobody) Links() []peer.Link          { return nil }
-func (*nobody) Departed() []peer.ID         { return nil }
-func (*nobody) Handle(string, http.Handler) {}
+func (*nobody) Links() []peer.Link                  { return nil }
+func (*nobody) Link(peer.ID) (l peer.Link, ok bool) { return l, ok }
+func (*nobody) Departed() []peer.ID                 { return nil }
+func (*nobody) Handle(string, http.Handler)         {}
 
 // connect opens a connection to a virtual cluster's host as a user.
 func connect(path string, uid int) (net.Conn, error) {

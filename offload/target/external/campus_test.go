@@ -171,6 +171,7 @@ func (h *home) offloaded(t *testing.T, name string) {
 type nobody struct{}
 
 func (nobody) Links() []peer.Link                           { return nil }
+func (nobody) Link(peer.ID) (l peer.Link, ok bool)          { return l, ok }
 func (nobody) Departed() []peer.ID                          { return nil }
 func (nobody) Gateways() []netip.Prefix                     { return nil }
 func (nobody) Changed() (<-chan struct{}, func())           { return make(chan struct{}), func() {} }

@@ -27,13 +27,15 @@ import (
 	"rivulet/offload/target"
 )
 
-// Config are the dependencies of a Target. All fields but Dial, LinksChanged and Relay are required.
+// Config are the dependencies of a Target. All fields but Dial, Now, LinksChanged and Relay are required.
 type Config struct {
 	// Name is the virtual node's.
 	Name string
 	Link peer.Link
 	// Links lists all peers: this peer needs the others' prefixes as well.
 	Links func() []peer.Link
+	// Now is one of Links, sooner than all of them; nil looks it up in Links.
+	Now func(peer.ID) (peer.Link, bool)
 	// LinksChanged reports changes of Links, like Changed of a Fabric; may be nil.
 	LinksChanged func() (<-chan struct{}, func())
 	// PodCIDR is home's.
@@ -166,6 +168,10 @@ func (t *Target) Lost() bool {
 
 // unlinked reports whether the peer's pings have no answer.
 func (t *Target) unlinked() bool {
+	if t.cfg.Now != nil {
+		l, ok := t.cfg.Now(t.cfg.Link.ID)
+		return ok && l.State == peer.Lost
+	}
 	for _, l := range t.cfg.Links() {
 		if l.ID == t.cfg.Link.ID {
 			return l.State == peer.Lost

@@ -22,6 +22,8 @@ import (
 // Fabric is the part of the fabric that a Source uses.
 type Fabric interface {
 	peer.Following
+	// Link is the link to one peer, false if there is none.
+	Link(id peer.ID) (peer.Link, bool)
 	// TLS returns what a client needs for the peer's control address.
 	TLS(id peer.ID) (certPEM, keyPEM, serverCertPEM []byte, serverName string, err error)
 	// Client is a client for the peer's control routes below the URL.
@@ -174,7 +176,7 @@ func (s *Source) target(l peer.Link, name string, log *slog.Logger) (*Target, er
 		return nil, fmt.Errorf("offload: control route to peer %s: %w", l.Name, err)
 	}
 	return New(Config{
-		Name: name, Link: l, Links: s.Fabric.Links, LinksChanged: s.Fabric.Changed, PodCIDR: s.PodCIDR, Relay: s.Relay,
+		Name: name, Link: l, Links: s.Fabric.Links, Now: s.Fabric.Link, LinksChanged: s.Fabric.Changed, PodCIDR: s.PodCIDR, Relay: s.Relay,
 		Dial: s.Fabric.Dial, HTTP: client, BaseURL: base,
 		Cert: cert, Key: key, ServerCert: server, ServerName: serverName, Changed: s.Changed, Log: log,
 	})
