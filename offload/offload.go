@@ -141,7 +141,7 @@ func New(cfg Config) (*Offload, error) {
 		Links: cfg.Peers.Links, LinksChanged: cfg.Peers.Changed, Client: cfg.Peers.Client, PeerID: rpc.PeerID, Lends: o.Lends, Tenants: o.tenants, PodCIDR: cfg.PodCIDR,
 		Log: cfg.Log.With("part", "elsewhere"),
 	})
-	o.peers = &peertarget.Source{Fabric: cfg.Peers, PodCIDR: cfg.PodCIDR, Relay: o.elsewhere, Control: cfg.Control, Changed: moved.Notify, Set: o.SetTargets, End: o.End, Nodes: cfg.Nodes, Existing: o.Existing}
+	o.peers = &peertarget.Source{Fabric: cfg.Peers, PodCIDR: cfg.PodCIDR, Relay: o.elsewhere, Control: cfg.Control, Changed: moved.Notify, Set: o.SetTargets, End: o.End, Nodes: cfg.Nodes, Existing: o.Existing, Busy: o.Busy, Moved: moved.Changed}
 	for pattern, handler := range o.elsewhere.Routes() {
 		cfg.Peers.Handle(pattern, handler)
 	}

@@ -94,22 +94,32 @@ func (c *Consumer) Names(kind target.Kind) map[string]string {
 	return out
 }
 
+// Busy reports whether home has pods at a target, or may have some: its nodes are not loaded yet.
+func (c *Consumer) Busy(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.stacks[id]
+	return s == nil || s.busy()
+}
+
+// busy reports whether home has pods there, or its nodes are not loaded yet. The caller holds Consumer.mu.
+func (s *stack) busy() bool {
+	for _, one := range s.branches {
+		if pods, _ := s.pods.Counts(one.name); pods > 0 {
+			return true
+		}
+	}
+	return len(s.branches) == 0
+}
+
 // InUse are the targets of a kind with pods of home, and targets of any kind with data of home; false before that is
 // loaded.
 func (c *Consumer) InUse(ctx context.Context, kind target.Kind) (map[string]bool, bool) {
 	used := map[string]bool{}
 	c.mu.Lock()
 	for id, s := range c.stacks {
-		if s.spec.Kind != kind {
-			continue
-		}
-		if len(s.branches) == 0 { // its nodes are not loaded yet
+		if s.spec.Kind == kind && s.busy() {
 			used[id] = true
-		}
-		for _, one := range s.branches {
-			if pods, _ := s.pods.Counts(one.name); pods > 0 {
-				used[id] = true
-			}
 		}
 	}
 	c.mu.Unlock()

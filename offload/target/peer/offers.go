@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"rivulet/fabric/changes"
@@ -27,21 +28,36 @@ const (
 	// lostAfter is about how long a peer does not answer before it is lost, lostSilence how long its silence lasts after
 	// that: together offer.Silence.
 	lostAfter, lostSilence = 9 * time.Second, offer.Silence - 9*time.Second
+	// becomesCalm is the interval of checks whether home has no pods there any more, and its offer is repeated rarely.
+	becomesCalm = 30 * time.Second
 	// Pauses between attempts to open the stream.
 	firstRetry, lastRetry = 200 * time.Millisecond, 3 * time.Second
 )
 
 // Offers streams the peer's offer. Only the newest value waits in the channel.
 func (t *Target) Offers(ctx context.Context) <-chan offer.Offer {
-	if t.cfg.LinksChanged == nil {
-		return t.offers(ctx, offer.Silence)
-	}
-	return t.offers(ctx, offer.CalmSilence)
+	return t.offers(ctx, offer.Silence, offer.CalmSilence)
 }
 
-func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer.Offer {
+// calms reports whether the offer need not be repeated often: home has no pods there, and the fabric reports when the
+// peer is lost.
+func (t *Target) calms() bool {
+	return t.cfg.LinksChanged != nil && t.cfg.Busy != nil && !t.cfg.Busy()
+}
+
+// offers streams the offer. A peer that says nothing for usual is silent, for calm one whose offer is repeated rarely.
+func (t *Target) offers(ctx context.Context, usual, calm time.Duration) <-chan offer.Offer {
 	out, lines, broken := make(chan offer.Offer, 1), make(chan offer.Offer), make(chan error)
-	go t.readForever(ctx, silence, lines, broken)
+	hurry := make(chan struct{}, 1) // the offer is repeated often from now on
+	var calmly atomic.Bool          // it is repeated rarely
+	go t.readForever(ctx, lines, broken, func() time.Duration {
+		if calmly.Store(t.calms()); calmly.Load() {
+			return calm
+		}
+		changes.Poke(hurry)
+		return usual
+	})
+	silence := usual
 	var links, through <-chan struct{}
 	unfollow, unfollow2 := func() {}, func() {}
 	if t.cfg.Relay != nil {
@@ -72,7 +88,7 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 				}
 				limit, last := silence, hope(silence)
 				if lost {
-					limit, last = min(silence, lostSilence), min(last, hope(offer.Silence)-lostAfter)
+					limit, last = min(silence, lostSilence), min(last, hope(usual)-lostAfter)
 				}
 				if !silent {
 					timer.Reset(limit)
@@ -80,7 +96,18 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 				hopeless.Reset(last)
 			case <-through:
 				t.reach.Notify()
+			case <-hurry:
+				if silence == usual {
+					continue
+				}
+				if silence = usual; !silent {
+					timer.Reset(usual)
+				}
+				hopeless.Reset(hope(usual))
 			case o := <-lines:
+				if silence = usual; calmly.Load() {
+					silence = calm
+				}
 				heard = time.Now()
 				timer.Reset(silence)
 				hopeless.Reset(hope(silence))
@@ -128,9 +155,10 @@ func (t *Target) offers(ctx context.Context, silence time.Duration) <-chan offer
 // the cut (by a heartbeat before it and TCP's next retry after it), and as long as the peer keeps a dead connection.
 func hope(silence time.Duration) time.Duration { return silence * 5 / 3 }
 
-func (t *Target) readForever(ctx context.Context, silence time.Duration, lines chan<- offer.Offer, broken chan<- error) {
+// readForever reads connections; silence is how long each may be silent.
+func (t *Target) readForever(ctx context.Context, lines chan<- offer.Offer, broken chan<- error, silence func() time.Duration) {
 	for pause := (changes.Backoff{First: firstRetry, Longest: lastRetry}); ctx.Err() == nil; {
-		got, err := t.read(ctx, silence, lines)
+		got, err := t.read(ctx, silence(), lines)
 		if got {
 			pause.Reset()
 		}
@@ -169,12 +197,28 @@ func (t *Target) read(ctx context.Context, silence time.Duration, lines chan<- o
 	// The peer reports the peers in the query: this cluster's, which may change.
 	changed, stop := t.Changed()
 	defer stop()
-	asked, lost := t.others(), t.unlinked()
+	asked, lost, calm := t.others(), t.unlinked(), silence >= offer.CalmSilence
+	var busy <-chan struct{}
+	if t.cfg.BusyChanged != nil {
+		c, stop := t.cfg.BusyChanged()
+		defer stop()
+		busy = c
+	}
 	go func() {
+		idle := time.NewTicker(becomesCalm)
+		defer idle.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
+			case <-busy:
+				if calm && !t.calms() {
+					cancel(errors.New("asked anew: home has pods there"))
+				}
+			case <-idle.C:
+				if !calm && t.calms() {
+					cancel(errors.New("asked anew: home has no pods there"))
+				}
 			case <-changed:
 				was := lost
 				if lost = t.unlinked(); was && !lost { // its next line may be a minute away
@@ -188,7 +232,7 @@ func (t *Target) read(ctx context.Context, silence time.Duration, lines chan<- o
 		}
 	}()
 	query := url.Values{offer.OfQuery: asked}
-	if silence >= offer.CalmSilence {
+	if calm {
 		query.Set(offer.BeatQuery, strconv.Itoa(int(offer.Calm/time.Second)))
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.cfg.BaseURL+"/v1/offer?"+query.Encode(), nil)

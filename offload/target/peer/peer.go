@@ -27,7 +27,7 @@ import (
 	"rivulet/offload/target"
 )
 
-// Config are the dependencies of a Target. All fields but Dial, Now, LinksChanged and Relay are required.
+// Config are the dependencies of a Target. All fields but Dial, Now, Busy, BusyChanged, LinksChanged and Relay are required.
 type Config struct {
 	// Name is the virtual node's.
 	Name string
@@ -36,6 +36,10 @@ type Config struct {
 	Links func() []peer.Link
 	// Now is one of Links, sooner than all of them; nil looks it up in Links.
 	Now func(peer.ID) (peer.Link, bool)
+	// Busy reports whether home has pods there, BusyChanged changes of that: without any, the offer is repeated rarely. Nil:
+	// it has.
+	Busy        func() bool
+	BusyChanged func() (<-chan struct{}, func())
 	// LinksChanged reports changes of Links, like Changed of a Fabric; may be nil.
 	LinksChanged func() (<-chan struct{}, func())
 	// PodCIDR is home's.

@@ -227,7 +227,7 @@ func TestWordsOfAPeerAreFit(t *testing.T) {
 		t.Errorf("a text that is YAML, too: %q %v", raw, err)
 	}
 	select {
-	case o := <-target.offers(t.Context(), 5*time.Second):
+	case o := <-target.offers(t.Context(), 5*time.Second, 5*time.Second):
 		fits("an offer", fmt.Sprintf("%+v", o))
 		if !o.Ready {
 			t.Errorf("an offer: %+v", o)
@@ -256,7 +256,7 @@ func TestOffers(t *testing.T) {
 			}
 		}
 	}))
-	offers := target.offers(t.Context(), 300*time.Millisecond)
+	offers := target.offers(t.Context(), 300*time.Millisecond, 300*time.Millisecond)
 	want := func(what string, ready bool, arch string) offer.Offer {
 		t.Helper()
 		select {
@@ -311,7 +311,9 @@ func TestOffersOfALostPeer(t *testing.T) {
 	}))
 	defer server.Close()
 	set(peer.Connected)
-	target, err := New(Config{Name: "b", Link: b, PodCIDR: pods, LinksChanged: signal.Changed, Links: func() []peer.Link {
+	var busy atomic.Bool
+	var moved changes.Signal
+	target, err := New(Config{Name: "b", Link: b, PodCIDR: pods, Busy: busy.Load, BusyChanged: moved.Changed, LinksChanged: signal.Changed, Links: func() []peer.Link {
 		mu.Lock()
 		defer mu.Unlock()
 		return []peer.Link{link}
@@ -334,6 +336,9 @@ func TestOffersOfALostPeer(t *testing.T) {
 	if o := <-offers; !o.Ready || queries.Load() != 2 {
 		t.Errorf("back, ready %v after %d queries", o.Ready, queries.Load())
 	}
+	busy.Store(true)
+	moved.Notify()
+	await.True(t, 10*time.Second, "with pods there its heartbeat is the usual one", func() bool { return beats.Load() == 0 && queries.Load() == 3 })
 }
 
 // No pod waits for a twin that is known; it is put right beside, by one request at a time.

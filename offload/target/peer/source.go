@@ -46,6 +46,9 @@ type Source struct {
 	Existing func(ctx context.Context, kind target.Kind) (nodes, used map[string]bool, err error)
 	// Relay is that of the targets.
 	Relay Relay
+	// Busy reports whether home has pods at a target, Moved changes of that; may be nil.
+	Busy  func(id string) bool
+	Moved func() (<-chan struct{}, func())
 	// Changed is called after home's pods at a peer, or that peer's peers, may have changed.
 	Changed func()
 	// Set and End receive the targets: see consumer.Consumer.
@@ -175,7 +178,12 @@ func (s *Source) target(l peer.Link, name string, log *slog.Logger) (*Target, er
 	if err != nil {
 		return nil, fmt.Errorf("offload: control route to peer %s: %w", l.Name, err)
 	}
+	var busy func() bool
+	if s.Busy != nil {
+		busy = func() bool { return s.Busy(string(l.ID)) }
+	}
 	return New(Config{
+		Busy: busy, BusyChanged: s.Moved,
 		Name: name, Link: l, Links: s.Fabric.Links, Now: s.Fabric.Link, LinksChanged: s.Fabric.Changed, PodCIDR: s.PodCIDR, Relay: s.Relay,
 		Dial: s.Fabric.Dial, HTTP: client, BaseURL: base,
 		Cert: cert, Key: key, ServerCert: server, ServerName: serverName, Changed: s.Changed, Log: log,
