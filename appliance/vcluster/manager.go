@@ -698,6 +698,9 @@ func (k *Manager) Await(ctx context.Context, name string) (View, error) {
 		case Awake:
 			return v, nil
 		case Paused:
+			if v.Owner != (Owner{}) { // the command would be refused, and who uses it has no other
+				return v, fmt.Errorf("%s is paused; its course has ended, or its teacher has paused it: ask there (spec.expires of the Course, or spec.paused of VirtualCluster %s)", name, v.Owner)
+			}
 			return v, fmt.Errorf("%s is paused; resume it: rivulet vcluster resume %s", name, name)
 		case Deleting:
 			return v, fmt.Errorf("%s is being deleted; see: rivulet vcluster list", name)

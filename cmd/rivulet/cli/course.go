@@ -60,7 +60,7 @@ func newCourseList(c *common) *cobra.Command {
 func reasons(k courses.Course) string {
 	var out []string
 	for _, one := range k.Status.Conditions {
-		if (one.Type == courses.Ready) == (one.Status == metav1.ConditionFalse) && one.Message != "" {
+		if (one.Type == courses.Ready) == (one.Status == metav1.ConditionFalse) && one.Message != "" && (one.Type != courses.Ready || one.Reason != "Expired") { // Expiring says more
 			out = append(out, one.Message)
 		}
 	}
