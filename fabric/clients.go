@@ -36,6 +36,9 @@ const (
 	dialLimit = 10 * time.Second
 	// keepAlive is longer than the interval of what is sent anyway. The connections to a lost peer are closed.
 	keepAlive = 75 * time.Second
+	// quiet is how long a connection with requests may bring nothing before the peer is asked whether it still has it: a
+	// peer that is back from a power cut within seconds was never lost, and says nothing of the streams that it had.
+	quiet = 20 * time.Second
 )
 
 // conns are the open connections of a client.
@@ -124,7 +127,7 @@ func (c *clients) Client(id peer.ID) (*http.Client, string, error) {
 				DialContext:            m.conns.track(c.dialPeer(id, dialLimit)),
 				TLSHandshakeTimeout:    10 * time.Second,
 				ForceAttemptHTTP2:      true,
-				HTTP2:                  &http.HTTP2Config{SendPingTimeout: keepAlive, PingTimeout: 5 * time.Second},
+				HTTP2:                  &http.HTTP2Config{SendPingTimeout: quiet, PingTimeout: 5 * time.Second},
 				MaxResponseHeaderBytes: 64 << 10,
 				IdleConnTimeout:        time.Minute,
 			},

@@ -30,8 +30,8 @@ const (
 	settling = 75 * time.Second
 	counting = 60 * time.Second
 	// perPeer bounds the packets of an idle peer in that time, in both directions: a ping with its answer each half
-	// minute, an offer in each direction each minute, and on the LAN the pings of the path, every 2 s by one side.
-	perPeerInside, perPeerLAN = 24, 100
+	// minute, an offer in each direction each minute, HTTP/2's pings of both sides every 20 s, and on the LAN the pings of the path, every 2 s by one side.
+	perPeerInside, perPeerLAN = 48, 140
 	// promptly is how soon a new peer answers through the tunnel. A handshake that got lost takes more than 5 s.
 	promptly = 5.0
 )
