@@ -108,11 +108,12 @@ func play(role string) {
 	switch role {
 	case "hold":
 		network, port, _ := strings.Cut(os.Args[1], "/")
+		var l io.Closer
 		var err error
 		if network == "udp" {
-			_, err = net.ListenPacket("udp", ":"+port)
+			l, err = net.ListenPacket("udp", ":"+port)
 		} else {
-			_, err = net.Listen("tcp", ":"+port)
+			l, err = net.Listen("tcp", ":"+port)
 		}
 		if err != nil {
 			fmt.Println(err)
@@ -120,6 +121,7 @@ func play(role string) {
 		}
 		fmt.Println("held")
 		io.Copy(io.Discard, os.Stdin)
+		l.Close() // until here the garbage collector leaves the port alone
 	case "stranger":
 		stranger(os.Args[1])
 	}
