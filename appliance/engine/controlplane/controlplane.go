@@ -9,6 +9,7 @@ package controlplane
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +17,9 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -167,6 +170,7 @@ func serve(run func(context.Context, Plane) error) error {
 	if err := confine(s.UID); err != nil {
 		return err
 	}
+	removeTorn(Data)
 	inner, err := net.Listen("tcp", InnerAddress)
 	if err != nil {
 		return err
@@ -201,6 +205,19 @@ func serve(run func(context.Context, Plane) error) error {
 		}()
 	}
 	return run(ctx, p)
+}
+
+// removeTorn removes certificates that a power cut has left without content or key. The API server makes them for itself,
+// and would not start with such files.
+func removeTorn(dir string) {
+	all, _ := filepath.Glob(dir + "/*.crt") // the pattern is valid
+	for _, crt := range all {
+		key := strings.TrimSuffix(crt, ".crt") + ".key"
+		if _, err := tls.LoadX509KeyPair(crt, key); err != nil {
+			_ = os.Remove(crt)
+			_ = os.Remove(key)
+		}
+	}
 }
 
 // due returns when the control plane has work of its own again; the zero time is never.
