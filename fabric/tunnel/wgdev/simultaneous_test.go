@@ -3,6 +3,7 @@ package wgdev
 import (
 	"encoding/binary"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,10 +32,10 @@ func TestWhoBeginsAnew(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					at := &conn.StdNetEndpoint{AddrPort: netip.MustParseAddrPort("192.0.2.2:7442")}
-					again := 0
+					var again atomic.Int32
 					var b *arbiter
 					c := &simultaneous{again: func(paths.Key) {
-						again++
+						again.Add(1)
 						if !b.begin(message(initiation, 9, initiationSize), at, time.Now()) {
 							t.Error("what is begun anew is held back")
 						}
@@ -62,13 +63,13 @@ func TestWhoBeginsAnew(t *testing.T) {
 					}
 					reply() // on its way twice
 					time.Sleep(device.HandshakeInitationRate)
-					if again != 0 {
+					if again.Load() != 0 {
 						t.Error("begun anew while WireGuard ignores it")
 					}
 					time.Sleep(arbitrationWindow)
 					synctest.Wait()
-					if again != story.again {
-						t.Errorf("begun anew %d times, want %d", again, story.again)
+					if int(again.Load()) != story.again {
+						t.Errorf("begun anew %d times, want %d", again.Load(), story.again)
 					}
 				})
 			})
