@@ -124,8 +124,10 @@ func (d *device) shouts(ctx context.Context, in io.Reader) (string, error) {
 		return "", err
 	}
 	var out bytes.Buffer
-	err = e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: &out})
-	return out.String(), err
+	if err := e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: &out}); err != nil {
+		return "", err // what copies the output may still be at work
+	}
+	return out.String(), nil
 }
 
 func (d *device) manyStreams(t *testing.T) {
