@@ -40,7 +40,7 @@ func (c *Consumed) add(use corev1.ResourceList, awake bool, hours float64) {
 func meter(ctx context.Context, k *Manager) {
 	tick := time.NewTicker(k.pace.meter)
 	defer tick.Stop()
-	last, kept := time.Now(), time.Now()
+	last, kept, written := time.Now(), time.Now(), map[string]Consumed{}
 	for more := true; more; {
 		select {
 		case <-ctx.Done():
@@ -65,9 +65,11 @@ func meter(ctx context.Context, k *Manager) {
 			c.mu.Lock()
 			if !c.rec.Deleting {
 				c.rec.Consumed.add(use, c.proc != nil, hours)
-				if keep {
+				if keep && written[c.name] != c.rec.Consumed { // one that has nothing costs no write
 					if err := k.save(c.rec); err != nil {
 						k.cfg.Log.Warn("what a virtual cluster has consumed is not written", "name", c.name, "err", err)
+					} else {
+						written[c.name] = c.rec.Consumed
 					}
 				}
 			}

@@ -125,24 +125,31 @@ type courseStatus struct {
 	VClusters []vcluster.View `json:"vclusters"`
 }
 
+func statusOfCourse(ctx context.Context, c *common, name string) (st courseStatus, err error) {
+	_, k, members, err := oneCourse(ctx, c, name)
+	if err != nil {
+		return st, err
+	}
+	var all []vcluster.View
+	if err := requestVCluster(ctx, c, http.MethodGet, "", nil, &all); err != nil {
+		return st, err
+	}
+	return courseStatus{k, slices.DeleteFunc(all, func(v vcluster.View) bool { return !slices.Contains(members, v.Name) })}, nil
+}
+
 func newCourseStatus(c *common) *cobra.Command {
 	return withOutput(c, &cobra.Command{
 		Use: "status COURSE", Short: "show a course and its members", Args: oneName,
 		Long: "Exit code 0: all members can be used; 3: not all.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, k, members, err := oneCourse(cmd.Context(), c, args[0])
+			st, err := statusOfCourse(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
-			var all []vcluster.View
-			if err := requestVCluster(cmd.Context(), c, http.MethodGet, "", nil, &all); err != nil {
-				return err
-			}
-			st := courseStatus{k, slices.DeleteFunc(all, func(v vcluster.View) bool { return !slices.Contains(members, v.Name) })}
 			if err := result(cmd, c, st, printCourse); err != nil {
 				return err
 			}
-			if !meta.IsStatusConditionTrue(k.Status.Conditions, courses.Ready) {
+			if !meta.IsStatusConditionTrue(st.Status.Conditions, courses.Ready) {
 				return &exitError{code: exitNotReady}
 			}
 			return nil
@@ -179,15 +186,11 @@ func newCourseReport(c *common) *cobra.Command {
 		Long: "Requests of pods and claims on this device count, whether they were used or not. Members that are deleted are not listed.\n" +
 			"With -o csv it is for a spreadsheet. After a power cut the last hour may be missing.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			_, _, members, err := oneCourse(cmd.Context(), c, args[0])
+			st, err := statusOfCourse(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
-			var all []vcluster.View
-			if err := requestVCluster(cmd.Context(), c, http.MethodGet, "", nil, &all); err != nil {
-				return err
-			}
-			all = slices.DeleteFunc(all, func(v vcluster.View) bool { return !slices.Contains(members, v.Name) })
+			all := st.VClusters
 			cells := func(v vcluster.View) []any {
 				n := func(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) }
 				return []any{v.Name, v.Created.UTC().Format(time.RFC3339), n(v.Consumed.Awake), n(v.Consumed.CPU), n(v.Consumed.Memory), n(v.Consumed.Storage)}
@@ -220,13 +223,13 @@ func newCourseSleep(c *common) *cobra.Command {
 				return err
 			}
 			defer busy("waiting for the members")()
-			return errors.Join(together(members, func(name string) error {
-				var v vcluster.View
-				if err := api.CallWithin(cmd.Context(), vclusterTimeout, c.dirs.Run, http.MethodPost, "/v1/vclusters"+inPath(name)+"/sleep", nil, &v); err != nil {
-					return err
-				}
-				return nil
-			}), printf(cmd, "%d members sleep\n", len(members)))
+			err = together(members, func(name string) error {
+				return api.CallWithin(cmd.Context(), vclusterTimeout, c.dirs.Run, http.MethodPost, "/v1/vclusters"+inPath(name)+"/sleep", nil, nil)
+			})
+			if err != nil {
+				return err
+			}
+			return printf(cmd, "%d members sleep\n", len(members))
 		},
 	}
 }

@@ -122,7 +122,6 @@ func (s *Source) specs(ctx context.Context, choice *chooser, links []peer.Link) 
 	for _, l := range links {
 		spec := s.spec(l)
 		if l.NoBorrow || chosen[l.ID] {
-			delete(choice.closed, l.ID)
 			specs = append(specs, spec)
 			continue
 		}
@@ -136,6 +135,7 @@ func (s *Source) specs(ctx context.Context, choice *chooser, links []peer.Link) 
 			specs = append(specs, spec)
 		}
 	}
+	maps.DeleteFunc(choice.closed, func(id peer.ID, _ time.Time) bool { return !slices.Contains(unchosen, string(id)) })
 	slices.Sort(unchosen)
 	s.unchosen.Store(&unchosen)
 	return specs, leaving
