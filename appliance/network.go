@@ -84,7 +84,7 @@ func (s *System) plausible() (time.Time, bool) { return time.Now(), s.clock.Stat
 // viewOf is how a peer sees pods; nil before the links are known, and for other clusters.
 func (s *System) viewOf(id string) homeaddr.View {
 	if f := s.fabric.Load(); f != nil {
-		return homeaddr.ViewOf(f.Links(), peer.ID(id), fixed.PodCIDR, s.offload.Load().Under(peer.ID(id)))
+		return homeaddr.ViewOf(s.offload.Load().Linked(f.Links()), peer.ID(id), fixed.PodCIDR, s.offload.Load().Under(peer.ID(id)))
 	}
 	return nil
 }

@@ -46,8 +46,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		Memory:       host.RAM(), PodMemory: podmemory.Here,
 		Volumes: s.volumes, LAN: loadbalancer.Lent(s.lans, func() offer.Ports { return s.config().VClusters.PortRange() }),
 		Images: s.images.Architectures, PeerImages: s.images, PeerImagesOn: s.peerImages,
-		Policies: s.netpol, Exported: s.services.Openings,
-		Hosted:    s.vclusters,
+		Policies: s.netpol, Exported: s.services.Openings, Hosted: s.vclusters,
 		Isolation: &nodeagent.Node{Rules: s.rules, Held: s.heldPods, HomeAddrs: s.homeAddrs, Results: fixed.CNIResults, DNS: fixed.ClusterDNS, Interface: fixed.Tunnel, Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) }},
 	})
 	if err != nil {
@@ -56,6 +55,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 	s.offload.Store(o)
 	s.burst.Attach(o.SetTargets)
 	s.vclusters.Attach(o.Twins())
+	go s.vclusters.FollowTargets(ctx, s.fabric.Load(), fixed.ControlAPI, o.HomeAPI())
 	stage.Ready()
 	return o.Run(ctx)
 }

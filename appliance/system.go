@@ -131,7 +131,7 @@ func (s *System) run(ctx context.Context) error {
 	s.newPages()
 	s.notify, s.heldPods = watchdog.NewNotifier(s.cfg.Log), isolation.NewHeld()
 	s.fleet = fleet.New(fleet.Config{Fabric: s.fabric.Load, Status: s.Status, Allow: func() bool { return s.config().Fleet }})
-	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.heldPods, Log: s.log("vclusters")})
+	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, ID: s.id.ID(), Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.heldPods, Log: s.log("vclusters")})
 	s.homeAddrs, s.users, s.metrics, s.services = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers(), s.newMetrics(), s.newServices()
 	s.history = history.New(history.Config{Dir: paths.History(s.cfg.Dirs.State), Status: s.Status, VClusters: vcluster.Usages(s.vclusters), Now: s.plausible, Log: s.log("history")})
 	s.settings.Apply, s.settings.LANs, s.settings.Health = s.apply, s.lans.Changed, &s.health

@@ -152,7 +152,7 @@ func New(cfg Config) (*Offload, error) {
 		return o, nil
 	}
 	o.agent, err = nodeagent.New(nodeagent.Config{
-		Hosted: cfg.Hosted, Node: *cfg.Isolation, Home: cfg.Home, PodCIDR: cfg.PodCIDR, Control: cfg.Control.Addr(), Peers: cfg.Peers, Twins: o.Twins(), Elsewhere: o.elsewhere,
+		Hosted: cfg.Hosted, Node: *cfg.Isolation, Home: cfg.Home, PodCIDR: cfg.PodCIDR, Control: cfg.Control.Addr(), Peers: cfg.Peers, Linked: o.Linked, Twins: o.Twins(), Elsewhere: o.elsewhere,
 		At: o.At, Moved: moved, Exported: cfg.Exported,
 		TenantsChanged: o.TenantsChanged, Log: cfg.Log,
 	})
@@ -172,6 +172,17 @@ func (o *Offload) Run(ctx context.Context) error {
 	wg.Wait()
 	return ctx.Err()
 }
+
+// Linked is Provider.Linked; a nil Offload adds none.
+func (o *Offload) Linked(links []peer.Link) []peer.Link {
+	if o == nil {
+		return links
+	}
+	return o.Provider.Linked(links)
+}
+
+// HomeAPI routes pods away to API servers of this device.
+func (o *Offload) HomeAPI() *homeapi.Router { return o.router }
 
 // Choose applies a changed Config.Nodes at once.
 func (o *Offload) Choose() { o.peers.Choose() }

@@ -2,7 +2,6 @@ package vcluster
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -40,11 +40,11 @@ const (
 	evictTold = 2 * time.Second
 )
 
-// newID returns a consumer identity. It is not derived from a key, so that no peer can prove it.
-func newID() peer.ID {
-	none := make(ed25519.PublicKey, ed25519.PublicKeySize)
-	_, _ = rand.Read(none) // it cannot fail
-	return peer.IDFromKey(none)
+// newID returns a consumer identity: it follows from the host's and the seed, and from no key, so that no peer can
+// prove it.
+func newID(host peer.ID) (id peer.ID, seed string) {
+	seed = rand.Text()
+	return peer.Hosted(host, seed), seed
 }
 
 // consumerKey is the key of the consumer in a request's context.
@@ -180,6 +180,14 @@ func (c *cluster) hostServer() *http.Server {
 			q = q.WithContext(context.WithValue(q.Context(), consumerKey{}, c))
 			if q.Method == http.MethodConnect {
 				c.toPod(w, q)
+				return
+			}
+			if q.URL.Path == controlplane.FurtherPath {
+				serveFurther(c, w, q)
+				return
+			}
+			if strings.HasPrefix(q.URL.Path, controlplane.AtPath) {
+				toTarget(c, w, q)
 				return
 			}
 			c.k.routes.ServeHTTP(w, q)

@@ -46,6 +46,8 @@ import (
 type Config struct {
 	State, Run string // Rivulet's folders
 	Executable string
+	// ID is this cluster's identity.
+	ID peer.ID
 	// Address is where virtual clusters listen.
 	Address netip.Addr
 	// Services is the CIDR of a virtual cluster's Services.
@@ -121,6 +123,8 @@ type Spec struct {
 	Guarantee corev1.ResourceList `json:"guarantee,omitempty"`
 	// Ports are the only ones of the LAN that its Services may get, such as 31000-31009; empty: any that the device lends.
 	Ports string `json:"ports,omitempty"`
+	// Targets are the peers on which its pods may run, too: names, IDs, or AllTargets. Empty: none.
+	Targets []string `json:"targets,omitempty"`
 	// Groups bound it together with others: its course, and the course's department.
 	Groups []Group `json:"groups,omitempty"`
 }
@@ -198,6 +202,9 @@ func (s *Spec) Check() error {
 	if _, err := offer.ParsePorts(s.Ports); err != nil {
 		return err
 	}
+	if err := checkTargets(s.Targets); err != nil {
+		return err
+	}
 	for _, g := range s.Groups {
 		if err := CheckGroup(g); err != nil {
 			return err
@@ -226,6 +233,8 @@ type Change struct {
 	Guarantee *corev1.ResourceList `json:"guarantee,omitempty"`
 	Groups    *[]Group             `json:"groups,omitempty"`
 	Ports     *string              `json:"ports,omitempty"`
+	// Targets is Spec.Targets.
+	Targets *[]string `json:"targets,omitempty"`
 }
 
 // Owner is the home cluster's object for a virtual cluster; empty for one that was created by a command.
@@ -242,7 +251,8 @@ type record struct {
 	Spec
 	Owner   Owner     `json:"owner,omitzero"`
 	UID     int       `json:"uid"` // user and group of its process
-	ID      peer.ID   `json:"id"`  // its identity as a consumer of the host
+	ID      peer.ID   `json:"id"`  // its identity as a consumer of the host and of its targets
+	Seed    string    `json:"seed,omitempty"`
 	Port    uint16    `json:"port"`
 	Created time.Time `json:"created"`
 	Paused  bool      `json:"paused,omitempty"`
@@ -317,12 +327,15 @@ type Manager struct {
 	routesMu sync.Mutex
 	slots    map[string]*atomic.Pointer[http.Handler] // by pattern
 	host     atomic.Pointer[Host]
-	unread   atomic.Bool // some records could not be read
+	targets
+	unread atomic.Bool // some records could not be read
 }
 
 // New returns a Manager without virtual clusters; Run reads them.
 func New(cfg Config) *Manager {
-	return &Manager{cfg: cfg, dial: (&net.Dialer{}).DialContext, pace: usualPace, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
+	k := &Manager{cfg: cfg, dial: (&net.Dialer{}).DialContext, pace: usualPace, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
+	k.targets.k = k
+	return k
 }
 
 func (k *Manager) folder() string { return paths.VirtualClusters(k.cfg.State) }
@@ -398,7 +411,7 @@ func (k *Manager) load() (out []record, err error) {
 				err = errors.New("it is of another virtual cluster")
 			}
 			if err == nil && r.ID == "" { // a record without identity has no pods
-				r.ID = newID()
+				r.ID, r.Seed = newID(k.cfg.ID)
 				err = k.save(r)
 			}
 		}
@@ -475,7 +488,8 @@ func (k *Manager) newRecord(spec Spec) (r record, err error) {
 	for used[slot] || !k.free(slot) {
 		slot++
 	}
-	return record{Spec: spec, UID: firstUID + slot, ID: newID(), Port: uint16(firstPort + slot), Created: time.Now().Truncate(time.Second)}, nil
+	id, seed := newID(k.cfg.ID)
+	return record{Spec: spec, UID: firstUID + slot, ID: id, Seed: seed, Port: uint16(firstPort + slot), Created: time.Now().Truncate(time.Second)}, nil
 }
 
 // free reports whether the port of a slot is available.
@@ -639,6 +653,9 @@ func (k *Manager) Change(ctx context.Context, name string, to Change) (View, err
 		if to.Ports != nil {
 			r.Ports = *to.Ports
 		}
+		if to.Targets != nil {
+			r.Targets = *to.Targets
+		}
 		if to.Groups != nil {
 			r.Groups = *to.Groups
 		}
@@ -649,6 +666,9 @@ func (k *Manager) Change(ctx context.Context, name string, to Change) (View, err
 	}
 	if err := next.Spec.Check(); err != nil {
 		return View{}, err
+	}
+	if len(next.Targets) > 0 && !next.targetable(k.cfg.ID) {
+		return View{}, fmt.Errorf("%s has an identity of an earlier version, or of another device, and peers do not accept it; make it anew from a snapshot: rivulet vcluster snapshot %[1]s FILE, and rivulet vcluster restore FILE", name)
 	}
 	change := func() error { return c.change(set) }
 	if now := c.record(); now.Sleep != next.Sleep || now.WatchKeepsAwake != next.WatchKeepsAwake || now.Memory != next.Memory || now.datastore() != next.datastore() {

@@ -63,7 +63,7 @@ func newDevice(t *testing.T, executable string) *device {
 	}
 	dir := t.TempDir()
 	d := &device{t: t, pace: usualPace, cfg: Config{
-		State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run"), Executable: executable,
+		State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run"), Executable: executable, ID: peer.Hosted("x", "a"),
 		Address: netip.MustParseAddr("127.0.0.1"), Services: netip.MustParsePrefix("10.43.0.0/16"), Pods: netip.MustParsePrefix("10.42.0.0/16"),
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}}

@@ -31,6 +31,13 @@ func IDFromKey(pub ed25519.PublicKey) ID {
 	return ID(idEncoding.EncodeToString(sum[:20]))
 }
 
+// Hosted is the identity, at other clusters, of a virtual cluster of host. It follows from the host's own identity, so no
+// other cluster can use it.
+func Hosted(host ID, seed string) ID {
+	sum := sha256.Sum256([]byte("rivulet virtual cluster\x00" + string(host) + "\x00" + seed))
+	return ID(idEncoding.EncodeToString(sum[:20]))
+}
+
 // IDFromCertificate returns the ID of the cluster that owns the certificate's
 // key. It fails if the key is not Ed25519.
 func IDFromCertificate(c *x509.Certificate) (ID, error) {

@@ -45,6 +45,8 @@ type Twins interface {
 type Hosted interface {
 	// API is the address of a consumer's API server for its pods; not valid for others.
 	API(id peer.ID) netip.AddrPort
+	// Away are the addresses of a consumer's pods at its further targets, sorted.
+	Away(id peer.ID) []netip.Addr
 	Changed() (<-chan struct{}, func())
 }
 
@@ -76,6 +78,8 @@ type Config struct {
 	Peers   Peers
 	Twins   Twins
 	Hosted  Hosted
+	// Linked adds links of the virtual clusters of peers, see provider.Provider.
+	Linked func([]peer.Link) []peer.Link
 	// Elsewhere exchanges with peers where pods of this cluster and of others are.
 	Elsewhere *elsewhere.Elsewhere
 	// At returns this cluster's pods at a peer; Moved reports a change of it.

@@ -65,7 +65,7 @@ func (a *Agent) keepHomeAddresses(ctx context.Context) error {
 		}
 	}()
 	views := func(id peer.ID) homeaddr.View {
-		return homeaddr.ViewOf(a.cfg.Peers.Links(), id, a.cfg.PodCIDR, a.cfg.Elsewhere.Under(id))
+		return homeaddr.ViewOf(a.consumerLinks(), id, a.cfg.PodCIDR, a.cfg.Elsewhere.Under(id))
 	}
 	signal.Follow(ctx, a.cfg.Peers.Changed, a.cfg.Elsewhere.Changed)
 	of := func(id peer.ID) homeaddr.Services {

@@ -55,9 +55,13 @@ func (a *Agent) isolate(ctx context.Context) error {
 	return isolation.Run(ctx, isolation.Config{
 		Held:    a.cfg.Held,
 		Results: a.cfg.Results, Pods: a.cfg.PodCIDR.Masked(), DNS: a.cfg.DNS, Networks: a.cfg.Networks,
-		Twins: a.cfg.Twins.Twins, Links: a.cfg.Peers.Links, Changed: changed,
+		Twins: a.cfg.Twins.Twins, Links: a.consumerLinks, Changed: changed,
 		Endpoints: func(consumer peer.ID) iter.Seq[netip.Addr] {
-			return slices.Values(a.cfg.Elsewhere.Confirmed(consumer))
+			confirmed := a.cfg.Elsewhere.Confirmed(consumer)
+			if a.cfg.Hosted != nil {
+				confirmed = append(confirmed, a.cfg.Hosted.Away(consumer)...)
+			}
+			return slices.Values(confirmed)
 		},
 		Services: a.services.here, API: api,
 		LAN: func(consumer peer.ID) []isolation.Port {
@@ -88,6 +92,14 @@ func (a *Agent) isolate(ctx context.Context) error {
 		},
 		Guard: a.cfg.Rules, Log: a.cfg.Log.With("part", "isolation"),
 	})
+}
+
+// consumerLinks are the links to all consumers.
+func (a *Agent) consumerLinks() []peer.Link {
+	if a.cfg.Linked == nil {
+		return a.cfg.Peers.Links()
+	}
+	return a.cfg.Linked(a.cfg.Peers.Links())
 }
 
 func (a *Agent) peerName(id peer.ID) string {

@@ -76,7 +76,9 @@ type Room struct {
 	Offer     Offer
 	// Members are the consumers that are virtual clusters of this device.
 	Members map[peer.ID]Member
-	nodes   map[string]Platform
+	// HostOf returns the peer whose virtual cluster a consumer is, "" for others; nil: there are none.
+	HostOf func(peer.ID) peer.ID
+	nodes  map[string]Platform
 }
 
 // Lending is what is lent of one platform.
@@ -272,10 +274,15 @@ func (m Room) total(of func(Lending) corev1.ResourceList) corev1.ResourceList {
 	return all
 }
 
-// Account is the key of a consumer where what is lent is divided.
+// Account is the key of a consumer where what is lent is divided: a virtual cluster of a peer uses that peer's part.
 func (m Room) Account(id peer.ID) peer.ID {
 	if _, hosted := m.Members[id]; hosted {
 		return Pool
+	}
+	if m.HostOf != nil {
+		if host := m.HostOf(id); host != "" {
+			return host
+		}
 	}
 	return id
 }
@@ -289,14 +296,16 @@ func (m Room) divided(known ...peer.ID) (out []map[peer.ID]corev1.ResourceList) 
 	for _, l := range m.Platforms {
 		peers, pool := map[peer.ID]corev1.ResourceList{}, corev1.ResourceList(nil)
 		for _, id := range known {
-			if m.Account(id) != Pool {
-				peers[id] = l.Use[id]
+			if account := m.Account(id); account != Pool {
+				peers[account] = corev1.ResourceList{}
 			} else if pool == nil {
 				pool = corev1.ResourceList{}
 			}
 		}
 		for id, use := range l.Use {
-			if m.Account(id) == Pool {
+			if account := m.Account(id); account != Pool {
+				add(peers[account], use)
+			} else {
 				add(pool, use)
 			}
 		}
@@ -382,10 +391,12 @@ func (m Room) Surplus(consumer peer.ID, known []peer.ID, pods func() []*corev1.P
 	fits := true
 	for i, l := range m.Platforms {
 		use := l.Use[consumer]
-		if consumer == Pool {
+		if _, member := m.Members[consumer]; !member {
 			use = corev1.ResourceList{}
-			for id := range m.Members {
-				add(use, l.Use[id])
+			for id, one := range l.Use {
+				if m.Account(id) == consumer {
+					add(use, one)
+				}
 			}
 		}
 		for name, used := range use {
@@ -421,7 +432,7 @@ func (m Room) For(consumer peer.ID, known []peer.ID) Offer {
 		most = m.cap(consumer)
 	} else {
 		for _, parts := range m.divided(append([]peer.ID{consumer}, known...)...) {
-			most = append(most, parts[consumer])
+			most = append(most, parts[m.Account(consumer)])
 		}
 	}
 	for i, l := range m.Platforms {

@@ -196,6 +196,37 @@ func TestVirtualClustersDrawFromOnePool(t *testing.T) {
 	}
 }
 
+// A peer with virtual clusters here gets no more than one without: they use its part, and hand back of it together.
+func TestVirtualClustersOfAPeerUseItsPart(t *testing.T) {
+	one := []*corev1.Node{node("n", "4", "4Gi")}
+	known := []peer.ID{"far1", "far2", "host", "neighbour"}
+	pods := []*corev1.Pod{pod("n", "1", "1Gi", "far1"), pod("n", "1", "1Gi", "far2"), pod("n", "1", "1Gi", "host"), pod("n", "1", "1Gi", "neighbour")}
+	room := Measure(one, pods, Shares{}, nil)
+	room.HostOf = func(id peer.ID) peer.ID {
+		if id == "far1" || id == "far2" {
+			return "host"
+		}
+		return ""
+	}
+	parts := room.Parts(known)
+	host, neighbour := parts["host"], parts["neighbour"]
+	if len(parts) != 2 || host.Cpu().String() != "2" || neighbour.Cpu().String() != "2" {
+		t.Errorf("%v", parts)
+	}
+	for _, id := range known[:3] {
+		if got := room.For(id, known).Allocatable; got.Cpu().String() != "2" {
+			t.Errorf("%s is offered %s", id, got.Cpu())
+		}
+	}
+	full := append(pods[3:], pod("n", "1", "1Gi", "neighbour"), pod("n", "3", "1Gi", "far1"))
+	of := room.HostOf
+	room = Measure(one, full, Shares{}, nil)
+	room.HostOf = of
+	if over := room.Surplus("host", known, func() []*corev1.Pod { return full[2:] }); len(over) != 1 {
+		t.Errorf("%d pods of a virtual cluster are handed back for its host's part", len(over))
+	}
+}
+
 // Whoever uses what: what peers and virtual clusters get is no more than is lent, neither gets more than its share, and
 // virtual clusters keep what they use within theirs.
 func TestPoolAndPeers(t *testing.T) {

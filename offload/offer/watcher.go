@@ -27,6 +27,9 @@ const Settle = 250 * time.Millisecond
 
 // Watcher caches nodes and pods of this cluster, reduced to what Measure uses.
 type Watcher struct {
+	// HostOf is Room.HostOf; it has to be set before Run.
+	HostOf func(peer.ID) peer.ID
+
 	factory informers.SharedInformerFactory
 	nodes   corelisters.NodeLister
 	pods    corelisters.PodLister
@@ -119,6 +122,7 @@ func (w *Watcher) Room(shares Shares) (Room, bool) {
 			members = *m
 		}
 		w.last = measurement{w.tally.Measure(nodes, shares, members), shares, turn}
+		w.last.room.HostOf = w.HostOf
 	}
 	return w.last.room, true
 }

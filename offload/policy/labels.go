@@ -44,6 +44,8 @@ const (
 	// WithdrawnTaint closes the virtual node of a target whose offer is withdrawn (NoSchedule).
 	WithdrawnTaint = "rivulet.dev/withdrawn"
 
+	// HostLabel on a twin of a peer's virtual cluster is that peer, which accounts for it.
+	HostLabel = "rivulet.dev/host-cluster"
 	// OriginLabel marks a consumer's objects on a provider; its value is the consumer's cluster ID.
 	OriginLabel = "rivulet.dev/origin"
 	// ShareLabel, with the value "true", is the label in containerd of an image that tenants may use.

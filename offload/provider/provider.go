@@ -41,7 +41,9 @@ type Hosted interface {
 	Members() map[peer.ID]offer.Member
 	// API is the address on this device of one's API server, for its pods; not valid for others.
 	API(id peer.ID) netip.AddrPort
-	// Changed reports changes of Consumers, Members and API, like that of peer.Following.
+	// Away are the addresses of one's pods at further targets.
+	Away(id peer.ID) []netip.Addr
+	// Changed reports changes of Consumers, Members, API and Away, like that of peer.Following.
 	Changed() (<-chan struct{}, func())
 	// Handle serves a route to them.
 	Handle(pattern string, h http.Handler)
@@ -65,6 +67,7 @@ type Provider struct {
 	tenancy  *tenancy.Tenancy
 	tenants  *tenants.Tracker
 	reshared changes.Signal // the share has changed
+	guests   guests
 }
 
 // New makes a Provider and adds its routes to the fabric; Run starts it.
@@ -73,17 +76,22 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{Parts: parts.New(cfg.Log), cfg: cfg}
+	p := &Provider{Parts: parts.New(cfg.Log), cfg: cfg, guests: guests{hosts: map[peer.ID]peer.ID{}, listed: map[peer.ID]bool{}}}
 	served := cfg.Config
 	served.PeerID = p.sender
 	p.tenants = tenants.New(tenants.Config{Client: client, IsPeer: p.isPeer, Stays: p.isHosted, PeerID: p.sender, Log: cfg.Log.With("part", "tenants")})
 	served.Log = cfg.Log.With("part", "tenancy")
 	served.PeerName, served.Neighbours, served.Lends = p.peerName, p.neighbours, p.Lends
+	served.HostOf = p.hostOf
 	p.tenancy, err = tenancy.New(served)
 	if err != nil {
 		return nil, err
 	}
+	hosted := http.NewServeMux()
+	cfg.Peers.Handle("PUT /v1/hosted", http.HandlerFunc(p.list))
+	cfg.Peers.Handle(HostedPrefix, p.serveHosted(hosted))
 	for pattern, handler := range p.tenancy.Routes() {
+		hosted.Handle(pattern, p.tenants.Observe(handler))
 		cfg.Peers.Handle(pattern, p.tenants.Observe(handler))
 		if cfg.Hosted != nil {
 			cfg.Hosted.Handle(pattern, p.tenants.Observe(handler))
@@ -152,6 +160,9 @@ func (p *Provider) Consumers() (out []Consumer, lent corev1.ResourceList) {
 	return out, lent
 }
 
+// account is the peer that accounts for a consumer: the host of a virtual cluster, or itself.
+func (p *Provider) account(id peer.ID) peer.ID { return cmp.Or(p.hostOf(id), id) }
+
 func (p *Provider) link(id peer.ID) (peer.Link, bool) {
 	links := p.cfg.Peers.Links()
 	i := slices.IndexFunc(links, func(l peer.Link) bool { return l.ID == id })
@@ -173,6 +184,9 @@ func (p *Provider) isHosted(id peer.ID) bool { _, ok := p.hosted()[id]; return o
 
 // sender identifies the sender of a request: by a connection on this device, or by its certificate.
 func (p *Provider) sender(r *http.Request) (peer.ID, bool) {
+	if id, ok := r.Context().Value(hostedKey{}).(peer.ID); ok {
+		return id, true
+	}
 	if p.cfg.Hosted != nil {
 		if id, ok := p.cfg.Hosted.PeerID(r); ok {
 			return id, true
@@ -182,12 +196,12 @@ func (p *Provider) sender(r *http.Request) (peer.ID, bool) {
 }
 
 func (p *Provider) peerName(id peer.ID) string {
-	l, _ := p.link(id)
+	l, _ := p.link(p.account(id))
 	return cmp.Or(l.Name, p.hosted()[id])
 }
 
 func (p *Provider) isPeer(id peer.ID) bool {
-	_, ok := p.link(id)
+	_, ok := p.link(p.account(id))
 	return ok || p.isHosted(id)
 }
 
@@ -216,8 +230,8 @@ func (p *Provider) neighbours() map[peer.ID]netip.Prefix {
 // Lends reports whether the cluster may borrow from this one. A virtual cluster may until it is deleted, even with a
 // share of nothing: no setting ends what it has.
 func (p *Provider) Lends(id peer.ID) bool {
-	l, _ := p.link(id)
-	return p.isHosted(id) || p.lendsTo(l)
+	l, linked := p.link(p.account(id))
+	return p.isHosted(id) || p.lendsTo(l) && !p.ended(id) && (linked || p.hostOf(id) == "")
 }
 
 // lendsTo is also false while the share of peers is nothing, as if the direction were switched off for each of them.
@@ -233,6 +247,11 @@ func (p *Provider) borrowers() map[peer.ID]bool {
 	}
 	for id := range p.hosted() {
 		out[id] = true
+	}
+	for id, host := range p.guestHosts() {
+		if may, linked := out[host]; linked && !p.ended(id) {
+			out[id] = may
+		}
 	}
 	return out
 }
@@ -268,6 +287,11 @@ func (p *Provider) evicted() map[peer.ID]time.Duration {
 	for _, l := range p.cfg.Peers.Links() {
 		if out[l.ID] = notice; p.lendsTo(l) {
 			delete(out, l.ID)
+		}
+	}
+	for id, host := range p.guestHosts() {
+		if notice, evicted := out[host]; evicted || p.ended(id) {
+			out[id] = notice
 		}
 	}
 	return out

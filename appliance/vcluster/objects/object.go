@@ -55,6 +55,8 @@ type Spec struct {
 	Groups    []vcluster.Group    `json:"groups,omitempty"`
 	// Ports is vcluster.Spec.Ports.
 	Ports string `json:"ports,omitempty"`
+	// Targets is vcluster.Spec.Targets.
+	Targets []string `json:"targets,omitempty"`
 }
 
 // Status is the observed state. It has no figures that change constantly: each change would be a write to the SD card.
@@ -75,7 +77,7 @@ func (o *VirtualCluster) owner() vcluster.Owner {
 
 // want converts the spec to that of the Manager.
 func (o *VirtualCluster) want() (vcluster.Spec, error) {
-	s := vcluster.Spec{Name: o.Name, WatchKeepsAwake: o.Spec.WatchKeepsAwake, Memory: o.Spec.Memory.Value(), Datastore: o.Spec.Datastore.Value(), Quota: o.Spec.Quota, Guarantee: o.Spec.Guarantee, Groups: o.Spec.Groups, Ports: o.Spec.Ports}
+	s := vcluster.Spec{Name: o.Name, WatchKeepsAwake: o.Spec.WatchKeepsAwake, Memory: o.Spec.Memory.Value(), Datastore: o.Spec.Datastore.Value(), Quota: o.Spec.Quota, Guarantee: o.Spec.Guarantee, Groups: o.Spec.Groups, Ports: o.Spec.Ports, Targets: o.Spec.Targets}
 	var err error
 	if s.Sleep, err = time.ParseDuration(o.Spec.Sleep); err != nil {
 		return s, fmt.Errorf("spec.sleep %.40q is no time; say it like 30m, or 0 for never", o.Spec.Sleep)

@@ -216,6 +216,9 @@ func (c *controller) adjust(ctx context.Context, o *VirtualCluster, v vcluster.V
 	if v.Ports != want.Ports {
 		to.Ports = &want.Ports
 	}
+	if !equality.Semantic.DeepEqual(v.Targets, want.Targets) {
+		to.Targets = &want.Targets
+	}
 	if !equality.Semantic.DeepEqual(v.Groups, want.Groups) {
 		to.Groups = &want.Groups
 	}

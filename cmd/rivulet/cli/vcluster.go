@@ -64,7 +64,7 @@ func newVClusterCreate(c *common) *cobra.Command {
 			if len(args) > 0 {
 				return usagef("the names are in the file; leave %.40q out, see: %s --help", args[0], cmd.CommandPath())
 			}
-			for _, name := range []string{"sleep", "watch-keeps-awake", "memory", "datastore", "quota", "guarantee"} {
+			for _, name := range []string{"sleep", "watch-keeps-awake", "memory", "datastore", "quota", "guarantee", "targets"} {
 				if cmd.Flags().Changed(name) {
 					return usagef("the settings are in the file; leave --%s out, see: %s --help", name, cmd.CommandPath())
 				}
@@ -79,7 +79,7 @@ func newVClusterCreate(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			spec := vcluster.Spec{Name: args[0], Sleep: *to.Sleep, WatchKeepsAwake: *to.WatchKeepsAwake, Memory: *to.Memory, Datastore: *to.Datastore, Quota: *to.Quota, Guarantee: *to.Guarantee}
+			spec := vcluster.Spec{Name: args[0], Sleep: *to.Sleep, WatchKeepsAwake: *to.WatchKeepsAwake, Memory: *to.Memory, Datastore: *to.Datastore, Quota: *to.Quota, Guarantee: *to.Guarantee, Targets: *to.Targets}
 			if err := spec.Check(); err != nil {
 				return &usageError{err}
 			}
@@ -97,10 +97,10 @@ func newVClusterCreate(c *common) *cobra.Command {
 
 // vclusterFlags are the settings of a virtual cluster.
 type vclusterFlags struct {
-	sleep                               time.Duration
-	watchKeepsAwake                     bool
-	memory, datastore, quota, guarantee string
-	like                                string // an example for --datastore
+	sleep                                        time.Duration
+	watchKeepsAwake                              bool
+	memory, datastore, quota, guarantee, targets string
+	like                                         string // an example for --datastore
 }
 
 func (f *vclusterFlags) register(cmd *cobra.Command) {
@@ -111,6 +111,7 @@ func (f *vclusterFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.quota, "quota", "none",
 		"limits of its pods' and claims' requests, such as cpu=2,memory=4Gi,pods=20,storage=10Gi; resources without a limit are limited by the share of all virtual clusters")
 	cmd.Flags().StringVar(&f.guarantee, "guarantee", "none", "capacity reserved for its pods, such as cpu=500m,memory=512Mi,pods=5")
+	cmd.Flags().StringVar(&f.targets, "targets", "none", "peers on which its pods may run, too, such as b,c, or all")
 }
 
 // read checks the flags and returns them: all, or those on the command line.
@@ -150,13 +151,20 @@ func (f *vclusterFlags) read(cmd *cobra.Command, all bool) (to vcluster.Change, 
 			*one.to = &list
 		}
 	}
+	if given("targets") {
+		targets := []string{}
+		if f.targets != "none" {
+			targets = strings.Split(f.targets, ",")
+		}
+		to.Targets = &targets
+	}
 	return to, nil
 }
 
 func newVClusterSet(c *common) *cobra.Command {
 	f := vclusterFlags{like: "512Mi"}
 	cmd := &cobra.Command{
-		Use: "set NAME", Short: "change the quota, guarantee, sleep, memory or datastore of a virtual cluster",
+		Use: "set NAME", Short: "change the quota, guarantee, targets, sleep, memory or datastore of a virtual cluster",
 		Long: "A quota applies at once to new pods and claims. Its cluster is asked to remove pods beyond it; after ten minutes the newest are deleted.\n" +
 			"After a change of sleep, memory or datastore a running control plane restarts; requests wait meanwhile.",
 		Args: oneName,
@@ -166,7 +174,7 @@ func newVClusterSet(c *common) *cobra.Command {
 				return err
 			}
 			if to == (vcluster.Change{}) {
-				return usagef("set needs --quota, --guarantee, --sleep, --watch-keeps-awake, --memory or --datastore; see: %s --help", cmd.CommandPath())
+				return usagef("set needs --quota, --guarantee, --targets, --sleep, --watch-keeps-awake, --memory or --datastore; see: %s --help", cmd.CommandPath())
 			}
 			var v vcluster.View
 			if err := requestVCluster(cmd.Context(), c, http.MethodPatch, inPath(args[0]), to, &v); err != nil {

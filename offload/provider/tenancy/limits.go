@@ -241,7 +241,7 @@ func (t *Tenancy) write(w http.ResponseWriter, r *http.Request, consumer peer.ID
 		later(w, "your cluster has sent too much in a short time")
 		return
 	}
-	settle, err := t.stored.admit(r.Context(), consumer, r.ContentLength)
+	settle, err := t.stored.admit(r.Context(), t.account(consumer), r.ContentLength)
 	var full *fullError
 	switch {
 	case errors.As(err, &full):

@@ -38,7 +38,7 @@ func (t *Tenancy) partOf(consumer peer.ID) int64 {
 	if !known {
 		return 0 // no pod is admitted either
 	}
-	part := room.Parts(append(t.consumers(), consumer))[consumer]
+	part := room.Parts(append(t.consumers(), consumer))[room.Account(consumer)]
 	return memoryPart(room, consumer, amountsOf(part))
 }
 
@@ -66,7 +66,7 @@ func (t *Tenancy) bindMemory(ctx context.Context, twin string, room offer.Room, 
 	}
 	have := ns.Annotations[memoryAnnotation]
 	consumer := peer.ID(ns.Labels[policy.OriginLabel])
-	want := memoryBound(have, memoryPart(room, consumer, parts[consumer]))
+	want := memoryBound(have, memoryPart(room, consumer, parts[room.Account(consumer)]))
 	if have == want {
 		return nil
 	}

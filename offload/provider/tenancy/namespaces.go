@@ -128,7 +128,7 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 		return nil, err
 	}
 	defer leave()
-	held, err := t.of(ctx, consumer)
+	held, err := ofAccount(ctx, t, t.account(consumer))
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +143,9 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 	for _, name := range names {
 		want := twinNamespace(name, home, consumer)
 		want.Annotations[memoryAnnotation] = memory
+		if host := t.hostOf(consumer); host != "" {
+			want.Labels[policy.HostLabel] = string(host)
+		}
 		ns, err := t.client.CoreV1().Namespaces().Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager})
 		if err == nil {
 			t.Log.Info("twin made", "peer", consumer.Short(), "namespace", home, "twin", name)
@@ -214,6 +217,19 @@ func twinAmong(namespaces []corev1.Namespace, home string, consumer peer.ID) *co
 		}
 	}
 	return going
+}
+
+// ofAccount lists the twins that count for a consumer: its own and those of its virtual clusters.
+func ofAccount(ctx context.Context, t *Tenancy, consumer peer.ID) ([]corev1.Namespace, error) {
+	own, err := t.of(ctx, consumer)
+	if err != nil {
+		return nil, err
+	}
+	hosted, err := t.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.HostLabel + "=" + string(consumer)})
+	if err != nil {
+		return nil, fmt.Errorf("tenancy: list twins: %w", err)
+	}
+	return append(own, hosted.Items...), nil
 }
 
 // of lists the twins of the consumer from the API server: a cache may lag behind the last request.

@@ -138,7 +138,15 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 	for id, part := range room.Parts(consumers) {
 		parts[id] = amountsOf(part)
 		if id != offer.Pool {
-			tooMuch(id, func() []*corev1.Pod { return t.room.PodsOf(id) })
+			tooMuch(id, func() []*corev1.Pod {
+				all := t.room.PodsOf(id)
+				for _, other := range consumers {
+					if other != id && room.Account(other) == id {
+						all = append(all, t.room.PodsOf(other)...)
+					}
+				}
+				return all
+			})
 			continue
 		}
 		members = t.members(room, parts[id])
@@ -166,8 +174,10 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 		due = min(due, nudgeEvery)
 	}
 	byConsumer := map[peer.ID][]*corev1.ResourceQuota{}
+	// Objects of a peer and of its virtual clusters are counted together.
+	counted := func(name string) peer.ID { return t.account(twins[name].consumer) }
 	for name, q := range quotas {
-		byConsumer[twins[name].consumer] = append(byConsumer[twins[name].consumer], q)
+		byConsumer[counted(name)] = append(byConsumer[counted(name)], q)
 	}
 	var errs []error
 	calm, shares := true, ration(amountsOf(lent), parts, twins, members)
@@ -178,10 +188,10 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 			continue
 		}
 		q := quotas[name]
-		if pods := corev1.ResourcePods; t.stored.over(twins[name].consumer) {
+		if pods := corev1.ResourcePods; t.stored.over(t.account(twins[name].consumer)) {
 			next[pods] = min(next[pods], twins[name].used[pods]) // controllers make no more of them
 		}
-		hard := merged(counts(q, byConsumer[twins[name].consumer], t.bounds(twins[name].consumer)), next)
+		hard := merged(counts(q, byConsumer[counted(name)], t.bounds(twins[name].consumer)), next)
 		if q.ResourceVersion != "" && equality.Semantic.DeepEqual(hard, q.Spec.Hard) {
 			calm = calm && equality.Semantic.DeepEqual(hard, q.Status.Hard)
 			continue

@@ -198,9 +198,9 @@ func (s *store) over(id peer.ID) bool {
 	return h != nil && h.known && h.counted > s.mine(id)
 }
 
-// sizes is the size in bytes of all of the consumer's objects in its twins, as JSON.
+// sizes is the size in bytes of all of the consumer's objects in its twins and its virtual clusters', as JSON.
 func (t *Tenancy) sizes(ctx context.Context, consumer peer.ID) (sum int64, err error) {
-	twins, err := t.of(ctx, consumer)
+	twins, err := ofAccount(ctx, t, consumer)
 	if err != nil {
 		return 0, err
 	}

@@ -8,6 +8,7 @@
 package tenancy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -53,6 +54,8 @@ type Config struct {
 	PeerName func(peer.ID) string
 	// Lends reports whether anything is lent to a peer; nil lends to all.
 	Lends func(peer.ID) bool
+	// HostOf returns the peer whose virtual cluster a consumer is, "" for others; nil: there are none.
+	HostOf func(peer.ID) peer.ID
 	// Neighbours returns the prefixes under which this cluster reaches others' pods, in a map that the caller may
 	// change.
 	Neighbours func() map[peer.ID]netip.Prefix
@@ -155,6 +158,7 @@ func New(c Config) (*Tenancy, error) {
 		sets: factory.Apps().V1().ReplicaSets(), jobs: factory.Batch().V1().Jobs(),
 		visitors: newVisitors(storeBound(c.Memory)), kick: make(chan struct{}, 1), hosts: make(chan struct{}, 1),
 	}
+	t.room.HostOf = c.HostOf
 	t.stored = newStore(c.Memory, t.sizes)
 	t.policies, err = bounds.New(bounds.Config{Local: c.Local, Manifests: t.manifests, Log: c.Log,
 		Grant: func(ctx context.Context) error { return applyRole(ctx, client) }})
@@ -163,6 +167,25 @@ func New(c Config) (*Tenancy, error) {
 	}
 	t.mayPass = t.refused
 	return t, nil
+}
+
+// hostOf is Config.HostOf.
+func (c Config) hostOf(id peer.ID) peer.ID {
+	if c.HostOf == nil {
+		return ""
+	}
+	return c.HostOf(id)
+}
+
+// account is the peer for which a consumer's objects are counted: the host of a virtual cluster, or itself.
+func (c Config) account(consumer peer.ID) peer.ID { return cmp.Or(c.hostOf(consumer), consumer) }
+
+// LabelledHost returns the host that the twins of a consumer name, "" if there is none; known is false before twins are loaded.
+func LabelledHost(t *Tenancy, consumer peer.ID) (host peer.ID, known bool) {
+	for _, ns := range t.twinsOf(consumer) {
+		host = cmp.Or(host, peer.ID(ns.Labels[policy.HostLabel]))
+	}
+	return host, t.namespaces.Informer().HasSynced()
 }
 
 // Routes returns what is served to consumers, by pattern of http.ServeMux.
@@ -194,7 +217,11 @@ func (t *Tenancy) Run(ctx context.Context) error {
 		wg.Go(func() { t.keepPorts(ctx) })
 	}
 	wg.Go(func() { t.watchAdmission(ctx) })
-	wg.Go(func() { t.stored.run(ctx, func(id peer.ID) bool { return len(t.twinsOf(id)) > 0 }, t.poke) })
+	wg.Go(func() {
+		t.stored.run(ctx, func(id peer.ID) bool {
+			return slices.ContainsFunc(t.consumers(), func(c peer.ID) bool { return t.account(c) == id })
+		}, t.poke)
+	})
 	wg.Go(func() { t.endTwins(ctx) })
 	if t.PodMemory != nil {
 		wg.Go(func() { t.keepMemory(ctx) })

@@ -94,6 +94,13 @@ func (g *Tracker) Observe(h http.Handler) http.Handler {
 	})
 }
 
+// Received records a sign of life that another cluster has sent for the consumer.
+func (g *Tracker) Received(id peer.ID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.observe(id)
+}
+
 func (g *Tracker) enter(id peer.ID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package vcluster tests virtual clusters on a running device: the real binary, one lab of
-// one. Their control planes are tested where they are (appliance/vcluster).
+// two. Their control planes are tested where they are (appliance/vcluster).
 package vcluster
 
 import (
@@ -11,4 +11,4 @@ import (
 
 var suite = labtest.Suite{Prepare: labtest.PeeredWithImage}
 
-func TestMain(m *testing.M) { suite.Main(m, "vcluster", lab.Options{Devices: 1}) }
+func TestMain(m *testing.M) { suite.Main(m, "vcluster", lab.Options{Devices: 2}) }

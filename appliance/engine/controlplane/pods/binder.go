@@ -31,6 +31,7 @@ import (
 	"rivulet/fabric/changes"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
+	"rivulet/offload/target"
 )
 
 // The binder assigns each pod a virtual node with room, first come, first served. The host's scheduler chooses the
@@ -102,8 +103,10 @@ func bind(ctx context.Context, client kubernetes.Interface) error {
 // repeated without a change.
 func (b *binder) pass(ctx context.Context) (done bool) {
 	pods, _ := b.pods.List(labels.Everything())   // caches cannot fail
-	nodes, _ := b.nodes.List(labels.Everything()) // sorted: the host's own platform has the shortest name
-	slices.SortFunc(nodes, func(x, y *corev1.Node) int { return cmp.Compare(x.Name, y.Name) })
+	nodes, _ := b.nodes.List(labels.Everything()) // sorted: the host first, and its own platform has the shortest name
+	slices.SortFunc(nodes, func(x, y *corev1.Node) int {
+		return cmp.Or(cmp.Compare(further(x), further(y)), cmp.Compare(x.Name, y.Name))
+	})
 	free := map[string]corev1.ResourceList{}
 	for _, n := range nodes {
 		free[n.Name] = n.Status.Allocatable.DeepCopy()
@@ -201,10 +204,21 @@ func unfit(p *corev1.Pod, n *corev1.Node, free corev1.ResourceList) string {
 	return cmp.Or(closed(p, n), short(p, free))
 }
 
+// further is 1 for a node that is not the host's.
+func further(n *corev1.Node) int {
+	if n.Labels[policy.KindLabel] == string(target.Peer) {
+		return 1
+	}
+	return 0
+}
+
 // closed returns why the node does not take the pod, independent of its room; "" is no reason.
 func closed(p *corev1.Pod, n *corev1.Node) string {
 	if n.Spec.Unschedulable {
 		return "it is cordoned"
+	}
+	if further(n) > 0 && slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
+		return "data of claims stay on the host"
 	}
 	if fits, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(n); err != nil || !fits {
 		return "it does not match the pod's node selector or affinity"

@@ -82,9 +82,12 @@ func Run(ctx context.Context, api *rest.Config, p controlplane.Plane, log *slog.
 	if err != nil {
 		return err
 	}
-	c.SetTargets(Kind, []target.Spec{Spec(pods, p.Advertise, func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", controlplane.Host)
-	})}, true)
+	}
+	others := &others{pods: pods, dial: dial, set: c.SetTargets, log: log}
+	others.follow(ctx) // before slices with addresses of pods there are reflected
+	c.SetTargets(Kind, []target.Spec{spec(pods, p.Advertise, dial, others)}, true)
 	if !p.Advertise.Addr().IsLoopback() { // a slice may not have such an address
 		if err := reportAddress(ctx, client, p.Advertise); err != nil { // pods find the API server through the host
 			log.Warn("Service kubernetes has no endpoint that programs could read", "err", err)
@@ -107,19 +110,26 @@ func Run(ctx context.Context, api *rest.Config, p controlplane.Plane, log *slog.
 
 // Spec is the host as a target. Its pods have the same addresses at both ends, and find the virtual cluster's API
 // server at api; dial opens a new connection for one caller.
-func Spec(pods netip.Prefix, api netip.AddrPort, dial func(ctx context.Context, network, addr string) (net.Conn, error)) target.Spec {
+func Spec(pods netip.Prefix, api netip.AddrPort, dial dialer) target.Spec {
+	return spec(pods, api, dial, new(others))
+}
+
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// spec is Spec; the host reaches pods at others, too.
+func spec(pods netip.Prefix, api netip.AddrPort, dial dialer, others *others) target.Spec {
 	link := peer.Link{ID: NodeName, Name: NodeName, PeerCIDR: pods, PeerMappedCIDR: pods, LocalMappedCIDR: pods, State: peer.Connected}
 	return target.Spec{
 		ID: NodeName, Name: NodeName, Short: NodeName, Kind: Kind, Control: api,
 		New: func(name string, log *slog.Logger) (target.Target, error) {
 			t, err := peertarget.New(peertarget.Config{
-				Name: name, Link: link, Links: func() []peer.Link { return []peer.Link{link} }, PodCIDR: pods, Dial: dial,
+				Name: name, Link: link, Links: func() []peer.Link { return []peer.Link{link} }, LinksChanged: others.changed.Changed, PodCIDR: pods, Dial: dial,
 				HTTP: &http.Client{Transport: &http.Transport{DialContext: dial}}, BaseURL: "http://host", Log: log,
 			})
 			if err != nil {
 				return nil, err
 			}
-			return host{t, api.Addr()}, nil
+			return host{t, api.Addr(), others}, nil
 		},
 	}
 }
@@ -127,7 +137,8 @@ func Spec(pods netip.Prefix, api netip.AddrPort, dial func(ctx context.Context, 
 // host is the target. It translates Services only: pods have the same addresses at both ends.
 type host struct {
 	*peertarget.Target
-	api netip.Addr
+	api    netip.Addr
+	others *others
 }
 
 // HomeAddresses is what the host translates for new pods.
@@ -140,7 +151,7 @@ func (h host) HomeAddresses() string {
 
 // Away is the same as a peer's; the API server is at the host already.
 func (h host) Away(a netip.Addr) (netip.Addr, bool) {
-	if a == h.api {
+	if a == h.api || h.others.has(a) {
 		return a, true
 	}
 	return h.Target.Away(a)

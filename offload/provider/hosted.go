@@ -1,0 +1,163 @@
+package provider
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
+	"rivulet/offload/provider/tenancy"
+)
+
+// Virtual clusters of peers (docs/design/vclusters.md, "Further nodes"). Each is a consumer of its own here, for which
+// its host, a peer, sends the requests. Its identity follows from the host's (peer.Hosted). It may borrow as long as
+// its host may and lists it, and uses the host's part.
+
+// HostedPrefix is the path before the routes of a host's virtual clusters and their seed. A cluster without these routes
+// answers 404, so a request is never taken for one of the host itself.
+const HostedPrefix = "/v1/hosted/"
+
+// maxHosted bounds the virtual clusters of one host that borrow here: each has limits of its own for requests.
+const maxHosted = 20
+
+// HostedList is the body of PUT /v1/hosted: which virtual clusters of the sender may borrow. The twins of its others are
+// deleted.
+type HostedList struct {
+	Seeds []string `json:"seeds"`
+}
+
+// HostedTenants is the answer: the addresses of their pods here, by seed.
+type HostedTenants struct {
+	Tenants map[string][]netip.Addr `json:"tenants"`
+}
+
+// guests are the virtual clusters of peers.
+type guests struct {
+	mu     sync.Mutex
+	hosts  map[peer.ID]peer.ID // the host of each consumer, "" for others
+	listed map[peer.ID]bool    // by virtual cluster; without a list of this run there is no entry
+}
+
+type hostedKey struct{}
+
+// hostOf is the host of a virtual cluster of a peer, "" for other consumers.
+func (p *Provider) hostOf(id peer.ID) peer.ID {
+	p.guests.mu.Lock()
+	defer p.guests.mu.Unlock()
+	host, cached := p.guests.hosts[id]
+	if !cached && p.tenancy != nil {
+		known := false
+		if host, known = tenancy.LabelledHost(p.tenancy, id); known {
+			p.guests.hosts[id] = host
+		}
+	}
+	return host
+}
+
+// guestHosts are the hosts of all known virtual clusters of peers, by virtual cluster.
+func (p *Provider) guestHosts() map[peer.ID]peer.ID {
+	for _, id := range p.tenancy.Twins() {
+		p.hostOf(id)
+	}
+	p.guests.mu.Lock()
+	defer p.guests.mu.Unlock()
+	out := map[peer.ID]peer.ID{}
+	for id, host := range p.guests.hosts {
+		if host != "" {
+			out[id] = host
+		}
+	}
+	return out
+}
+
+// ended reports whether its host has listed its virtual clusters without it.
+func (p *Provider) ended(id peer.ID) bool {
+	p.guests.mu.Lock()
+	defer p.guests.mu.Unlock()
+	listed, known := p.guests.listed[id]
+	return known && !listed
+}
+
+// Linked adds links of the virtual clusters of peers with pods here: their hosts' under their own IDs.
+func (p *Provider) Linked(links []peer.Link) []peer.Link {
+	for id, host := range p.guestHosts() {
+		if i := slices.IndexFunc(links, func(l peer.Link) bool { return l.ID == host }); i >= 0 {
+			l := links[i]
+			l.ID = id
+			links = append(slices.Clip(links), l)
+		}
+	}
+	return links
+}
+
+// list answers PUT /v1/hosted.
+func (p *Provider) list(w http.ResponseWriter, r *http.Request) {
+	host, ok := p.cfg.PeerID(r)
+	if _, linked := p.link(host); !ok || !linked {
+		rpc.Fail(w, http.StatusUnauthorized, &rpc.Error{Code: "unknown-peer", Message: "only peers are served", Cure: "peer with this cluster first"})
+		return
+	}
+	var all HostedList
+	if !rpc.Read(w, r, &all) {
+		return
+	}
+	if len(all.Seeds) > maxHosted {
+		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "too-many-hosted", Message: "more virtual clusters than may borrow here", Cure: "give at most 20 of them this target: rivulet vcluster set NAME --targets none"})
+		return
+	}
+	hosts := p.guestHosts()
+	out := HostedTenants{map[string][]netip.Addr{}}
+	now := map[peer.ID]bool{}
+	for _, seed := range all.Seeds {
+		id := peer.Hosted(host, seed)
+		now[id] = true
+		if p.cfg.Tenants != nil {
+			out.Tenants[seed] = p.cfg.Tenants(id)
+		}
+	}
+	p.guests.mu.Lock()
+	before := maps.Clone(p.guests.listed)
+	for id, of := range hosts {
+		if of == host {
+			p.guests.listed[id] = now[id]
+		}
+	}
+	for id := range now {
+		p.guests.hosts[id], p.guests.listed[id] = host, true
+	}
+	changed := !maps.Equal(before, p.guests.listed)
+	p.guests.mu.Unlock()
+	for id := range now {
+		p.tenants.Received(id)
+	}
+	if changed {
+		p.reshared.Notify()
+	}
+	rpc.Write(w, http.StatusOK, out)
+}
+
+// serveHosted answers the routes of consumers for a host's virtual cluster that it has listed.
+func (p *Provider) serveHosted(routes http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, ok := p.cfg.PeerID(r)
+		seed, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, HostedPrefix), "/")
+		id := peer.Hosted(host, seed)
+		p.guests.mu.Lock()
+		listed := ok && p.guests.listed[id] && p.guests.hosts[id] == host
+		p.guests.mu.Unlock()
+		if !listed || r.URL.RawPath != "" {
+			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-hosted", Message: "your host does not let your virtual cluster borrow here", Cure: "rivulet vcluster set NAME --targets PEER"})
+			return
+		}
+		inner := r.WithContext(context.WithValue(r.Context(), hostedKey{}, id))
+		url := *r.URL
+		url.Path = "/" + path
+		inner.URL = &url
+		routes.ServeHTTP(w, inner)
+	})
+}
