@@ -1,10 +1,12 @@
 package vcluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -96,14 +98,20 @@ func (t *targets) FollowTargets(ctx context.Context, f peertarget.Fabric, contro
 		seeds, apis := map[peer.ID]map[string]peer.ID{}, map[peer.ID]netip.AddrPort{}
 		links := f.Links()
 		k.mu.Lock()
+		records := make([]record, 0, len(k.all))
+		at := map[peer.ID]netip.AddrPort{}
 		for _, c := range k.all {
 			r := c.record()
+			records, at[r.ID] = append(records, r), c.address()
+		}
+		slices.SortFunc(records, func(a, b record) int { return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name)) })
+		for _, r := range records {
 			for _, l := range links {
-				if r.allows(k.cfg.ID, l) {
+				if r.allows(k.cfg.ID, l) && len(seeds[l.ID]) < provider.MaxHosted {
 					if seeds[l.ID] == nil {
 						seeds[l.ID] = map[string]peer.ID{}
 					}
-					seeds[l.ID][r.Seed], apis[r.ID] = r.ID, c.address()
+					seeds[l.ID][r.Seed], apis[r.ID] = r.ID, at[r.ID]
 				}
 			}
 		}
@@ -127,13 +135,17 @@ func (t *targets) FollowTargets(ctx context.Context, f peertarget.Fabric, contro
 		var mu sync.Mutex
 		next, before := map[peer.ID]map[peer.ID][]netip.Addr{}, maps.Clone(told)
 		for _, l := range links {
-			if len(seeds[l.ID]) == 0 && !before[l.ID] {
+			// A peer is told once after a start, too: what ended before may still be there.
+			if some, asked := before[l.ID]; len(seeds[l.ID]) == 0 && (asked && !some || !asked && l.State != peer.Connected) {
 				continue
 			}
 			calls.Go(func() {
 				at, err := list(ctx, f, l, seeds[l.ID])
 				mu.Lock()
 				defer mu.Unlock()
+				if answered := (*rpc.Error)(nil); errors.As(err, &answered) && !before[l.ID] { // of an earlier version, or it lends nothing
+					told[l.ID] = false
+				}
 				if err != nil {
 					k.cfg.Log.Debug("a peer is not told which virtual clusters may borrow there", "peer", l.Name, "err", err)
 				} else {

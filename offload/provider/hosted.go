@@ -22,8 +22,8 @@ import (
 // answers 404, so a request is never taken for one of the host itself.
 const HostedPrefix = "/v1/hosted/"
 
-// maxHosted bounds the virtual clusters of one host that borrow here: each has limits of its own for requests.
-const maxHosted = 20
+// MaxHosted bounds the virtual clusters of one host that borrow here: each has limits of its own for requests.
+const MaxHosted = 20
 
 // HostedList is the body of PUT /v1/hosted: which virtual clusters of the sender may borrow. The twins of its others are
 // deleted.
@@ -106,7 +106,7 @@ func (p *Provider) list(w http.ResponseWriter, r *http.Request) {
 	if !rpc.Read(w, r, &all) {
 		return
 	}
-	if len(all.Seeds) > maxHosted {
+	if len(all.Seeds) > MaxHosted {
 		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "too-many-hosted", Message: "more virtual clusters than may borrow here", Cure: "give at most 20 of them this target: rivulet vcluster set NAME --targets none"})
 		return
 	}
@@ -148,9 +148,13 @@ func (p *Provider) serveHosted(routes http.Handler) http.Handler {
 		seed, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, HostedPrefix), "/")
 		id := peer.Hosted(host, seed)
 		p.guests.mu.Lock()
-		listed := ok && p.guests.listed[id] && p.guests.hosts[id] == host
+		listed, told := p.guests.listed[id]
 		p.guests.mu.Unlock()
-		if !listed || r.URL.RawPath != "" {
+		if ok && !told { // the host repeats its list after a start of this cluster
+			rpc.Fail(w, http.StatusServiceUnavailable, &rpc.Error{Code: "hosted-pending", Message: "your host has not listed your virtual cluster yet", Cure: "try again in a moment"})
+			return
+		}
+		if !ok || !listed || r.URL.RawPath != "" {
 			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-hosted", Message: "your host does not let your virtual cluster borrow here", Cure: "rivulet vcluster set NAME --targets PEER"})
 			return
 		}

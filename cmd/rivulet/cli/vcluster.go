@@ -288,7 +288,7 @@ func printVCluster(out io.Writer, v vcluster.View) error {
 	return pairs(out, [][2]string{
 		{"name", v.Name}, {"state", string(v.State)}, {"reason", dash(v.Reason)}, {"since", v.Since.UTC().Format(time.DateTime)}, {"address", v.Address.String()},
 		{"created", v.Created.UTC().Format(time.DateTime)}, {"sleeps", sleep}, {"process", pid}, {"memory", ofLimit(v.Private, v.Memory)}, {"datastore", ofLimit(v.Stored, v.Datastore)},
-		{"object", ownerText(v)}, {"uses", quotaText(v)}, {"disk", mebibytes(v.Disk)}, {"last start", fmt.Sprintf("%.1f s", v.Took.Seconds())},
+		{"object", ownerText(v)}, {"targets", dash(strings.Join(v.Targets, ", "))}, {"uses", quotaText(v)}, {"disk", mebibytes(v.Disk)}, {"last start", fmt.Sprintf("%.1f s", v.Took.Seconds())},
 	})
 }
 

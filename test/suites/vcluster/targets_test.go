@@ -118,6 +118,10 @@ func TestTargets(t *testing.T) {
 	if out, err := far("logs", there); err != nil || out == "" {
 		t.Errorf("logs of there: %q %v", out, err)
 	}
+	await.NoError(t, ctx, time.Minute, "kubectl top has there", func() error {
+		_, err := far("top", "pod", there)
+		return err
+	})
 	refused := func(from, to, ip string, kubectl func(...string) (string, error), pod string) {
 		t.Helper()
 		if out, err := exec(kubectl, pod, "busybox", "nc", "-w", "3", ip, "8080"); err == nil {
