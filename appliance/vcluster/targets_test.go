@@ -217,6 +217,9 @@ func TestPodsAtATarget(t *testing.T) {
 		Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web:1"}}}}}}, metav1.CreateOptions{})
 	must(t, err)
+	_, err = client.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeLoadBalancer, Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+	must(t, err)
 	pod := func(want func(corev1.Pod) bool) func() error {
 		return func() error {
 			list, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
@@ -237,6 +240,29 @@ func TestPodsAtATarget(t *testing.T) {
 	if twins() == 0 {
 		t.Error("its twin does not name its host")
 	}
+	services := func(at *apiserver.Server) (names []string) {
+		c, err := kubernetes.NewForConfig(at.Config)
+		must(t, err)
+		list, err := c.CoreV1().Services("").List(ctx, metav1.ListOptions{LabelSelector: policy.ReflectedLabel})
+		must(t, err)
+		for _, s := range list.Items {
+			names = append(names, s.Name)
+		}
+		return names
+	}
+	lan := policy.LANServicePrefix + "web"
+	await.NoError(t, ctx, time.Minute, "the host opens its Service", func() error {
+		if all := services(host); !slices.Contains(all, lan) {
+			return fmt.Errorf("%q", all)
+		}
+		return nil
+	})
+	await.NoError(t, ctx, time.Minute, "b has the Service, and opens nothing", func() error {
+		if all := services(far); !slices.Contains(all, "web") || slices.Contains(all, lan) {
+			return fmt.Errorf("%q", all)
+		}
+		return nil
+	})
 	_, err = d.k.Change(ctx, "far", Change{Targets: &[]string{}})
 	must(t, err)
 	await.NoError(t, ctx, time.Minute, "another waits", pod(func(p corev1.Pod) bool {

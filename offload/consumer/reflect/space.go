@@ -116,13 +116,14 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		mapKeeper.name:    mapKeeper,
 		secretKeeper.name: secretKeeper,
 	}
-	if h, ok := c.Target.(Holder); ok {
+	h, limited := c.Target.(Holder)
+	if limited {
 		maps.DeleteFunc(s.kinds, func(kind string, _ mirror) bool { return !h.Holds(kind) })
 		if s.kinds["Service"] == nil {
 			s.kinds["Service"] = unheldServices(s)
 		}
 	}
-	if !node {
+	if !node && !(limited && !h.Holds(lanKind)) {
 		s.kinds[lanKind] = withLAN(s, serviceKeeper)
 	}
 	if _, refuses := without[policy.NetworkPolicyKind]; refuses || c.Policies == nil {
@@ -135,7 +136,7 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		n := newIngresses(s, c)
 		withIngresses(n, serviceKeeper, secretKeeper)
 		s.kinds[policy.IngressKind] = n
-	} else if !mayChange {
+	} else if !mayChange && node {
 		s.kinds[policy.IngressKind] = unheldIngresses(s)
 	}
 	for _, mayChange := range without {

@@ -14,6 +14,7 @@ import (
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	peertarget "rivulet/offload/target/peer"
 )
@@ -113,7 +114,15 @@ func (o *others) spec(l peer.Link, control netip.AddrPort) target.Spec {
 			if err != nil {
 				return nil, err
 			}
-			return t, nil
+			return peerOfHost{t}, nil
 		},
 	}
+}
+
+// peerOfHost is a further target. It has pods and what these need: only the host opens to a LAN and keeps data.
+type peerOfHost struct{ *peertarget.Target }
+
+// Holds is that of reflect.Holder.
+func (peerOfHost) Holds(kind string) bool {
+	return slices.Contains([]string{"Service", "EndpointSlice", policy.KindConfigMap, policy.KindSecret, policy.NetworkPolicyKind}, kind)
 }
