@@ -43,6 +43,32 @@ type guests struct {
 	listed map[peer.ID]bool    // by virtual cluster; without a list of this run there is no entry
 }
 
+// mostRemembered bounds what is remembered of one host's virtual clusters that it does not list any more.
+const mostRemembered = 10 * MaxHosted
+
+// forget forgets a host's virtual clusters that are not listed and have no twin, if there are many. mu is held.
+func (g *guests) forget(host peer.ID, twins map[string]peer.ID) {
+	var ended []peer.ID
+	for id, of := range g.hosts {
+		if of == host && !g.listed[id] {
+			ended = append(ended, id)
+		}
+	}
+	if len(ended) <= mostRemembered {
+		return
+	}
+	used := map[peer.ID]bool{}
+	for _, id := range twins {
+		used[id] = true
+	}
+	for _, id := range ended {
+		if !used[id] {
+			delete(g.hosts, id)
+			delete(g.listed, id)
+		}
+	}
+}
+
 type hostedKey struct{}
 
 // hostOf is the host of a virtual cluster of a peer, "" for other consumers.
@@ -131,6 +157,9 @@ func (p *Provider) list(w http.ResponseWriter, r *http.Request) {
 		p.guests.hosts[id], p.guests.listed[id] = host, true
 	}
 	changed := !maps.Equal(before, p.guests.listed)
+	if len(p.guests.listed) > len(before) {
+		p.guests.forget(host, p.tenancy.Twins())
+	}
 	p.guests.mu.Unlock()
 	for id := range now {
 		p.tenants.Received(id)

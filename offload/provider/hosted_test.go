@@ -2,6 +2,7 @@ package provider
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -88,6 +89,19 @@ func TestAHostsVirtualClusters(t *testing.T) {
 	expect("the other", hostA, "two", in)
 	list(hostB)
 	expect("another host's list ends nothing", hostA, "two", in)
+	for i := range 50 {
+		var seeds []string
+		for j := range MaxHosted {
+			seeds = append(seeds, fmt.Sprint(i, "-", j))
+		}
+		if code := list(hostB, seeds...); code != http.StatusOK {
+			t.Fatal(code)
+		}
+	}
+	if n := max(len(p.guests.hosts), len(p.guests.listed)); n > mostRemembered+3*MaxHosted {
+		t.Errorf("%d virtual clusters of a host are remembered", n)
+	}
+	expect("the other, after another host has listed very many", hostA, "two", in)
 	if code := list("stranger", "x"); code != http.StatusUnauthorized {
 		t.Errorf("a stranger lists: %d", code)
 	}
