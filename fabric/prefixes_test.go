@@ -3,6 +3,7 @@ package fabric
 import (
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -69,7 +70,7 @@ func TestColliding(t *testing.T) {
 				return v.State == peer.Connected && back.State == peer.Connected && !v.PeerMappedCIDR.Overlaps(taken) && back.LocalMappedCIDR == v.PeerMappedCIDR &&
 					a.peerConfig(b).PeerMappedCIDR == v.PeerMappedCIDR && b.peerConfig(a).LocalMappedCIDR == v.PeerMappedCIDR
 			})
-			if keepsC && (c.peerConfig(a) != other || c.view(a).Since != since || a.view(c).State != peer.Connected) {
+			if keepsC && (!reflect.DeepEqual(c.peerConfig(a), other) || c.view(a).Since != since || a.view(c).State != peer.Connected) {
 				t.Errorf("c noticed: %+v, was %+v", c.peerConfig(a), other)
 			}
 			now := a.view(b).PeerMappedCIDR

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -40,7 +41,7 @@ func TestRegistered(t *testing.T) {
 	if got := g.PrefixesBut(peer.ID(ID("one"))); !slices.Equal(got, []netip.Prefix{two}) {
 		t.Errorf("without one: %v", got)
 	}
-	if got := g.TunnelPeers(); len(got) != 2 || got[0] != (tunnel.Peer{ID: ID("one"), PublicKey: key, LocalMappedCIDR: pods, PeerMappedCIDR: one}) {
+	if got := g.TunnelPeers(); len(got) != 2 || !reflect.DeepEqual(got[0], tunnel.Peer{ID: ID("one"), PublicKey: key, LocalMappedCIDR: pods, PeerMappedCIDR: one}) {
 		t.Errorf("in the tunnel: %+v", got)
 	}
 	if g.KeyOwner(newKey(t), key) != "one" || g.KeyOwner(newKey(t), wgkey.Public{}) != "" {

@@ -104,6 +104,7 @@ const (
 var (
 	Accept = []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 	Drop   = []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}
+	Return = []expr.Any{&expr.Verdict{Kind: expr.VerdictReturn}}
 	// Refuse answers as for a closed port (ICMP port unreachable); IPv4 only.
 	Refuse = []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 3}}
 )
@@ -211,6 +212,14 @@ func ToPrefix(p netip.Prefix) []expr.Any { return natPrefix(expr.NATTypeDestNAT,
 
 // FromPrefix is the source NAT into a prefix, host bits kept.
 func FromPrefix(p netip.Prefix) []expr.Any { return natPrefix(expr.NATTypeSourceNAT, p) }
+
+// FromAddress is the source NAT to one address.
+func FromAddress(a netip.Addr) []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: 1, Data: a.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
+	}
+}
 
 func natPrefix(kind expr.NATType, p netip.Prefix) []expr.Any {
 	first := p.Masked().Addr().As4()

@@ -56,6 +56,9 @@ type Rules struct {
 	Tenants []netip.Addr
 	// Open are the permissions that the owner has given.
 	Open []Grant
+	// Nodes are prefixes behind other nodes of this cluster. What comes from there is this cluster's own, or was let in by
+	// the node with the tunnel to that peer.
+	Nodes []netip.Prefix
 	// Through are further addresses of Ours, in this cluster's pod network, by which these reach each other through this
 	// cluster.
 	Through map[netip.Addr]netip.Addr
@@ -82,13 +85,14 @@ func (p Port) Compare(q Port) int {
 
 const Family = nftables.TableFamilyIPv4
 
-// Ensure creates the table, empty, if there is none, in the process's own network namespace.
-func Ensure(iface string, own netip.Addr) error {
+// Ensure creates the table, with other nodes of this cluster only, if there is none, in the process's own network
+// namespace.
+func Ensure(iface string, own netip.Addr, nodes ...netip.Prefix) error {
 	c, err := nft.Open(0)
 	if err == nil {
 		t := &nftables.Table{Name: Table, Family: Family}
 		c.CreateTable(t)
-		err = nft.Fill(c, t, Program(Rules{Interface: iface, Own: own}))
+		err = nft.Fill(c, t, Program(Rules{Interface: iface, Own: own, Nodes: nodes}))
 	}
 	if err == nil {
 		err = c.Flush()
@@ -127,6 +131,12 @@ func Program(r Rules) nft.Program {
 		nft.Rule(c, in, related, nft.Accept)
 		if r.Own.IsValid() {
 			nft.Rule(c, in, nft.Within(nft.Destination, netip.PrefixFrom(r.Own, 32)), nft.Accept)
+		}
+		for _, n := range r.Nodes {
+			nft.Rule(c, in, nft.Within(nft.Source, n), nft.Accept)
+			nft.Rule(c, between, nft.Within(nft.Destination, n), nft.Accept) // chain in has decided
+			nft.Rule(c, between, nft.Within(nft.Source, n), nft.Return)
+			nft.Rule(c, replies, nft.Within(nft.Destination, n), nft.Accept)
 		}
 		nft.Rule(c, back, nft.FromInterface(r.Interface), nft.ToInterface(r.Interface), nft.Jump(between.Name))
 		nft.Rule(c, between, nft.In(nft.Source, oursSet), nft.In(nft.Destination, oursSet), nft.Accept)

@@ -21,7 +21,7 @@ func (t *Table) Out(pkt []byte) bool {
 	}
 	r := t.find(h.dst)
 	if r == nil {
-		return false
+		return t.passNode(pkt, h, h.dst)
 	}
 	pkt = pkt[:h.total]
 	if r.out.has(h.src) {
@@ -44,7 +44,10 @@ func (t *Table) In(pkt []byte) bool {
 		return false
 	}
 	r := t.find(h.src)
-	if r == nil || !r.in.has(h.dst) {
+	if r == nil {
+		return t.passNode(pkt, h, h.src)
+	}
+	if !r.in.has(h.dst) {
 		return false
 	}
 	return t.rewrite(pkt[:h.total], h, dstAt, r.in.do(h.dst), r.in.delta, r, &r.in, srcAt)

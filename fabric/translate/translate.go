@@ -10,8 +10,9 @@
 // receiver. Each end rewrites one address and finds the rule by the other one, which is the peer's own: so two peers
 // may even have chosen the same LocalMappedCIDR for this cluster.
 //
-// Only packets between this cluster's published prefix and that of a peer pass; IPv6 does not. After a restart the
-// table is empty until Set is called, so everything is dropped and counted in the tunnel's status.
+// Only packets between this cluster's published prefix and that of a peer pass, and those of this cluster's other nodes,
+// unchanged; IPv6 does not. After a restart the table is empty until Set is called, so everything is dropped and counted
+// in the tunnel's status.
 package translate
 
 import (
@@ -32,9 +33,17 @@ type Rule struct {
 	MTU int
 }
 
+// Node is a prefix of this cluster behind another of its nodes. Its packets pass unchanged, except for a TCP MSS that is
+// too large. WireGuard has checked whose source address it is, the guard decides what such a packet reaches.
+type Node struct {
+	Prefix netip.Prefix
+	MTU    int // as in Rule
+}
+
 // Table is a compiled, immutable set of rules.
 type Table struct {
 	rules []rule // by PeerMappedCIDR, ascending, disjoint
+	nodes []rule // remote and mss only, the longest prefix first
 }
 
 // rule is a Rule in the form of the packet path. Addresses are numbers.
@@ -120,6 +129,52 @@ func (r Rule) check() error {
 func numbers(p netip.Prefix) (addr, mask uint32) {
 	a := p.Addr().As4()
 	return be32(a[:]), ^uint32(0) << (32 - p.Bits())
+}
+
+// WithNodes adds the prefixes of other nodes of this cluster to a new table. mtu is that of the tunnel.
+func (t *Table) WithNodes(nodes []Node, mtu int) error {
+	for _, n := range nodes {
+		if !n.Prefix.IsValid() || !n.Prefix.Addr().Is4() {
+			return fmt.Errorf("translate: %q of a node is not an IPv4 prefix", n.Prefix)
+		}
+		mss, err := clampTo(mtu, n.MTU)
+		if err != nil {
+			return err
+		}
+		remote, mask := numbers(n.Prefix.Masked())
+		t.nodes = append(t.nodes, rule{remote: remote, remoteMask: mask, mss: mss})
+	}
+	sort.SliceStable(t.nodes, func(i, j int) bool { return t.nodes[i].remoteMask > t.nodes[j].remoteMask })
+	return nil
+}
+
+// node returns the rule of the node behind which addr is, or nil.
+func (t *Table) node(addr uint32) *rule {
+	for i := range t.nodes {
+		if t.nodes[i].covers(addr) {
+			return &t.nodes[i]
+		}
+	}
+	return nil
+}
+
+// passNode reports whether a packet from or to a node may pass.
+func (t *Table) passNode(pkt []byte, h header, addr uint32) bool {
+	r := t.node(addr)
+	if r == nil {
+		return false
+	}
+	switch l4 := pkt[h.size:h.total]; {
+	case h.proto != tcp:
+	case h.offset == 0:
+		if len(l4) < 20 {
+			return false
+		}
+		r.clamp(l4)
+	case h.offset < 24:
+		return false // would overwrite the header that was just checked (RFC 1858)
+	}
+	return true
 }
 
 // find returns the rule whose peer owns addr, or nil.

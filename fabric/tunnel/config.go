@@ -2,6 +2,8 @@ package tunnel
 
 import (
 	"net/netip"
+	"reflect"
+	"slices"
 	"time"
 
 	"rivulet/fabric/tunnel/paths"
@@ -36,6 +38,9 @@ type Config struct {
 	Paths []PeerPaths `json:"paths,omitempty"`
 	// Brokers relay to peers that are reached in no other way. They are no peers.
 	Brokers []Broker `json:"brokers,omitempty"`
+	// Node is this device's own address in Nodes, the range of nodes' addresses. Both are zero in a cluster of one node.
+	Node  netip.Addr   `json:"node,omitzero"`
+	Nodes netip.Prefix `json:"nodes,omitzero"`
 }
 
 // Broker is a relay that is no peer: package broker.
@@ -66,7 +71,24 @@ type Peer struct {
 	// Address is the peer's own end of the tunnel as this cluster sees it, one of PeerMappedCIDR. Without it the path
 	// to the peer is not measured.
 	Address netip.Addr `json:"address,omitzero"`
+	// Behind are prefixes that are reached through the peer without translation: it is a node of this cluster.
+	Behind []netip.Prefix `json:"behind,omitempty"`
 }
+
+// behind are all prefixes behind other nodes of this cluster.
+func (c Config) behind() (out []netip.Prefix) {
+	for _, p := range c.Peers {
+		out = append(out, p.Behind...)
+	}
+	return out
+}
+
+// leaf reports whether all of the cluster's other pods are behind one peer, which decides what gets here: this device is a
+// worker.
+func (c Config) leaf() bool { return slices.Contains(c.behind(), c.PodCIDR.Masked()) }
+
+// equal reports whether WireGuard has nothing to change.
+func (p Peer) equal(o Peer) bool { return reflect.DeepEqual(p, o) }
 
 type Status struct {
 	PID     int          `json:"pid"`
@@ -116,4 +138,4 @@ type Problem struct {
 
 // HelperVersion is that of the protocol and the behaviour of the data plane's process. A process with another version
 // is replaced, which costs a second of traffic: raise it when the process itself has changed.
-const HelperVersion = "14"
+const HelperVersion = "15"

@@ -21,10 +21,15 @@ import (
 //	      this one maps a prefix to itself.
 //	guard (filter, prerouting, after conntrack, before all DNAT): a peer reaches pods,
 //	      the control port and the port that measures paths, nothing else of the
-//	      machine: no kubelet, no API server, no NodePort.
+//	      machine: no kubelet, no API server, no NodePort. Another node of this cluster
+//	      reaches all of it: WireGuard lets it use its own addresses alone.
+//
+// Between nodes the addresses of pods and nodes stay unchanged, too. What comes from elsewhere and goes to a pod on
+// another node, as a NodePort's client does, gets this node's address; a node's own program that connects to a pod at a
+// peer gets the tunnel's.
 //
 // A separate table (package reach) decides which pods a peer reaches. It exists before the interface is up, and is
-// closed until the supervisor has filled it.
+// closed until the supervisor has filled it. On a worker it is this process's: the server decides.
 const Table = "rivulet"
 
 const (
@@ -34,8 +39,15 @@ const (
 
 // setFirewall replaces the table in one transaction.
 func (s *Server) setFirewall(cfg Config) error {
-	if err := reach.Ensure(cfg.Interface, cfg.Address); err != nil {
+	if err := reach.Ensure(cfg.Interface, cfg.Address, cfg.behind()...); err != nil {
 		return fmt.Errorf("tunnel: %w", err)
+	}
+	if cfg.leaf() {
+		s.reached.Forget()
+		all := reach.Rules{Interface: cfg.Interface, Own: cfg.Address, Nodes: cfg.behind()}
+		if _, err := s.reached.Apply([]nft.Program{reach.Program(all)}); err != nil {
+			return reach.Fault(err)
+		}
 	}
 	s.guard = cfg
 	s.rules.Forget()
@@ -49,16 +61,31 @@ func (cfg Config) firewall(c *nftables.Conn, table *nftables.Table) {
 	keep := c.AddChain(&nftables.Chain{Name: "keep", Table: table, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityRef(keepPriority)})
 	pods := cfg.PodCIDR.Masked()
-	nft.Rule(c, keep, nft.ToInterface(cfg.Interface), source(pods), same(pods))
+	out := nft.ToInterface(cfg.Interface)
+	nft.Rule(c, keep, out, source(pods), same(pods))
 	for _, p := range cfg.Peers {
 		remote := p.PeerMappedCIDR.Masked()
 		nft.Rule(c, keep, source(remote), destination(pods), same(remote))
+		for _, behind := range p.Behind {
+			nft.Rule(c, keep, out, source(cfg.Nodes), destination(behind), same(cfg.Nodes))
+			nft.Rule(c, keep, out, destination(behind), nft.FromAddress(cfg.Node))
+			if !pods.Overlaps(behind) { // between pods nobody masquerades but kube-proxy, where a pod reaches itself by a Service
+				nft.Rule(c, keep, source(behind), destination(pods), same(behind))
+			}
+		}
+	}
+	if cfg.Node.IsValid() {
+		nft.Rule(c, keep, out, source(cfg.Nodes), nft.FromAddress(cfg.Address))
 	}
 
 	guard := nft.Base(c, table, "guard", nftables.ChainHookPrerouting, guardPriority)
 	own := destination(netip.PrefixFrom(cfg.Address, 32))
 	nft.Rule(c, guard, nft.Not(nft.FromInterface(cfg.Interface)), nft.Accept)
 	nft.Rule(c, guard, nft.Established, nft.Accept) // including errors about own connections
+	if cfg.Node.IsValid() {
+		nft.Rule(c, guard, source(pods), nft.Accept)
+		nft.Rule(c, guard, source(cfg.Nodes), nft.Accept)
+	}
 	nft.Rule(c, guard, own, nft.TCPPort(cfg.ControlPort), nft.Accept)
 	nft.Rule(c, guard, own, nft.UDPPort(probePort), nft.Accept)
 	nft.Rule(c, guard, nft.Protocol(unix.IPPROTO_ICMP), echoRequest, nft.Accept)

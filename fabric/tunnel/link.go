@@ -69,9 +69,16 @@ func setRoutes(index int, cfg Config, mtus map[string]int) (map[string]Problem, 
 	if err != nil {
 		return nil, fmt.Errorf("tunnel: list routes: %w", err)
 	}
-	want := map[netip.Prefix]string{}
+	type route struct {
+		id  string
+		src net.IP
+	}
+	want := map[netip.Prefix]route{}
 	for _, p := range cfg.Peers {
-		want[p.PeerMappedCIDR.Masked()] = p.ID
+		want[p.PeerMappedCIDR.Masked()] = route{p.ID, cfg.Address.AsSlice()}
+		for _, prefix := range p.Behind {
+			want[prefix.Masked()] = route{p.ID, cfg.Node.AsSlice()}
+		}
 	}
 	failed := map[string]Problem{}
 	there, ours := map[netip.Prefix]bool{}, map[netip.Prefix]bool{}
@@ -82,9 +89,9 @@ func setRoutes(index int, cfg Config, mtus map[string]int) (map[string]Problem, 
 		a, _ := netip.AddrFromSlice(r.Dst.IP.To4())
 		bits, _ := r.Dst.Mask.Size()
 		dst := netip.PrefixFrom(a, bits)
-		id, wanted := want[dst]
+		to, wanted := want[dst]
 		switch {
-		case r.LinkIndex == index && wanted && r.Priority == routeMetric && r.Src.Equal(cfg.Address.AsSlice()) && r.MTU == cfg.routeMTU(id, mtus):
+		case r.LinkIndex == index && wanted && r.Priority == routeMetric && r.Src.Equal(to.src) && r.MTU == cfg.routeMTU(to.id, mtus):
 			there[dst] = true
 		case r.LinkIndex == index && wanted && r.Priority == routeMetric:
 			ours[dst] = true
@@ -94,11 +101,11 @@ func setRoutes(index int, cfg Config, mtus map[string]int) (map[string]Problem, 
 			}
 		case wanted:
 			there[dst] = true
-			failed[id] = Problem{Text: fmt.Sprintf("%s, the prefix chosen for it, is a network of this host", dst),
+			failed[to.id] = Problem{Text: fmt.Sprintf("%s, the prefix chosen for it, is a network of this host", dst),
 				Cure: "another prefix is agreed on as soon as it is reached on the LAN; until then remove that route"}
 		}
 	}
-	for dst, id := range want {
+	for dst, to := range want {
 		if there[dst] {
 			continue
 		}
@@ -106,9 +113,9 @@ func setRoutes(index int, cfg Config, mtus map[string]int) (map[string]Problem, 
 		if ours[dst] {
 			set = netlink.RouteReplace // without a gap
 		}
-		if err := set(&netlink.Route{LinkIndex: index, Dst: ipNet(dst), Src: cfg.Address.AsSlice(), Scope: netlink.SCOPE_LINK,
-			Priority: routeMetric, MTU: cfg.routeMTU(id, mtus)}); err != nil {
-			failed[id] = Problem{Text: fmt.Sprintf("no route to %s, the prefix chosen for it: %v", dst, err), Cure: "look at the routes of this device (ip route)"}
+		if err := set(&netlink.Route{LinkIndex: index, Dst: ipNet(dst), Src: to.src, Scope: netlink.SCOPE_LINK,
+			Priority: routeMetric, MTU: cfg.routeMTU(to.id, mtus)}); err != nil {
+			failed[to.id] = Problem{Text: fmt.Sprintf("no route to %s, the prefix chosen for it: %v", dst, err), Cure: "look at the routes of this device (ip route)"}
 		}
 	}
 	return failed, nil

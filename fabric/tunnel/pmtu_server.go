@@ -3,7 +3,6 @@ package tunnel
 import (
 	"fmt"
 
-	"rivulet/fabric/translate"
 	"rivulet/fabric/tunnel/wgdev"
 )
 
@@ -37,7 +36,7 @@ func (s *Server) pathMTU(id string, mtu int) {
 	}
 	was := s.cfg.mtuOf(id, s.mtus)
 	s.mtus[id] = mtu
-	if table, err := translate.Compile(s.cfg.rules(s.mtus), s.cfg.MTU); err != nil {
+	if table, err := s.cfg.table(s.mtus); err != nil {
 		s.log.Warn("path measured", "peer", id, "mtu", mtu, "err", err)
 	} else {
 		s.translator.Set(table)

@@ -51,6 +51,7 @@ type Server struct {
 	news       news // of paths
 	tables     *nft.Guard
 	rules      *nft.Tables
+	reached    *nft.Tables  // package reach's, on a worker alone
 	link       atomic.Int64 // the index of the interface
 
 	mu        sync.Mutex
@@ -70,7 +71,7 @@ type Server struct {
 // NewServer returns a data plane without a device.
 func NewServer(version string, log *slog.Logger) *Server {
 	keeper := nft.NewGuard(0, log)
-	return &Server{version: version, log: log, isolated: 2, broken: make(chan struct{}), tables: keeper, rules: keeper.Tables(Table, nftables.TableFamilyIPv4)}
+	return &Server{version: version, log: log, isolated: 2, broken: make(chan struct{}), tables: keeper, rules: keeper.Tables(Table, nftables.TableFamilyIPv4), reached: keeper.Tables(reach.Table, reach.Family)}
 }
 
 // Apply makes cfg the whole state. Unchanged peers are not touched. When it fails the previous state stays in force as
@@ -82,7 +83,7 @@ func (s *Server) Apply(cfg Config) error {
 	cfg, refused := cfg.split()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	table, err := translate.Compile(cfg.rules(s.mtus), cfg.MTU)
+	table, err := cfg.table(s.mtus)
 	if err != nil {
 		return err
 	}
@@ -310,6 +311,8 @@ func (s *Server) watchRules(ctx context.Context) {
 			return
 		case <-s.rules.Changed():
 			s.putBackRules()
+		case <-s.reached.Changed(): // of the supervisor, except on a worker
+			s.putBackReached()
 		case <-tick.C:
 			s.check()
 		}
@@ -330,6 +333,16 @@ func (s *Server) putBackRules() {
 	}
 }
 
+// putBackReached is putBackRules for the table that a worker has no supervisor's part for.
+func (s *Server) putBackReached() {
+	s.mu.Lock()
+	leaf := s.guard.leaf()
+	s.mu.Unlock()
+	if leaf {
+		s.putBackRules()
+	}
+}
+
 // check restores what the kernel sends no notices of. It also blocks packets from the tunnel, and the
 // network of tenants, while the supervisor does not restore the rules that it owns.
 func (s *Server) check() {
@@ -345,7 +358,7 @@ func (s *Server) check() {
 		s.log.Warn("another program has changed settings of the interface; put back", "settings", changed)
 	}
 	if n, err := nft.Stand(0, reach.Table, reach.Family); err == nil && n == 0 {
-		if err := reach.Ensure(s.cfg.Interface, s.cfg.Address); err != nil {
+		if err := reach.Ensure(s.cfg.Interface, s.cfg.Address, s.cfg.behind()...); err != nil {
 			s.log.Error("the rules cannot be put back; the tunnel ends", "err", err)
 			s.close()
 		}
@@ -398,12 +411,21 @@ func (c Config) check() error {
 	return nil
 }
 
-func (c Config) rules(mtus map[string]int) []translate.Rule {
+// table is the translation's, for paths of these MTUs.
+func (c Config) table(mtus map[string]int) (*translate.Table, error) {
 	var rules []translate.Rule
+	var nodes []translate.Node
 	for _, p := range c.Peers {
 		rules = append(rules, c.rule(p, mtus[p.ID]))
+		for _, prefix := range p.Behind {
+			nodes = append(nodes, translate.Node{Prefix: prefix, MTU: mtus[p.ID]})
+		}
 	}
-	return rules
+	table, err := translate.Compile(rules, c.MTU)
+	if err == nil {
+		err = table.WithNodes(nodes, c.MTU)
+	}
+	return table, err
 }
 
 func (c Config) rule(p Peer, mtu int) translate.Rule {
@@ -444,7 +466,7 @@ func change(was, cfg Config) (parts []part) {
 	}
 	for _, p := range cfg.Peers {
 		o, known := old[p.PublicKey]
-		if known && o == p {
+		if known && o.equal(p) {
 			continue
 		}
 		b.Reset()
@@ -454,6 +476,9 @@ func change(was, cfg Config) (parts []part) {
 		}
 		fmt.Fprintf(&b, "persistent_keepalive_interval=%d\nreplace_allowed_ips=true\nallowed_ip=%s\n",
 			int(p.Keepalive/time.Second), p.PeerMappedCIDR.Masked())
+		for _, prefix := range p.Behind {
+			fmt.Fprintf(&b, "allowed_ip=%s\n", prefix.Masked())
+		}
 		parts = append(parts, part{peer: p.ID, key: p.PublicKey, text: b.String()})
 	}
 	return parts

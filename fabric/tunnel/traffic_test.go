@@ -6,12 +6,14 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
@@ -193,7 +195,7 @@ func TestPeersDoNotReachTheNode(t *testing.T) {
 		answer(w.b.node.listen(at))
 	}
 	answer(w.b.pod.listen(":80"))
-	nodePort(t, w.b.node, 30080)
+	nodePort(t, w.b.node, 30080, netip.MustParseAddrPort("10.42.0.7:80"))
 
 	reach := func(from *room, addr string, limit time.Duration) bool {
 		c, err := from.dial("tcp4", addr, limit)
@@ -249,8 +251,8 @@ func answer(l net.Listener) {
 	}()
 }
 
-// nodePort does what kube-proxy does for a NodePort.
-func nodePort(t *testing.T, node *room, port uint16) {
+// nodePort does what kube-proxy does for a NodePort of the pod.
+func nodePort(t *testing.T, node *room, port uint16, pod netip.AddrPort) {
 	t.Helper()
 	c, err := nftables.New(nftables.WithNetNSFd(int(node.ns)))
 	if err != nil {
@@ -262,11 +264,11 @@ func nodePort(t *testing.T, node *room, port uint16) {
 	post := c.AddChain(&nftables.Chain{Name: "postrouting", Table: table, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
 	nft.Rule(c, chain, nft.TCPPort(port), []expr.Any{
-		&expr.Immediate{Register: 1, Data: []byte{10, 42, 0, 7}},
-		&expr.Immediate{Register: 2, Data: []byte{0, 80}},
+		&expr.Immediate{Register: 1, Data: pod.Addr().AsSlice()},
+		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(pod.Port())},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2},
 	})
-	nft.Rule(c, post, nft.TCPPort(80), []expr.Any{&expr.Masq{}})
+	nft.Rule(c, post, nft.TCPPort(pod.Port()), []expr.Any{&expr.Masq{}})
 	if err := c.Flush(); err != nil {
 		t.Fatal(err)
 	}

@@ -142,12 +142,14 @@ func newKeys(t testing.TB) (wgkey.Private, wgkey.Public) {
 	return k, k.Public()
 }
 
-func newDevice(t testing.TB, podAddr string) *board {
+func newDevice(t testing.TB, podAddr string) *board { return newBoard(t, "10.42.0.1/24", podAddr) }
+
+func newBoard(t testing.TB, bridgeAddr, podAddr string) *board {
 	t.Helper()
 	d := &board{node: newRoom(t), pod: newRoom(t)}
-	cable(d.node, "cni0", "10.42.0.1/24", d.pod, "eth0", podAddr)
+	cable(d.node, "cni0", bridgeAddr, d.pod, "eth0", podAddr)
 	d.pod.must(func() error {
-		return netlink.RouteAdd(&netlink.Route{Gw: net.IPv4(10, 42, 0, 1)})
+		return netlink.RouteAdd(&netlink.Route{Gw: netip.MustParsePrefix(bridgeAddr).Addr().AsSlice()})
 	})
 	d.node.sysctl("ip_forward", "1")
 	masqueradeLikeFlannel(t, d.node)
