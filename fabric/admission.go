@@ -52,7 +52,8 @@ func (a *admission) admit(s pairing.Stranger) (string, error) {
 	facts := a.facts(id)
 	facts.Proved, facts.OnLink = s.Proved, !s.From.Inside && a.onLink(s.From.Addr)
 	if len(s.Message.Invite) > 0 && !s.Starter {
-		facts.HasInvite, facts.InviteError = true, a.decisions.Redeem(s.Message.Invite, id, time.Now())
+		facts.HasInvite, facts.Join = true, s.Message.Join
+		facts.InviteError = a.decisions.Redeem(s.Message.Invite, id, time.Now(), s.Message.Join)
 	}
 	a.members.mu.Lock()
 	facts.NameOf = a.members.namesake(s.Message.Name, id)

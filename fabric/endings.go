@@ -221,8 +221,14 @@ func (e *endings) endedThere(id peer.ID, err error) bool {
 	return true
 }
 
-// Departed returns the clusters that were peers and are none: their pods here can be removed.
+// Departed returns the clusters that were peers and are none, nodes of this cluster among them: their pods here can be
+// removed.
 func (e *endings) Departed() (out []peer.ID) {
+	for _, r := range e.members.records() {
+		if r.Trust.Node() {
+			out = append(out, r.ID)
+		}
+	}
 	for _, p := range e.decisions.Revocations() {
 		if _, pinned := e.members.record(p.ID); p.WasPeer && !pinned {
 			out = append(out, p.ID)
@@ -232,12 +238,15 @@ func (e *endings) Departed() (out []peer.ID) {
 }
 
 // Leave notifies all peers that this cluster is about to forget them. From here on no cluster becomes a peer in this
-// run. It returns the names of the notified ones.
-func (e *endings) Leave(ctx context.Context) (told []string) {
+// run. With nodes it also notifies other nodes of this cluster. It returns the names of the notified ones.
+func (e *endings) Leave(ctx context.Context, nodes bool) (told []string) {
 	e.party.Between(func() { e.admission.leaving.Store(true) })
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, r := range e.members.records() {
+		if r.Trust.Node() && !nodes {
+			continue
+		}
 		wg.Go(func() {
 			end, _ := e.party.Farewell(r.ID, nil)
 			if e.sendEnd(ctx, r.ID, e.waysTo(r.ID), end) {

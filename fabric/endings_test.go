@@ -134,7 +134,7 @@ func TestAnExchangeWhileLeaving(t *testing.T) {
 	paired, left := make(chan error, 1), make(chan struct{})
 	go func() { paired <- s.pair(a) }()
 	a.awaitWaiting("(*admission).admit")
-	go func() { defer close(left); a.Leave(t.Context()) }()
+	go func() { defer close(left); a.Leave(t.Context(), true) }()
 	a.await("that it leaves", func() bool { return a.admission.leaving.Load() || a.waiting("(*endings).Leave") })
 	close(open)
 	<-paired

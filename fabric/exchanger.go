@@ -248,7 +248,7 @@ func (x *exchanger) received(from pairing.Sender, msg pairing.Message, err error
 // invite or a proof. Other strangers would only fill the list.
 func worthShowing(err error) bool {
 	switch pairing.Code(err) {
-	case "pending", "name-taken", "wrong-proof", "invite":
+	case "pending", "name-taken", "wrong-proof", "invite", "token":
 		return true
 	}
 	return false

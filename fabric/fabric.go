@@ -70,6 +70,9 @@ type Config struct {
 	ServiceCIDR netip.Prefix
 	// TunnelAddress is this cluster's address inside the tunnel, one of PodCIDR.
 	TunnelAddress netip.Addr
+	// Node is this device's own address in Nodes, the range of addresses of this cluster's nodes.
+	Node  netip.Addr
+	Nodes netip.Prefix
 	// WireGuardKey is this cluster's private key, base64. Rotation changes it.
 	WireGuardKey string
 	Rotation     keyring.Rotation

@@ -14,11 +14,20 @@ import (
 // Invite creates an invite: the first cluster that brings it within ten minutes becomes a peer, from any network. The
 // code has the addresses at which this cluster may be reached.
 func (o *operator) Invite() (trust.Invite, trust.Code, error) {
+	return o.invite(trust.InviteLife, false)
+}
+
+// Token creates a token: the first device that brings it becomes a node of this cluster.
+func (o *operator) Token(life time.Duration) (trust.Invite, trust.Code, error) {
+	return o.invite(life, true)
+}
+
+func (o *operator) invite(life time.Duration, join bool) (trust.Invite, trust.Code, error) {
 	addrs := o.addresses()
 	if len(addrs) == 0 {
 		return trust.Invite{}, trust.Code{}, fmt.Errorf("this device has no address on a LAN, so nobody could come to the invite; plug in a cable or look at lan.interfaces")
 	}
-	i, secret, err := o.decisions.NewInvite(time.Now())
+	i, secret, err := o.decisions.NewInvite(time.Now(), life, join)
 	if err != nil {
 		return trust.Invite{}, trust.Code{}, err
 	}
@@ -43,15 +52,8 @@ func (o *operator) Accept(ctx context.Context, text string) (peer.View, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.patience)
 	defer cancel()
-	o.mu.Lock()
-	o.invites[c.ID] = c.Secret
-	o.mu.Unlock()
+	defer o.use(c, false)()
 	_, known := o.members.record(c.ID)
-	defer func() {
-		o.mu.Lock()
-		delete(o.invites, c.ID)
-		o.mu.Unlock()
-	}()
 	if known { // the invite is not used up
 		return o.approve(ctx, c.ID, c.Addrs, peer.TrustInvite)
 	}
@@ -87,8 +89,21 @@ func invitable(lans netmon.LANs) (out []netip.Addr) {
 	return out
 }
 
-func (o *operator) invitedBy(id peer.ID) []byte {
+// use puts the secret into messages to its cluster until the returned function is called.
+func (o *operator) use(c trust.Code, join bool) (stop func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.invites[id]
+	o.invites[c.ID] = received{c.Secret, join}
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		delete(o.invites, c.ID)
+	}
+}
+
+func (o *operator) invitedBy(id peer.ID) (secret []byte, join bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r := o.invites[id]
+	return r.secret, r.join
 }

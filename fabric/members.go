@@ -400,13 +400,13 @@ func (s *members) pingAll() {
 	}
 }
 
-// Links returns the peers that have a tunnel, by ID.
+// Links returns the peers that have a tunnel, by ID. Nodes of this cluster are none.
 func (s *members) Links() []peer.Link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []peer.Link
 	for _, m := range s.sorted() {
-		if l, ok := m.Link(); ok {
+		if l, ok := m.Link(); ok && !m.Record().Trust.Node() {
 			out = append(out, l)
 		}
 	}

@@ -34,8 +34,14 @@ type operator struct {
 	endings   *endings
 	log       *slog.Logger
 
-	mu      sync.Mutex         // a leaf
-	invites map[peer.ID][]byte // received invites, while in use
+	mu      sync.Mutex           // a leaf
+	invites map[peer.ID]received // while in use
+}
+
+// received is the secret of an invite, or of a token to join, of another cluster.
+type received struct {
+	secret []byte
+	join   bool
 }
 
 // Approve permits the cluster to be a peer, and begins the exchange if the cluster can be reached. It returns the state

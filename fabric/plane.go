@@ -219,7 +219,11 @@ func (f *Fabric) desired() tunnel.Config {
 	for _, m := range peers {
 		r := m.Record()
 		address, _ := r.Address()
-		c.Peers = append(c.Peers, tunnel.Peer{ID: string(r.ID), PublicKey: m.Key(), Endpoint: peering.Specified(r.Tunnel), LocalMappedCIDR: r.LocalMappedCIDR, PeerMappedCIDR: r.PeerMappedCIDR, Address: address.Addr()})
+		p := tunnel.Peer{ID: string(r.ID), PublicKey: m.Key(), Endpoint: peering.Specified(r.Tunnel), LocalMappedCIDR: r.LocalMappedCIDR, PeerMappedCIDR: r.PeerMappedCIDR, Address: address.Addr()}
+		if r.Trust.Node() && len(r.Behind) > 0 {
+			p.Behind, c.Node, c.Nodes = r.Behind, f.cfg.Node, f.cfg.Nodes
+		}
+		c.Peers = append(c.Peers, p)
 	}
 	f.addPaths(&c, lans)
 	return c

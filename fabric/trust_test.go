@@ -448,7 +448,7 @@ func TestLeave(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
-	if told := a.Leave(context.Background()); len(told) != 1 || told[0] != "b" {
+	if told := a.Leave(context.Background(), true); len(told) != 1 || told[0] != "b" {
 		t.Errorf("told: %v", told)
 	}
 	b.await("that b has heard", func() bool { return b.store.len() == 0 })

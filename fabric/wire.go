@@ -66,7 +66,7 @@ func (f *Fabric) wireExchange() {
 	claims := &keyring.Claims{Name: f.settings.name.get, Owner: f.keyOwner, Save: f.save, Refused: f.refusedKey, Log: log}
 	f.party = &pairing.Party{
 		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admission.admit, Claim: claims.Claim, Keys: f.keys.Private, Group: f.settings.group,
-		Invite: func(id peer.ID) []byte { return f.invitedBy(id) },
+		Invite: func(id peer.ID) ([]byte, bool) { return f.invitedBy(id) },
 		Parted: func(id peer.ID) (heard, skip uint64) { p, _ := f.decisions.Revocation(id); return p.Heard, p.Skip },
 		Epoch:  f.decisions.Epoch(), Now: time.Now,
 	}
@@ -75,7 +75,7 @@ func (f *Fabric) wireExchange() {
 	}
 	f.operator = &operator{
 		identity: cfg.Identity, port: cfg.Port, patience: cfg.Timing.Decision, addresses: cfg.Addresses, settings: f.settings, decisions: f.decisions,
-		members: f.members, party: f.party, endings: f.endings, log: log, invites: map[peer.ID][]byte{},
+		members: f.members, party: f.party, endings: f.endings, log: log, invites: map[peer.ID]received{},
 	}
 	f.exchanger = &exchanger{
 		identity: cfg.Identity, port: cfg.Port, lans: cfg.LANs, forget: cfg.Timing.Forget, settings: f.settings, decisions: f.decisions, keys: f.keys,

@@ -87,7 +87,7 @@ func Decisions(mux *http.ServeMux, running func() *fabric.Fabric) {
 		return struct{}{}, f.Rotate(ctx)
 	})
 	say("POST /v1/leave", func(ctx context.Context, f *fabric.Fabric, _ api.Word) (any, error) {
-		return api.Left{Told: f.Leave(ctx)}, nil
+		return api.Left{Told: f.Leave(ctx, true)}, nil
 	})
 }
 

@@ -47,6 +47,8 @@ type Facts struct {
 	// HasInvite: the message has the secret of an invite of this cluster; InviteError is why it is not valid.
 	HasInvite   bool
 	InviteError error
+	// Join: the invite is to make it a node of this cluster.
+	Join bool
 	// NameOf is the trusted peer with the same name.
 	NameOf peer.ID
 	Proved Proved
@@ -58,12 +60,17 @@ type Facts struct {
 // Evaluate returns how a stranger is trusted, or an *rpc.Error with the reason why not. Operator decisions take
 // precedence over all rules, and a denial over the approval by an older invite.
 //
+//	token to join ─▶ a node, or refused
 //	denied by an operator ─▶ refused       (an invite is a newer approval)
 //	approved by an operator, invite ─▶ trusted
 //	name of another peer ─▶ refused        (not in mode lan, where names are not unique)
 //	lan: on a link?  group: proof?  ask: waits for an operator  ─▶
 func Evaluate(f Facts, name string, at netip.Addr) (how string, err error) {
 	switch {
+	case f.Join && f.InviteError != nil:
+		return "", refuse("token", "%s does not take the token: %v", f.Here, f.InviteError)
+	case f.Join:
+		return peer.TrustWorker, nil
 	case f.HasInvite && f.InviteError == nil:
 		return peer.TrustInvite, nil
 	case f.Approved != "":

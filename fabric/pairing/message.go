@@ -54,8 +54,9 @@ type Message struct {
 	Demands string `json:"demands,omitempty"`
 	// Proof shows possession of the group's secret; see Proof.
 	Proof []byte `json:"proof,omitempty"`
-	// Invite is the secret of an invite of the receiver.
+	// Invite is the secret of an invite of the receiver; with Join, of a token to become a node of its cluster.
 	Invite []byte `json:"invite,omitempty"`
+	Join   bool   `json:"join,omitempty"`
 
 	// Proves: the sender proves possession of its WireGuard keys to a receiver whose key it has. KeyProof and
 	// NextKeyProof are these proofs.
@@ -171,6 +172,7 @@ var cures = map[string]string{
 	"wrong-proof": "write the same secret into the configuration of both (trust.secret or trust.secretFile)",
 	"pending":     "run there: rivulet approve NAME",
 	"invite":      "make a new one there: rivulet invite",
+	"token":       "make a new one there: rivulet token create",
 	"leaving":     "wait until it is back",
 	"prefix":      "give the two clusters pod CIDRs of the same size",
 	"no-prefix":   "free a private prefix or remove peers that are gone",

@@ -75,8 +75,8 @@ type Party struct {
 	// Group is the key of this cluster's group, nil if there is none. The function may be nil.
 	Group func() *GroupKey
 	// Invite is the secret of an invite that the cluster has given to this one, nil if there is none. The function may
-	// be nil.
-	Invite func(peer.ID) []byte
+	// be nil. With join, this device wants to be a node of that cluster.
+	Invite func(peer.ID) (secret []byte, join bool)
 	// Parted returns the sequences of a cluster that is a peer no more. It may be nil.
 	Parted func(peer.ID) (heard, skip uint64)
 	// Epoch is higher at every start of this cluster, and not reused even if its disk is restored from a backup.
@@ -154,7 +154,7 @@ func (p *Party) call(to Sender) Message {
 		}
 	}
 	if p.Invite != nil {
-		m.Invite = p.Invite(to.ID)
+		m.Invite, m.Join = p.Invite(to.ID)
 	}
 	return m
 }
@@ -244,6 +244,12 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 		n.skip += m.Heard - issued
 	}
 	r = old
+	joins := known && !starter && m.Join && len(m.Invite) > 0
+	if joins { // a peer, on its way to be a node of this cluster
+		if r.Trust.How, err = p.Admit(Stranger{From: from, Message: m}); err != nil {
+			return peer.Record{}, false, err
+		}
+	}
 	if !known {
 		role := roleStarter
 		if starter {

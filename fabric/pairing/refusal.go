@@ -49,13 +49,13 @@ func Refusal(e *rpc.Error, here, there string) *rpc.Error {
 		out := refusal("%s waits on %s for somebody to say yes", here, there)
 		out.Cure = fmt.Sprintf("run on %s: rivulet approve %s", there, here)
 		return out
-	case "invite":
-		for _, why := range []error{trust.ErrInviteExpired, trust.ErrInviteRevoked, trust.ErrInviteUsed, trust.ErrInviteUnknown} {
+	case "invite", "token":
+		for _, why := range []error{trust.ErrInviteExpired, trust.ErrInviteRevoked, trust.ErrInviteUsed, trust.ErrInviteUnknown, trust.ErrInviteJoin, trust.ErrInvitePeer} {
 			if strings.Contains(e.Message, why.Error()) {
-				return refusal("%s does not take the invite: %v", there, why)
+				return refusal("%s does not take the %s: %v", there, e.Code, why)
 			}
 		}
-		return refusal("%s does not take the invite", there)
+		return refusal("%s does not take the %s", there, e.Code)
 	case "prefix":
 		return refusal("the pod CIDRs of %s and %s are of different sizes", here, there)
 	case "no-prefix":

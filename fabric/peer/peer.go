@@ -101,6 +101,10 @@ type Record struct {
 	// sequences, so that they are higher than those that the peer has received.
 	Heard uint64 `json:"heard,omitempty"`
 	Skip  uint64 `json:"skip,omitempty"`
+	// Node is the name of the device's node if it is one of this cluster's; Behind are the prefixes of this cluster that
+	// are reached through it.
+	Node   string         `json:"node,omitempty"`
+	Behind []netip.Prefix `json:"behind,omitempty"`
 }
 
 // Decode reads a stored record. An unusable key is left out: the peer stays a peer, without a tunnel until it sends a

@@ -8,6 +8,9 @@ const (
 	TrustGroup    = "group"    // has proved the group's secret
 	TrustApproved = "approved" // approved by an operator here
 	TrustInvite   = "invite"   // one side had an invite of the other
+	// The other device is a node of the same cluster: it has joined this one with a token, or this one has joined it.
+	TrustWorker = "worker"
+	TrustServer = "server"
 )
 
 // Trust is how and when a peer came to be trusted.
@@ -17,6 +20,9 @@ type Trust struct {
 	// Source is the machine of a peer trusted by lan: its hardware address, or its address where that is unknown.
 	Source string `json:"source,omitempty"`
 }
+
+// Node reports whether the device is a node of this cluster, and no other cluster.
+func (t Trust) Node() bool { return t.How == TrustWorker || t.How == TrustServer }
 
 func (t Trust) String() string {
 	switch t.How {
@@ -28,6 +34,10 @@ func (t Trust) String() string {
 		return "trusted because it was approved here"
 	case TrustInvite:
 		return "trusted because of an invite"
+	case TrustWorker:
+		return "trusted because it has joined this cluster"
+	case TrustServer:
+		return "trusted because this device has joined its cluster"
 	}
 	return "trusted"
 }

@@ -26,6 +26,8 @@ var (
 	ErrInviteExpired = errors.New("the invite has expired")
 	ErrInviteRevoked = errors.New("the invite was revoked")
 	ErrInviteUsed    = errors.New("the invite was used already, by another cluster")
+	ErrInviteJoin    = errors.New("it is a token to join this cluster: rivulet join TOKEN")
+	ErrInvitePeer    = errors.New("it is an invite for a peer: rivulet peer --invite CODE")
 )
 
 // Invite is the public part of an invite.
@@ -36,6 +38,8 @@ type Invite struct {
 	Revoked bool      `json:"revoked,omitempty"`
 	UsedBy  peer.ID   `json:"usedBy,omitempty"`
 	UsedAt  time.Time `json:"usedAt,omitzero"`
+	// Join: it makes a device a node of this cluster, and not a peer.
+	Join bool `json:"join,omitempty"`
 }
 
 // State is its state in one word.
@@ -67,12 +71,12 @@ func hash(secret []byte) []byte {
 	return sum[:]
 }
 
-// NewInvite creates an invite. The secret is returned and not stored.
-func (b *Store) NewInvite(now time.Time) (Invite, []byte, error) {
+// NewInvite creates an invite, or with join a token for a node of this cluster. The secret is returned and not stored.
+func (b *Store) NewInvite(now time.Time, life time.Duration, join bool) (Invite, []byte, error) {
 	secret := make([]byte, SecretLen)
 	rand.Read(secret)
 	h := hash(secret)
-	i := Invite{ID: hex.EncodeToString(h[:4]), Made: now, Expires: now.Add(InviteLife)}
+	i := Invite{ID: hex.EncodeToString(h[:4]), Made: now, Expires: now.Add(life), Join: join}
 	err := b.change(func(c *content) {
 		c.Invites = slices.DeleteFunc(c.Invites, func(e entry) bool { return now.After(e.Expires.Add(inviteMemory)) })
 		c.Invites = append(c.Invites, entry{i, h})
@@ -111,8 +115,8 @@ func (b *Store) RevokeInvite(id string) error {
 }
 
 // Redeem uses an invite for the cluster, once. The same cluster may repeat it before it expires: its answer may have
-// been lost.
-func (b *Store) Redeem(secret []byte, by peer.ID, now time.Time) error {
+// been lost. join is what the cluster wants to use it for.
+func (b *Store) Redeem(secret []byte, by peer.ID, now time.Time, join bool) error {
 	want := hash(secret)
 	b.mu.Lock()
 	// The comparison is of hashes of 128 random bits: its timing reveals nothing useful.
@@ -125,6 +129,10 @@ func (b *Store) Redeem(secret []byte, by peer.ID, now time.Time) error {
 	switch {
 	case i < 0:
 		return ErrInviteUnknown
+	case e.Join && !join:
+		return ErrInviteJoin
+	case join && !e.Join:
+		return ErrInvitePeer
 	case e.UsedBy != "" && e.UsedBy != by:
 		return ErrInviteUsed
 	case e.Revoked:

@@ -164,18 +164,18 @@ func TestInvites(t *testing.T) {
 	n := &notes{}
 	b := open(t, n)
 	alice, bob := id(1), id(2)
-	i, secret, err := b.NewInvite(begin)
+	i, secret, err := b.NewInvite(begin, InviteLife, false)
 	if err != nil || len(secret) != 16 || i.Expires.Sub(begin) != 10*time.Minute {
 		t.Fatalf("%+v %v", i, err)
 	}
 	if strings.Contains(string(n.blob), string(secret)) || strings.Contains(string(n.blob), fmt.Sprintf("%x", secret)) {
 		t.Error("the secret is on disk")
 	}
-	revoked, revokedSecret, _ := b.NewInvite(begin)
+	revoked, revokedSecret, _ := b.NewInvite(begin, InviteLife, false)
 	if err := b.RevokeInvite(revoked.ID); err != nil {
 		t.Fatal(err)
 	}
-	_, late, _ := b.NewInvite(begin)
+	_, late, _ := b.NewInvite(begin, InviteLife, false)
 	b = open(t, n) // it survives a restart
 	minute := begin.Add(time.Minute)
 	for _, tt := range []struct {
@@ -195,7 +195,7 @@ func TestInvites(t *testing.T) {
 		{"again, too late", secret, alice, begin.Add(time.Hour), ErrInviteExpired},
 		{"nothing", nil, alice, minute, ErrInviteUnknown},
 	} {
-		if err := b.Redeem(tt.secret, tt.by, tt.at); !errors.Is(err, tt.want) || tt.want == nil && err != nil {
+		if err := b.Redeem(tt.secret, tt.by, tt.at, false); !errors.Is(err, tt.want) || tt.want == nil && err != nil {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
 	}
@@ -209,7 +209,7 @@ func TestInvites(t *testing.T) {
 	if b.RevokeInvite(i.ID) == nil || b.RevokeInvite("nothing") == nil {
 		t.Error("one that was used, or is none, was revoked")
 	}
-	if _, _, err := b.NewInvite(begin.Add(48 * time.Hour)); err != nil {
+	if _, _, err := b.NewInvite(begin.Add(48*time.Hour), InviteLife, false); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(b.Invites()); n != 1 {
@@ -222,7 +222,7 @@ func TestOneInviteOneCluster(t *testing.T) {
 	const clusters = 20
 	one := func(how string, redeem func(b *Store, secret []byte, by peer.ID) error) {
 		b := open(t, &notes{})
-		_, secret, _ := b.NewInvite(begin)
+		_, secret, _ := b.NewInvite(begin, InviteLife, false)
 		results := make(chan error, clusters)
 		for i := range clusters {
 			go func() { results <- redeem(b, secret, id(i)) }()
@@ -237,7 +237,7 @@ func TestOneInviteOneCluster(t *testing.T) {
 			t.Errorf("%s: %d got in", how, in)
 		}
 	}
-	one("at the same time", func(b *Store, secret []byte, by peer.ID) error { return b.Redeem(secret, by, begin) })
+	one("at the same time", func(b *Store, secret []byte, by peer.ID) error { return b.Redeem(secret, by, begin, false) })
 	one("all have seen it unused", func(b *Store, secret []byte, by peer.ID) error { return b.take(hash(secret), by, begin) })
 }
 
@@ -291,12 +291,40 @@ func FuzzParseCode(f *testing.F) {
 func TestAnInviteIsUsedOrRevoked(t *testing.T) {
 	for range 500 {
 		b := open(t, &notes{})
-		i, secret, _ := b.NewInvite(begin)
+		i, secret, _ := b.NewInvite(begin, InviteLife, false)
 		revoked, used := make(chan error, 1), make(chan error, 1)
 		go func() { revoked <- b.RevokeInvite(i.ID) }()
-		go func() { used <- b.Redeem(secret, id(1), begin) }()
+		go func() { used <- b.Redeem(secret, id(1), begin, false) }()
 		if r, u := <-revoked, <-used; (r == nil) == (u == nil) {
 			t.Fatalf("revoked: %v, used: %v", r, u)
 		}
+	}
+}
+
+// A token and an invite are not used for each other, and are not used up by the attempt.
+func TestTokensAndInvites(t *testing.T) {
+	b, err := Open(&notes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, invite, _ := b.NewInvite(begin, InviteLife, false)
+	i, token, err := b.NewInvite(begin, time.Hour, true)
+	if err != nil || !i.Join || !i.Expires.Equal(begin.Add(time.Hour)) {
+		t.Fatalf("%+v %v", i, err)
+	}
+	if err := b.Redeem(invite, id(1), begin, true); !errors.Is(err, ErrInvitePeer) {
+		t.Errorf("an invite to join: %v", err)
+	}
+	if err := b.Redeem(token, id(1), begin, false); !errors.Is(err, ErrInviteJoin) {
+		t.Errorf("a token to peer: %v", err)
+	}
+	if err := b.Redeem(token, id(1), begin.Add(59*time.Minute), true); err != nil {
+		t.Errorf("the token itself: %v", err)
+	}
+	if err := b.Redeem(token, id(2), begin, true); !errors.Is(err, ErrInviteUsed) {
+		t.Errorf("the token again, by another one: %v", err)
+	}
+	if err := b.Redeem(invite, id(1), begin, false); err != nil {
+		t.Errorf("the invite itself: %v", err)
 	}
 }
