@@ -103,7 +103,7 @@ require (
 	github.com/docker/docker v28.3.3+incompatible // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/erikdubbelboer/gspt v0.0.0-20190125194910-e68493906b83 // indirect
-	github.com/flannel-io/flannel v0.28.0 // indirect
+	github.com/flannel-io/flannel v0.28.0
 	github.com/fsnotify/fsnotify v1.9.0
 	github.com/go-logr/logr v1.4.3 // indirect
 	github.com/go-test/deep v1.0.8 // indirect
@@ -172,14 +172,14 @@ require (
 	k8s.io/cli-runtime v0.35.3 // indirect
 	k8s.io/client-go v0.35.4
 	k8s.io/cloud-provider v0.35.3 // indirect
-	k8s.io/cluster-bootstrap v0.35.0 // indirect
+	k8s.io/cluster-bootstrap v0.35.0
 	k8s.io/component-base v0.35.4
 	k8s.io/component-helpers v0.35.3
 	k8s.io/cri-api v0.35.3
 	k8s.io/cri-client v0.35.0 // indirect
 	k8s.io/klog/v2 v2.140.0
 	k8s.io/kube-proxy v0.35.0 // indirect
-	k8s.io/kubectl v0.35.0 // indirect
+	k8s.io/kubectl v0.35.0
 	k8s.io/kubelet v0.35.4
 	k8s.io/kubernetes v1.35.0
 	k8s.io/metrics v0.35.3

@@ -1,4 +1,4 @@
-// Package engine runs the embedded k3s server as a child process: it writes the files that k3s reads, starts it,
+// Package engine runs the embedded k3s server, or k3s's agent on a worker, as a child process: it writes the files that k3s reads, starts it,
 // reports when the API answers, and stops it. It imports nothing of k3s.
 //
 // It reads the host's facts and the bundle, and alone writes <state>/k3s-* files,
@@ -30,6 +30,7 @@ import (
 	"rivulet/appliance/machine/memory"
 	"rivulet/appliance/machine/process"
 	"rivulet/appliance/state/paths"
+	"rivulet/fabric/changes"
 	"rivulet/offload/nodeagent/podgate"
 )
 
@@ -48,6 +49,8 @@ type Config struct {
 	PodCIDR, ServiceCIDR netip.Prefix
 	ClusterDNS           netip.Addr
 	Facts                host.Facts
+	// Join makes this node a worker of another device's cluster; nil is a cluster of its own.
+	Join *Join
 	// Before is called before each start of an engine; it may be nil.
 	Before func(context.Context, *Engine) error
 	// Answered is called with each answer of the API server to a probe; it may be nil.
@@ -135,7 +138,11 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 	if err := e.waitIptables(ctx, waiting); err != nil {
 		return false, nil // stopped
 	}
-	if err := errors.Join(checkPort("", PortAPI), checkPort(e.cfg.NodeIP.String(), PortKubelet)); err != nil {
+	err = checkPort(e.cfg.NodeIP.String(), PortKubelet)
+	if e.cfg.Join == nil {
+		err = errors.Join(checkPort("", PortAPI), err)
+	}
+	if err != nil {
 		return false, err
 	}
 	waiting("for a look at what the last run left")
@@ -169,6 +176,10 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 			e.cfg.Log.Warn("a power cut now may tear the engine's files", "err", err)
 		}
 		go ready(pctx) // the API may hang before it returns
+		if e.cfg.Join != nil {
+			e.answersWhileItRuns(pctx)
+			return
+		}
 		if err := e.watchAPI(pctx, after); err != nil {
 			hung <- err
 		}
@@ -188,6 +199,17 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 	case <-ctx.Done():
 		child.stop(e.cfg.Log)
 		return false, nil
+	}
+}
+
+// answersWhileItRuns stands in for the answers of an API server: that of a worker is another device's, whose silence is
+// no reason to end pods' parts here.
+func (e *Engine) answersWhileItRuns(ctx context.Context) {
+	for e.cfg.Answered != nil {
+		e.cfg.Answered()
+		if !changes.Wait(ctx, hangLook) {
+			return
+		}
 	}
 }
 

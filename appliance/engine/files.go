@@ -2,7 +2,6 @@ package engine
 
 import (
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -49,23 +48,21 @@ func (e *Engine) prepareFiles() error {
 			return fmt.Errorf("engine: %w; run as root and look at the disk", err)
 		}
 	}
-	if err := writeFile(filepath.Join(manifests, "rivulet-engine.yaml"), manifest); err != nil {
+	err := fixed.Write(e.cfg.StateDir, fixed.Ranges{Pods: e.cfg.PodCIDR, Services: e.cfg.ServiceCIDR, Nodes: netip.PrefixFrom(e.cfg.NodeIP, 16).Masked()})
+	if err != nil {
 		return err
 	}
-	ranges, err := json.Marshal(fixed.Ranges{Pods: e.cfg.PodCIDR, Services: e.cfg.ServiceCIDR, Nodes: netip.PrefixFrom(e.cfg.NodeIP, 16).Masked()})
-	if err == nil {
-		err = durable.Write(fixed.File(e.cfg.StateDir), ranges, 0o600)
+	if e.cfg.Join == nil {
+		err = errors.Join(writeFile(filepath.Join(manifests, "rivulet-engine.yaml"), manifest),
+			writeFile(e.schedulerConfigFile(), policy.SchedulerConfig(filepath.Join(e.DataDir(), "server", "cred", "scheduler.kubeconfig"))))
 	}
-	if err != nil {
-		return fmt.Errorf("engine: %w; look at the disk", err)
+	if e.cfg.Join != nil {
+		err = writeFile(e.tokenFile(), e.cfg.Join.Token)
 	}
-	if err := e.writeRegistries(); err != nil {
+	if err := errors.Join(err, e.writeRegistries()); err != nil {
 		return err
 	}
 	if err := writeFile(e.kubeletConfigFile(), e.kubeletConfig()); err != nil {
-		return err
-	}
-	if err := writeFile(e.schedulerConfigFile(), policy.SchedulerConfig(filepath.Join(e.DataDir(), "server", "cred", "scheduler.kubeconfig"))); err != nil {
 		return err
 	}
 	if err := e.writeResolv(); err != nil {

@@ -11,22 +11,29 @@ import (
 // where it is made.
 func (e *Engine) Args() []string {
 	c := e.cfg
-	args := []string{
-		"server",
+	node := slices.Concat([]string{
 		"--data-dir=" + e.DataDir(),
-		"--write-kubeconfig=" + e.Kubeconfig(),
-		"--write-kubeconfig-mode=0600",
 		"--private-registry=" + e.registriesFile(),
 		"--node-name=" + c.NodeName,
 		// The node's fixed address: DHCP, cables and Wi-Fi may change below it.
 		"--node-ip=" + c.NodeIP.String(),
+		// Flannel's files and rules are used, its daemon is not: see package k3s.
 		"--flannel-iface=lo",
+		"--pause-image=" + PauseRef,
+		"--resolv-conf=" + e.resolvFile(),
+	}, e.kubeletArgs(), kubeProxyArgs())
+	if c.Join != nil {
+		// Its own balancer would find the same one server.
+		return slices.Concat([]string{"agent", "--server=" + c.Join.Server, "--token-file=" + e.tokenFile(), "--disable-apiserver-lb", "--node-label=" + WorkerLabel + "=true"}, node)
+	}
+	args := []string{
+		"server",
+		"--write-kubeconfig=" + e.Kubeconfig(),
+		"--write-kubeconfig-mode=0600",
 		"--flannel-backend=host-gw",
 		"--cluster-cidr=" + c.PodCIDR.String(),
 		"--service-cidr=" + c.ServiceCIDR.String(),
 		"--cluster-dns=" + c.ClusterDNS.String(),
-		"--pause-image=" + PauseRef,
-		"--resolv-conf=" + e.resolvFile(),
 		// The supervisor runs its own add-ons.
 		"--disable=traefik,servicelb,coredns,local-storage,metrics-server",
 		"--disable-helm-controller",
@@ -35,8 +42,20 @@ func (e *Engine) Args() []string {
 		// The API server must reach a virtual node's kubelet port directly.
 		"--egress-selector-mode=disabled",
 	}
-	return slices.Concat(args, e.apiServerArgs(), e.controllerArgs(), e.schedulerArgs(), e.kubeletArgs(), kubeProxyArgs())
+	return slices.Concat(args, node, e.apiServerArgs(), e.controllerArgs(), e.schedulerArgs())
 }
+
+// WorkerLabel marks Nodes of workers.
+const WorkerLabel = "rivulet.dev/worker"
+
+// Join is how a worker joins a cluster.
+type Join struct {
+	Server string // URL of the API server, inside the tunnel
+	Token  string // k3s's token of agents
+}
+
+// tokenFile has a worker's token, which no other user may see.
+func (e *Engine) tokenFile() string { return filepath.Join(e.cfg.StateDir, "k3s-join-token") }
 
 func (e *Engine) apiServerArgs() []string {
 	return prefixed("--kube-apiserver-arg=",

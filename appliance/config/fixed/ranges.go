@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 
+	"rivulet/appliance/state/durable"
 	"rivulet/appliance/state/paths"
 )
 
@@ -69,6 +71,21 @@ func Of(state string) (r Ranges, there bool, err error) {
 		return Ranges{}, false, fmt.Errorf("the networks of this cluster: %s: %w; restore a backup, or begin anew: rivulet reset", File(state), err)
 	}
 	return r, true, nil
+}
+
+// Write stores the networks of the cluster in a state folder.
+func Write(state string, r Ranges) error {
+	raw, err := json.Marshal(r)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(File(state)), 0o755)
+	}
+	if err == nil {
+		err = durable.Write(File(state), raw, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("the networks of this cluster cannot be stored: %w; look at the disk", err)
+	}
+	return nil
 }
 
 // Free returns the networks for a new cluster: the usual ones, or others that overlap with nothing that is taken. If

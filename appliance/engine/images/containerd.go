@@ -48,6 +48,7 @@ type Containerd struct {
 	Health *health.Tracker
 	Log    *slog.Logger
 
+	kept      []string  // images of the last recovery
 	noted     string    // images of the node when the list was written
 	syncAgain time.Time // when to sync images again; zero: not
 }
@@ -91,6 +92,7 @@ func (c *Containerd) Prepare(ctx context.Context) error {
 	if err == nil {
 		kept, err = Archive(filepath.Join(dir, contentDir), list, c.recovered())
 	}
+	c.kept = kept
 	aside, merr := quarantine.Move(dir)
 	if merr != nil {
 		return merr
@@ -167,13 +169,18 @@ func (c *Containerd) syncImages() error {
 	return errors.Join(os.Chtimes(f.Name(), begun, begun), f.Sync(), f.Close())
 }
 
-// Serves is called when the node is ready, so all archives are imported: it removes the recovered archive and the old
-// layers, whose space pods need. The old databases stay set aside.
+// Serves is called when the node is ready. Once containerd has all recovered images it removes their archive and the old
+// layers, whose space pods need; a node whose kubelet has not reported yet may count as ready before. The old databases
+// stay set aside.
 func (c *Containerd) Serves(ctx context.Context) {
 	if _, err := os.Stat(c.recovered()); err != nil {
 		return // none was recovered
 	}
 	list, _ := Load(c.listFile())
+	out, err := c.ctr(ctx, nil, "images", "ls")
+	if err != nil || allListed(c.kept, Parse(out)) != nil {
+		return // not yet
+	}
 	for _, i := range list {
 		labels := []string{"images", "label", i.Name}
 		if i.Shared {

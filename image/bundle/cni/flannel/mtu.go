@@ -23,6 +23,9 @@ const (
 // defaultBridge is the default of the bridge plugin.
 const defaultBridge = "cni0"
 
+// tunnel is the interface by which a worker reaches the pods of other nodes: its route is to all of the pod network.
+const tunnel = "riv0"
+
 // linkMTU is the MTU of the narrowest link of the node; the fabric uses the same for the tunnel. All pods of a node
 // have the same MTU, because a bridge does not report to a sender that its packets are too long: while there are pods,
 // the bridge's MTU counts. If a link becomes narrower later, path MTU discovery finds it, because the node is then the
@@ -56,9 +59,11 @@ func linkMTU(bridge string) (int, error) {
 // apart returns an error if a network of the node overlaps with that of its pods: the bridge would take over the route
 // to that network, perhaps one of its addresses, and cut the node off.
 func (l lease) apart(bridge string) error {
-	own := -1
-	if br, err := netlink.LinkByName(bridge); err == nil {
-		own = br.Attrs().Index
+	own := map[int]bool{}
+	for _, name := range []string{bridge, tunnel} {
+		if l, err := netlink.LinkByName(name); err == nil {
+			own[l.Attrs().Index] = true
+		}
 	}
 	routes, err := netmon.Dump(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
@@ -67,7 +72,7 @@ func (l lease) apart(bridge string) error {
 		return fmt.Errorf("flannel: list routes: %w", err)
 	}
 	for _, r := range routes {
-		if r.Dst == nil || r.LinkIndex == own || r.Scope != netlink.SCOPE_LINK {
+		if r.Dst == nil || own[r.LinkIndex] || r.Scope != netlink.SCOPE_LINK {
 			continue
 		}
 		a, _ := netip.AddrFromSlice(r.Dst.IP.To4())
