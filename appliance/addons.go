@@ -24,9 +24,7 @@ import (
 )
 
 func (s *System) runStorage(ctx context.Context, stage *lifecycle.Stage) error {
-	return volumes.New(volumes.Config{
-		Client: s.engine.Client(), Local: s.volumes, Health: &s.health, Log: stage.Log(),
-	}).Run(ctx, stage.Ready)
+	return volumes.New(volumes.Config{Client: s.engine.Client(), Local: s.volumes, Health: &s.health, Log: stage.Log()}).Run(ctx, stage.Ready)
 }
 
 // metricsPort is used on the node's own address only.
@@ -72,7 +70,7 @@ func (s *System) runIngress(ctx context.Context, stage *lifecycle.Stage) error {
 
 func (s *System) newServices() *clusterset.Set {
 	return clusterset.New(clusterset.Config{ID: s.id.ID(), API: s.engine.REST, Fabric: func() clusterset.Fabric { return s.fabric.Load() }, PodCIDR: func() netip.Prefix { return fixed.PodCIDR },
-		Cordoned: network.Cordoned(s.offload.Load), NodesChanged: s.nodes.Changed,
+		Cordoned: network.Cordoned(s.offload.Load), NodesChanged: s.virtualNodes.Changed,
 		Setting: func() config.Services { return s.config().Services }, Exported: func() { s.offload.Load().ExportedChanged() }, Log: s.log("services"),
 		Weights: weights.New(weights.Config{Pods: fixed.PodCIDR, Services: fixed.ServiceCIDR, Guard: s.rules, Report: func(err error) { s.health.Report(health.ServiceWeights, err) }})})
 }

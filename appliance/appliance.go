@@ -20,8 +20,8 @@ import (
 	"rivulet/appliance/config"
 	"rivulet/appliance/diagnose/problems"
 	"rivulet/appliance/lifetime/backup"
-	"rivulet/appliance/lifetime/cleanup"
 	"rivulet/appliance/lifetime/firstboot"
+	"rivulet/appliance/lifetime/nodes"
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/memory"
@@ -68,6 +68,10 @@ func Run(ctx context.Context, cfg Config) error {
 	} else if done {
 		cfg.Log.Info("a restore that was interrupted is finished")
 	}
+	worker, err := nodes.Begin(ctx, cfg.Dirs.State, cfg.Dirs.Run, cfg.EngineName, cfg.Log)
+	if err != nil {
+		return err
+	}
 	st, recovered, err := openStore(cfg.Dirs)
 	if err != nil {
 		return err
@@ -77,7 +81,6 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer os.Remove(usage.PIDFile(cfg.Dirs.Run))
-
 	id, err := identity.Load(st)
 	if err != nil {
 		return err
@@ -97,13 +100,14 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("appliance: %w", err)
 	}
 	sys := &System{
-		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self,
+		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self, worker: worker,
 		nodeName: nodeName, nodeIP: network.NodeAddress(id.ID()), virtual: network.VirtualAddresses(id.ID()),
 		volumes:  volumes.NewLocal(paths.Volumes(cfg.Dirs.State), nodeName),
 		settings: &config.Follower{Current: settings, Log: cfg.Log},
 	}
 	problems.Recovered(&sys.health, recovered, cfg.Log)
 	sys.reportSetAside()
+	worker.Report(&sys.health)
 	firstboot.ReportInitrd("/", &sys.health, cfg.Log)
 	firstboot.Report("/", &sys.health, cfg.Log)
 	host.RaiseLimits(&sys.health)
@@ -129,10 +133,4 @@ func openStore(dirs Dirs) (st *bolt.Store, recovered *bolt.Recovered, err error)
 		err = fmt.Errorf("rivulet already runs here (%s has %s): %w; look at it with: rivulet status", usage.Holder(path, dirs.Run), dirs.State, err)
 	}
 	return st, recovered, err
-}
-
-// Cleanup ends all processes of Rivulet on this machine and removes its traces, except the state folder and the
-// installation.
-func Cleanup(ctx context.Context, dirs Dirs, engineName string) cleanup.Report {
-	return cleanup.Run(ctx, cleanup.Config{State: dirs.State, Run: dirs.Run, EngineName: engineName})
 }

@@ -36,14 +36,8 @@ import (
 // runTunnel manages the data plane's process. It continues when the supervisor stops, as pods do, so that their
 // connections are not interrupted.
 func (s *System) runTunnel(ctx context.Context, stage *lifecycle.Stage) error {
-	c := tunnel.NewController(tunnel.ControllerConfig{
-		Helper:  s.bundle.Load().Path("rivulet-tunnel"),
-		Socket:  filepath.Join(s.cfg.Dirs.Run, "tunnel.sock"),
-		PIDFile: filepath.Join(s.cfg.Dirs.Run, "tunnel.pid"),
-		LogFile: paths.TunnelLog(s.cfg.Dirs.State),
-		Version: tunnel.HelperVersion,
-		Log:     stage.Log(),
-	})
+	run := func(file string) string { return filepath.Join(s.cfg.Dirs.Run, file) }
+	c := tunnel.NewController(tunnel.ControllerConfig{Helper: s.bundle.Load().Path("rivulet-tunnel"), Socket: run("tunnel.sock"), PIDFile: run("tunnel.pid"), LogFile: paths.TunnelLog(s.cfg.Dirs.State), Version: tunnel.HelperVersion, Log: stage.Log()})
 	return c.Run(ctx, func() { s.tunnel.Store(c); stage.Ready() })
 }
 
@@ -54,13 +48,13 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 		return err
 	}
 	f, err := fabric.New(fabric.Config{
-		Identity: s.self, Name: s.name(), Trust: network.Policy(s.settings.Now()), Brokers: network.Brokers(s.settings.Now()), Notes: s.store, Version: version.Version, KubeVersion: s.engine.Version,
+		Identity: s.self, Name: s.name(), Trust: s.worker.Policy(network.Policy(s.settings.Now())), Node: s.nodeIP, Nodes: fixed.NodeRange, Brokers: network.Brokers(s.settings.Now()), Notes: s.store, Version: version.Version, KubeVersion: s.engine.Version,
 		Port: fixed.ControlPort, TunnelPort: fixed.ControlPort, Interface: fixed.Tunnel,
 		PodCIDR: fixed.PodCIDR, ServiceCIDR: fixed.ServiceCIDR, TunnelAddress: fixed.TunnelAddress,
 		WireGuardKey: keys.WireGuard, Rotation: network.Rotation(s.store, keys, s.cfg.Log), Store: s.store, DataPlane: s.tunnel.Load(),
-		Sources: s.sources.All(), LANs: s.lans,
+		Sources: s.worker.Sources(s.sources.All()), LANs: s.lans,
 		Hardware: netmon.Hardware, InUse: network.PeersInUse(s.offload.Load), LANPeers: lanpeers.For(s.facts.MemoryBytes),
-		PeerCIDR: s.config().Tunnel.Block(), Clock: s.clock, Log: log,
+		PeerCIDR: s.nodes.PeerBlock(), Clock: s.clock, Log: log,
 		TakenPrefixes: func() []netip.Prefix {
 			return slices.Concat(host.Routes(fixed.Tunnel), host.Servers("/"), []netip.Prefix{fixed.NodeRange})
 		},
@@ -72,7 +66,7 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	s.fleet.Serve(f)
 	s.fabric.Store(f)
 	s.settings.Settle() // changes made meanwhile
-	go network.FollowPrefixes(ctx, f, func() netip.Prefix { return s.config().Tunnel.Block() }, s.netpol, log)
+	go network.FollowPrefixes(ctx, f, s.nodes.PeerBlock, s.worker.Ranges(s.netpol), log)
 	go memory.TrimAfterPeers(ctx, f.Changed, func() int { return len(f.Links()) }, log)
 	stage.Ready()
 	return f.Run(ctx)
@@ -107,10 +101,8 @@ func (s *System) runPeers(ctx context.Context, stage *lifecycle.Stage) error {
 	if err != nil {
 		return err
 	}
-	return peerobjects.Run(ctx, peerobjects.Config{
-		API: cfg, Fabric: s.fabric.Load(), NodesChanged: s.nodes.Changed, Log: stage.Log(),
-		Peers: func() []peerobjects.View { return network.PeerObjects(s.peering(ctx).PeerList()) },
-	}, stage.Ready)
+	peers := func() []peerobjects.View { return network.PeerObjects(s.peering(ctx).PeerList()) }
+	return peerobjects.Run(ctx, peerobjects.Config{API: cfg, Fabric: s.fabric.Load(), NodesChanged: s.virtualNodes.Changed, Log: stage.Log(), Peers: peers}, stage.Ready)
 }
 
 // newPages creates what browsers on the LAN see.

@@ -42,7 +42,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		Control:      fixed.ControlAPI,
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
 		Peers:        s.fabric.Load(), Nodes: func() policy.Nodes { return s.config().Nodes() }, Shares: func() offer.Shares { return s.config().Lent() }, Withheld: s.withheld, Log: stage.Log(),
-		NodesChanged: s.nodes.Notify,
+		NodesChanged: s.virtualNodes.Notify,
 		Memory:       host.RAM(), PodMemory: podmemory.Here,
 		Volumes: s.volumes, LAN: loadbalancer.Lent(s.lans, func() offer.Ports { return s.config().VClusters.PortRange() }),
 		Images: s.images.Architectures, PeerImages: s.images, PeerImagesOn: s.peerImages,

@@ -13,6 +13,7 @@ import (
 	"rivulet/appliance/diagnose/support"
 	"rivulet/appliance/diagnose/trace"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/lifetime/nodes"
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/usage"
 	"rivulet/appliance/network"
@@ -49,6 +50,7 @@ func (s *System) apiRoutes() http.Handler {
 	trace.Here{Client: s.engine.Client, Status: s.Status, Policies: s.netpol.World, DNS: s.dnsAddr(), State: s.cfg.Dirs.State}.Routes(mux)
 	s.upgrade.Routes(mux)
 	network.Decisions(mux, s.fabric.Load)
+	s.nodes.Routes(mux)
 	s.vclusters.Routes(mux)
 	network.Burst(mux, s.burst)
 	s.users.Routes(mux)
@@ -77,7 +79,8 @@ func (s *System) peering(ctx context.Context) (st api.Status) {
 		}
 	}
 	if fab := s.fabric.Load(); fab != nil {
-		st.Peers, st.Brokers = fab.Peers(), fab.Brokers()
+		st.Brokers = fab.Brokers()
+		st.Peers, st.Nodes = nodes.Split(fab.Peers())
 	}
 	if off := s.offload.Load(); off != nil {
 		st.Status = off.Status()
@@ -96,6 +99,7 @@ func (s *System) Status() api.Status {
 	st.Stages = s.manager.Status()
 	st.Ready, st.Waiting = needed.Ready(st.Stages)
 	st.ReadyAfter, st.ReadyAfterBoot = needed.Took(st.Stages)
+	s.worker.Show(&st)
 	st.Addresses, st.StatusPage, st.Console, st.Services, st.DatastoreReady = s.page.Addresses(), s.page.URL(), s.console.URL(), s.opened.Reached(s.page.URL()), s.inOrder.Load()
 	st.ClusterSet = s.services.Status()
 	if client := s.engine.Client(); client != nil {

@@ -33,10 +33,10 @@ func (s *System) apply(set config.Config) {
 	s.lans.Allow(set.LAN.Interfaces)
 	s.sources.Set(set.Peers)
 	if fab := s.fabric.Load(); fab != nil {
-		fab.SetTrust(network.Policy(s.settings.Now()))
+		fab.SetTrust(s.worker.Policy(network.Policy(s.settings.Now())))
 		fab.SetBrokers(network.Brokers(s.settings.Now()))
 		fab.SetName(s.name())
-		network.SetBlock(fab, set.Tunnel.Block(), s.netpol)
+		network.SetBlock(fab, s.nodes.PeerBlock(), s.worker.Ranges(s.netpol))
 		fab.SetPaths(set.Tunnel.Relays(), uint16(set.Tunnel.StreamPort))
 	}
 	if off := s.offload.Load(); off != nil {

@@ -24,6 +24,7 @@ import (
 	"rivulet/appliance/engine/images"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/lifetime/nodes"
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/clock"
 	"rivulet/appliance/machine/host"
@@ -37,6 +38,7 @@ import (
 	"rivulet/appliance/ui/statuspage"
 	"rivulet/appliance/ui/webconsole"
 	"rivulet/appliance/vcluster"
+	"rivulet/appliance/version"
 	"rivulet/fabric"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
@@ -60,7 +62,8 @@ type System struct {
 	store      *bolt.Store
 	id         identity.Identity
 	self       rpc.Identity
-	nodeName   string // permanent; the cluster's name for its peers, name(), may change
+	worker     *nodes.Joined // nil on a device that is a cluster of its own
+	nodeName   string        // permanent; the cluster's name for its peers, name(), may change
 	volumes    *volumes.Local
 	nodeIP     netip.Addr
 	virtual    *host.Further // addresses of virtual nodes
@@ -92,13 +95,14 @@ type System struct {
 	users      *users.Access
 	page       *statuspage.Page
 	console    *webconsole.Console
+	nodes      *nodes.Device
 	heldPods   *isolation.Held
 	homeAddrs  *homeaddr.Pods
 	// inOrder is true once the engine's databases were checked and are sound.
 	inOrder atomic.Bool
-	// nodes signals changes of virtual nodes: ready, cordoned.
-	nodes  changes.Signal
-	opened loadbalancer.Opened
+	// virtualNodes signals their changes: ready, cordoned.
+	virtualNodes changes.Signal
+	opened       loadbalancer.Opened
 
 	// Fields that components set are nil before. A component that needs another one runs after that is Ready, and finds
 	// its field set.
@@ -129,15 +133,15 @@ func (s *System) run(ctx context.Context) error {
 	s.sources = network.NewSources(s.lans, s.log("fabric"))
 	s.sources.Set(s.config().Peers)
 	s.newPages()
+	s.nodes = &nodes.Device{Joined: s.worker, State: s.cfg.Dirs.State, NodeName: s.nodeName, ID: s.id.ID(), Name: s.name, Kubernetes: version.Kubernetes(), API: s.engine.REST, Fabric: s.fabric.Load, Address: s.nodeIP, AddressOf: network.NodeAddress, Taken: s.virtual.Has,
+		Block: func() netip.Prefix { return s.config().Tunnel.Block() }, Policies: s.netpol, Health: &s.health, Restart: s.upgrade.Restart, Log: s.log(nodes.Component)}
 	s.notify, s.heldPods = watchdog.NewNotifier(s.cfg.Log), isolation.NewHeld()
 	s.fleet = fleet.New(fleet.Config{Fabric: s.fabric.Load, Status: s.Status, Allow: func() bool { return s.config().Fleet }})
 	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, ID: s.id.ID(), Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.heldPods, Log: s.log("vclusters")})
 	s.homeAddrs, s.users, s.metrics, s.services = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers(), s.newMetrics(), s.newServices()
 	s.history = history.New(history.Config{Dir: paths.History(s.cfg.Dirs.State), Status: s.Status, VClusters: vcluster.Usages(s.vclusters), Now: s.plausible, Log: s.log("history")})
 	s.settings.Apply, s.settings.LANs, s.settings.Health = s.apply, s.lans.Changed, &s.health
-	home := burst.Home{
-		Cluster: string(s.id.ID()), API: fixed.ControlAPI, Fabric: s.fabric.Load, Offload: s.offload.Load, Client: s.engine.Client, Bundle: s.bundle.Load, Log: s.log("burst"),
-	}
+	home := burst.Home{Cluster: string(s.id.ID()), API: fixed.ControlAPI, Fabric: s.fabric.Load, Offload: s.offload.Load, Client: s.engine.Client, Bundle: s.bundle.Load, Log: s.log("burst")}
 	var err error
 	if s.burst, err = burst.New(burst.Config{Store: s.store, Key: s.id.Key, Cluster: home.Cluster, Health: &s.health, Gateway: home.Gateway, Log: home.Log}); err != nil {
 		return err
@@ -156,7 +160,7 @@ func (s *System) run(ctx context.Context) error {
 
 // components are all components, in the order in which they start.
 func (s *System) components() []lifecycle.Component {
-	return []lifecycle.Component{
+	return s.worker.Components([]lifecycle.Component{
 		{Name: "api", Run: s.runAPI},
 		{Name: "config", Run: s.settings.Run},
 		{Name: "clock", Run: s.clock.Run}, // before all that issue certificates
@@ -182,6 +186,7 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "ingress", Needs: []string{"engine", "lans"}, Run: s.runIngress},
 		{Name: "tunnel", Needs: []string{"bundle"}, Run: s.runTunnel},
 		{Name: "fabric", Needs: []string{"tunnel", "lans"}, Run: s.runFabric},
+		{Name: nodes.Component, Needs: []string{"engine", "fabric"}, Run: s.nodes.Run},
 		{Name: "peers", Needs: []string{"engine", "fabric"}, Run: s.runPeers},
 		{Name: "vclusters", Needs: []string{"clock", "host-firewall"}, Run: s.runVClusters},
 		{Name: "offload", Needs: []string{"engine", "fabric", "vclusters"}, Run: s.runOffload},
@@ -192,5 +197,5 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "history", Run: lifecycle.AtOnce(s.history.Run)},
 		{Name: "watchdog", Needs: []string{"api"}, Run: s.runWatchdog},
 		{Name: "doctor", Run: s.doctor.Run},
-	}
+	})
 }

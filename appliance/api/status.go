@@ -43,8 +43,11 @@ type Status struct {
 	Stages  []lifecycle.Status `json:"stages"`
 	Host    host.Facts         `json:"host"`
 	// PIDs of supervisor, engine and tunnel, in the device's PID namespace.
-	PIDs   map[string]int `json:"pids"`
-	Peers  []peer.View    `json:"peers"`
+	PIDs  map[string]int `json:"pids"`
+	Peers []peer.View    `json:"peers"`
+	// Nodes are the other devices of this cluster. Member is this device's cluster if it is a worker.
+	Nodes  []ClusterNode  `json:"nodes,omitempty"`
+	Member *Membership    `json:"member,omitempty"`
 	Tunnel *tunnel.Status `json:"tunnel,omitempty"`
 	// Brokers are those of trust.broker, in a group.
 	Brokers []broker.Status `json:"brokers,omitempty"`

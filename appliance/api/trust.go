@@ -1,6 +1,7 @@
 package api
 
 import (
+	"slices"
 	"time"
 
 	"rivulet/fabric/peer"
@@ -30,6 +31,12 @@ type Invited struct {
 type Invites struct {
 	Invites []trust.Invite `json:"invites"`
 	Now     time.Time      `json:"now"`
+}
+
+// Of are the tokens to join this cluster, or the invites for peers.
+func (l Invites) Of(join bool) Invites {
+	l.Invites = slices.DeleteFunc(slices.Clone(l.Invites), func(i trust.Invite) bool { return i.Join != join })
+	return l
 }
 
 // Forgotten is the answer of POST /v1/peers/forget-lan: the names of the removed peers, which were trusted by lan

@@ -58,6 +58,9 @@ var (
 	BurstLeft       = declare("burst-left", Warning, "a burst target that was removed is not cleaned up yet")
 	LANUnmatched    = declare("lan-unmatched", Warning, "no interface is allowed as a LAN")
 
+	WorkerUnusable = declare("worker-unusable", Error, "this device cannot use the cluster that it belongs to")
+	WorkerRemoved  = declare("worker-removed", Error, "this device was removed from its cluster")
+
 	UpgradeWaiting    = declare("upgrade-waiting", Info, "an upgrade waits for pods that hold it")
 	UpgradeTrying     = declare("upgrade-trying", Info, "another version is being tried")
 	UpgradeUndone     = declare("upgrade-undone", Warning, "the last upgrade was undone")

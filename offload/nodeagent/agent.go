@@ -30,6 +30,8 @@ type Peers interface {
 	peer.Following
 	// Gateways are the prefixes behind gateways of external targets.
 	Gateways() []netip.Prefix
+	// Behind are the prefixes behind other nodes of this cluster.
+	Behind() []netip.Prefix
 }
 
 // Twins returns the owners of namespaces.

@@ -28,8 +28,8 @@ func (a *Agent) keepReach(ctx context.Context) error {
 	return peerrules.Run(ctx, peerrules.Config{
 		Interface: a.cfg.Interface, Own: a.cfg.Control, Results: a.cfg.Results,
 		Twins: a.cfg.Twins.Twins, Peers: a.peersOfReach, Open: opened.grants, Changed: changed,
-		Whole: a.cfg.Peers.Gateways,
-		Ours:  a.cfg.Elsewhere.SetOurs,
+		Whole: a.cfg.Peers.Gateways, Nodes: a.cfg.Peers.Behind,
+		Ours: a.cfg.Elsewhere.SetOurs,
 		Tenants: func(all map[peer.ID][]netip.Addr) {
 			a.tenants.Store(&all)
 			a.cfg.TenantsChanged()

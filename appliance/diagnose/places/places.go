@@ -19,7 +19,7 @@ import (
 )
 
 // Count reads from the API server's cache, so it needs no informer: n are the pods by place, room has their requests by
-// node, and the capacity of the node named home. Both are empty while the API server does not answer.
+// node, and the capacity of this cluster's own nodes, of which home is one. Both are empty while the API server does not answer.
 func Count(ctx context.Context, client kubernetes.Interface, home string) (n api.Pods, room map[string]api.Room) {
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
 		ResourceVersion: "0",
@@ -28,15 +28,19 @@ func Count(ctx context.Context, client kubernetes.Interface, home string) (n api
 	if err != nil {
 		return n, nil
 	}
-	room = map[string]api.Room{}
-	if node, err := client.CoreV1().Nodes().Get(ctx, home, metav1.GetOptions{ResourceVersion: "0"}); err == nil {
+	room, here := map[string]api.Room{}, map[string]bool{home: true}
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0", LabelSelector: "!" + policy.VirtualNodeLabel})
+	if err != nil {
+		nodes = &corev1.NodeList{} // the pods are known
+	}
+	for _, node := range nodes.Items {
 		r := api.Room{Allocatable: node.Status.Allocatable, Architecture: node.Status.NodeInfo.Architecture}
 		for _, c := range node.Status.Conditions {
 			if strings.HasSuffix(string(c.Type), "Pressure") && c.Status == corev1.ConditionTrue {
 				r.Pressure = append(r.Pressure, string(c.Type))
 			}
 		}
-		room[home] = r
+		room[node.Name], here[node.Name] = r, true
 	}
 	for i := range pods.Items {
 		p := &pods.Items[i]
@@ -45,7 +49,7 @@ func Count(ctx context.Context, client kubernetes.Interface, home string) (n api
 			continue
 		case p.Labels[policy.OriginLabel] != "":
 			n.Tenants++
-		case p.Spec.NodeName == home:
+		case here[p.Spec.NodeName]:
 			n.Home++
 		case p.Spec.NodeName != "":
 			n.Away++

@@ -44,6 +44,15 @@ func (c *collection) nodes(st api.Status) {
 			pressure.add(truth(slices.Contains(home.Pressure, p)), "node", st.NodeName, "condition", p)
 		}
 	}
+	up := c.gauge("rivulet_cluster_node_connected", "1 while the other device of this cluster answers through the tunnel.")
+	trip := c.gauge("rivulet_cluster_node_rtt_seconds", "Round trip to the other device of this cluster through the tunnel.")
+	for _, n := range st.Nodes {
+		name := cmp.Or(n.Node, "server") // a worker names no server
+		up.add(truth(n.State == peer.Connected), "node", name)
+		if n.RTT > 0 && n.State == peer.Connected {
+			trip.add(n.RTT.Seconds(), "node", name)
+		}
+	}
 	for _, n := range st.VirtualNodes {
 		info.add(1, "node", n.Name, "kind", string(n.Kind), "target", n.Target, "id", n.ID, "os", c.names.hold("os "+n.Name, n.OS, c.now), "architecture", c.names.hold("arch "+n.Name, n.Architecture, c.now))
 		allocatable.resources(n.Allocatable, standard, "node", n.Name)

@@ -14,6 +14,8 @@ import (
 
 	"rivulet/appliance/lifetime/cleanup"
 	"rivulet/appliance/state/bolt"
+	"rivulet/appliance/state/paths"
+	"rivulet/fabric/peer"
 	"rivulet/fabric/trust"
 )
 
@@ -22,6 +24,15 @@ var kept = []string{"state.db", "state.db.copy", "bundle", "versions", "config.y
 
 // State removes the cluster from a state folder, or everything with factory.
 func State(folder string, factory bool) (removed []string, err error) {
+	return state(folder, factory, "")
+}
+
+// Worker removes the cluster that a device was before it joined the one of server.
+func Worker(folder string, server peer.ID) (removed []string, err error) {
+	return state(folder, false, server)
+}
+
+func state(folder string, factory bool, server peer.ID) (removed []string, err error) {
 	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -36,7 +47,7 @@ func State(folder string, factory bool) (removed []string, err error) {
 		return nil, fmt.Errorf("reset: %w; look at the disk", err)
 	}
 	if !factory {
-		if n, err := forgetPeers(filepath.Join(folder, "state.db")); err != nil {
+		if n, err := forgetPeers(filepath.Join(folder, "state.db"), server); err != nil {
 			return removed, err
 		} else if n > 0 {
 			removed = append(removed, fmt.Sprintf("%d peers", n))
@@ -48,7 +59,7 @@ func State(folder string, factory bool) (removed []string, err error) {
 	}
 	var errs []error
 	for _, e := range entries {
-		if !factory && slices.Contains(kept, e.Name()) {
+		if !factory && slices.Contains(kept, e.Name()) || server != "" && e.Name() == filepath.Base(paths.Worker(folder)) {
 			continue
 		}
 		if err := cleanup.RemoveAll(filepath.Join(folder, e.Name())); err != nil {
@@ -62,8 +73,9 @@ func State(folder string, factory bool) (removed []string, err error) {
 	return removed, errors.Join(errs...)
 }
 
-// forgetPeers removes the trust in all peers and decisions about others; peers that still exist are discovered again.
-func forgetPeers(path string) (n int, err error) {
+// forgetPeers removes the trust in all peers but one and decisions about others; peers that still exist are discovered
+// again.
+func forgetPeers(path string, but peer.ID) (n int, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
@@ -80,6 +92,9 @@ func forgetPeers(path string) (n int, err error) {
 		return 0, err
 	}
 	for _, p := range peers {
+		if p.ID == but {
+			continue
+		}
 		if err := st.DeletePeer(p.ID); err != nil {
 			return n, err
 		}

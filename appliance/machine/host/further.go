@@ -40,6 +40,18 @@ func (f *Further) Take(name string) (addr netip.Addr, release func(), err error)
 	return addr, func() { f.giveBack(name) }, nil
 }
 
+// Has reports whether a name has the address.
+func (f *Further) Has(a netip.Addr) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, taken := range f.all {
+		if taken == a {
+			return true
+		}
+	}
+	return false
+}
+
 // free is called with mu held.
 func (f *Further) free(name string) (netip.Addr, error) {
 	sum := fnv.New32a()

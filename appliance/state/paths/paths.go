@@ -22,7 +22,10 @@ func VirtualClusters(state string) string { return filepath.Join(state, "vcluste
 // Versions is the folder of downloaded and former programs.
 func Versions(state string) string { return filepath.Join(state, "versions") }
 
-// Kubeconfig is the administrator's.
+// Worker has the cluster that a worker belongs to.
+func Worker(state string) string { return filepath.Join(state, "worker.json") }
+
+// Kubeconfig is the administrator's; on a worker it has the rights of its supervisor.
 func Kubeconfig(state string) string { return filepath.Join(state, "kubeconfig") }
 
 // History is the folder of the figures of the last day.

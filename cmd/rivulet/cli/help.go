@@ -13,6 +13,7 @@ var groups = []struct {
 	verbs []string
 }{
 	{"Run a device:", []string{"run", "status", "doctor", "config", "install", "uninstall"}},
+	{"Devices of one cluster:", []string{"nodes", "token", "join", "leave"}},
 	{"Clusters around:", []string{"peers", "peer", "approve", "deny", "invite", "unpeer", "broker", "burst"}},
 	{"Pods at home and away:", []string{"pods", "why", "trace", "offload", "unoffload", "cordon", "uncordon", "drain", "move", "tenants", "services", "open", "close", "image"}},
 	{"Clusters inside this one:", []string{"vcluster", "course"}},
@@ -38,6 +39,13 @@ var examples = map[string]string{
 	"peer":                "sudo rivulet peer lab-2\nsudo rivulet peer 192.0.2.7\nsudo rivulet peer lab-2 --provide=off\nsudo rivulet peer campus --price=5 --label=room=B12",
 	"approve":             "sudo rivulet approve lab-2",
 	"deny":                "sudo rivulet deny lab-2",
+	"nodes":               "sudo rivulet nodes",
+	"nodes remove":        "sudo rivulet nodes remove pi-3\nsudo rivulet nodes remove pi-3 --force",
+	"token create":        "sudo rivulet token create\nsudo rivulet token create --for 1h",
+	"token list":          "sudo rivulet token list",
+	"token revoke":        "sudo rivulet token revoke 3f2a",
+	"join":                "sudo rivulet join TOKEN\nsudo rivulet join TOKEN --reset",
+	"leave":               "sudo rivulet leave",
 	"invite":              "sudo rivulet invite",
 	"invite list":         "sudo rivulet invite list",
 	"invite revoke":       "sudo rivulet invite revoke 3f2a",

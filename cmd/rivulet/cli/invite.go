@@ -43,7 +43,9 @@ func newInvite(c *common) *cobra.Command {
 		Use:   "list",
 		Short: "list the invites of the last day with their results",
 		Args:  noArgs,
-		RunE:  get(c, "/v1/invites", printInvites),
+		RunE: get(c, "/v1/invites", func(out io.Writer, l api.Invites, wide bool) error {
+			return printInvites(out, "no invite was made in the last day", l.Of(false), wide)
+		}),
 	}, "wide")
 	revoke := &cobra.Command{
 		Use:   "revoke ID",
@@ -60,12 +62,12 @@ func newInvite(c *common) *cobra.Command {
 	return withOutput(c, cmd)
 }
 
-func printInvites(out io.Writer, l api.Invites, wide bool) error {
+func printInvites(out io.Writer, none string, l api.Invites, wide bool) error {
 	form := time.TimeOnly
 	if wide {
 		form = time.DateTime
 	}
-	return table(out, "no invite was made in the last day", "INVITE\tSTATE\tMADE\tEXPIRES\tUSED BY", l.Invites, func(i trust.Invite) []any {
+	return table(out, none, "ID\tSTATE\tMADE\tEXPIRES\tUSED BY", l.Invites, func(i trust.Invite) []any {
 		by := i.UsedBy.Short()
 		if wide {
 			by = string(i.UsedBy)

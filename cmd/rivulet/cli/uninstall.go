@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rivulet/appliance"
 	"rivulet/appliance/lifetime/cleanup"
 	"rivulet/appliance/lifetime/install"
 	"rivulet/appliance/state/paths"
@@ -61,7 +60,7 @@ func end(ctx context.Context, c *common, engineName string) cleanup.Report {
 	if install.HaveSystemd() && install.Installed() {
 		stop = install.Stop(ctx)
 	}
-	r := appliance.Cleanup(ctx, c.dirs, engineName)
+	r := cleanup.Run(ctx, cleanup.Config{State: c.dirs.State, Run: c.dirs.Run, EngineName: engineName})
 	if stop != nil {
 		r.Left = append(r.Left, stop.Error()+"; look at: systemctl status rivulet")
 	}

@@ -46,6 +46,8 @@ type Config struct {
 	Peers func() []Peer
 	// Whole are prefixes in which every address is this cluster's: gateways of external targets.
 	Whole func() []netip.Prefix
+	// Nodes are prefixes behind other nodes of this cluster.
+	Nodes func() []netip.Prefix
 	// Open is what the owner has opened.
 	Open func() []table.Grant
 	// Tenants is called with the addresses of each consumer's pods here whenever they change.
@@ -189,7 +191,7 @@ func (k *guard) pass() error {
 
 // rules are the current rules. They do not depend on the order of maps.
 func (k *guard) rules() table.Rules {
-	r := table.Rules{Interface: k.Interface, Own: k.Own, Whole: k.Whole(), Open: k.Open()}
+	r := table.Rules{Interface: k.Interface, Own: k.Own, Whole: k.Whole(), Nodes: k.Nodes(), Open: k.Open()}
 	of := map[peer.ID][]netip.Addr{}
 	twins := k.Twins()
 	for _, p := range k.pods {

@@ -4,6 +4,7 @@
 //	web                  serve: who answered, from where, asked by whom; /bytes?n=N: that many; /ws: a WebSocket that repeats; by UDP, too
 //	web get [-n N] URL   ask N times, print who answered how often, as JSON
 //	web count URL        how many bytes it answers
+//	web show URL         print its answer
 //	web api PATH         what the cluster's API server answers to this pod's service account
 //	web hooks DIR        serve webhooks and an API, with the certificate in DIR
 //	web udp ADDR TEXT    ask by UDP until there is an answer, print it
@@ -41,6 +42,8 @@ func main() {
 		err = get(os.Args[2:])
 	case "count":
 		err = count(os.Args[2:])
+	case "show":
+		err = show(os.Args[2:])
 	case "api":
 		err = api(os.Args[2:])
 	case "hooks":
@@ -52,7 +55,7 @@ func main() {
 			fmt.Println("echo " + s.Text())
 		}
 	default:
-		err = fmt.Errorf("unknown command %q; use serve, get, count, api, hooks, udp or echo", arg)
+		err = fmt.Errorf("unknown command %q; use serve, get, count, show, api, hooks, udp or echo", arg)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "web: "+err.Error())
@@ -94,17 +97,27 @@ type zeros struct{}
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func count(args []string) error {
+	n, err := read(io.Discard, args)
+	fmt.Println(n)
+	return err
+}
+
+func show(args []string) error {
+	_, err := read(os.Stdout, args)
+	return err
+}
+
+// read copies the answer of one URL.
+func read(to io.Writer, args []string) (int64, error) {
 	if len(args) != 1 {
-		return errors.New("count takes one URL")
+		return 0, errors.New("this takes one URL")
 	}
 	resp, err := (&http.Client{Timeout: 15 * time.Second}).Get(args[0])
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer resp.Body.Close()
-	n, err := io.Copy(io.Discard, resp.Body)
-	fmt.Println(n)
-	return err
+	return io.Copy(to, resp.Body)
 }
 
 func get(args []string) error {

@@ -1,0 +1,261 @@
+package nodes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"slices"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/health"
+	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/network"
+	"rivulet/fabric"
+	"rivulet/fabric/discovery"
+	"rivulet/fabric/pairing"
+	"rivulet/fabric/peer"
+)
+
+// What differs on a worker. A nil Joined is a device that is a cluster of its own, where nothing does.
+
+// Component is the name of the component of this package.
+const Component = "nodes"
+
+// base are the components of a device that was removed from its cluster, node those that a worker has besides, in the
+// order in which they start.
+var (
+	base = []string{"api", "config", "clock", "lans", "status-page", "console", "metrics-endpoint", "rules", "history", "watchdog", "doctor"}
+	node = []string{"bundle", "host-firewall", "pod-gate", "images", "tunnel", "fabric", Component, "engine", "policies", "node", "storage"}
+)
+
+// Components selects this device's of all components.
+func (j *Joined) Components(all []lifecycle.Component) (out []lifecycle.Component) {
+	if j == nil {
+		return all
+	}
+	names := base
+	if !j.Removed {
+		names = slices.Concat(base, node)
+	}
+	for _, name := range names {
+		c := all[slices.IndexFunc(all, func(c lifecycle.Component) bool { return c.Name == name })]
+		switch name {
+		case "engine":
+			c.Needs = append(slices.Clone(c.Needs), Component) // its API server is behind the tunnel
+		case Component:
+			c.Needs = []string{"fabric"}
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// serverPrefix is the prefix under which a worker sees its server's pods in the manner of a peer; it is outside of the
+// blocks of clusters that a worker sees, and only the server's own address in the tunnel is used.
+var serverPrefix = netip.MustParsePrefix("248.0.0.0/16")
+
+// Ranges receives the prefixes of peers; a worker's are its server's (RunWorker).
+func (j *Joined) Ranges(own network.Ranges) network.Ranges {
+	if j == nil {
+		return own
+	}
+	return unranged{}
+}
+
+type unranged struct{}
+
+func (unranged) SetPeers([]netip.Prefix) {}
+
+// Policy is whom this device trusts.
+func (j *Joined) Policy(own fabric.Policy) fabric.Policy {
+	if j == nil {
+		return own
+	}
+	return fabric.Policy{Mode: pairing.ModeClosed, Why: "this device is a node of the cluster " + j.Cluster}
+}
+
+// silent is a source by which others do not find this device: a worker has no peers.
+type silent struct{ discovery.Source }
+
+func (silent) Announce(ctx context.Context, _ discovery.Announcement) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Sources are this device's discovery sources.
+func (j *Joined) Sources(all []discovery.Source) []discovery.Source {
+	if j == nil {
+		return all
+	}
+	out := slices.Clone(all)
+	for i := range out {
+		out[i] = silent{out[i]}
+	}
+	return out
+}
+
+// Report reports a removed device.
+func (j *Joined) Report(t *health.Tracker) {
+	if j != nil && j.Removed {
+		t.Set(health.WorkerRemoved, "this device was a node of "+j.Cluster+" and is none any more; none of its pods run, and its volumes are still here", "make it a cluster of its own, which deletes them: rivulet leave")
+	}
+}
+
+// Show adds this device's cluster to its status.
+func (j *Joined) Show(st *api.Status) {
+	if j == nil {
+		return
+	}
+	st.Member = &api.Membership{Cluster: j.Cluster, Server: j.Server, Address: j.Address, Removed: j.Removed}
+	if j.Removed {
+		st.Ready, st.Waiting = false, "rivulet leave: this device was removed from "+j.Cluster
+	}
+}
+
+// Split separates other nodes of this cluster from peers.
+func Split(all []peer.View) (peers []peer.View, nodes []api.ClusterNode) {
+	for _, v := range all {
+		if v.Trust.Node() {
+			nodes = append(nodes, api.ClusterNode{Node: v.Node, ID: v.ID, State: v.State, Reason: v.Reason, Path: v.Path, RTT: v.RTT, Version: v.Version})
+		} else {
+			peers = append(peers, v)
+		}
+	}
+	return peers, nodes
+}
+
+// Device is this device, a server or a worker. All fields are required but Joined, which is nil on a server.
+type Device struct {
+	*Joined
+	State, NodeName string
+	ID              peer.ID
+	Name            func() string // the cluster's, for peers
+	Kubernetes      string        // of this program
+	API             func() (*rest.Config, error)
+	Fabric          func() *fabric.Fabric // nil before it has started
+	// Address is that of this node, AddressOf that of a device's. Taken reports addresses that virtual nodes have here.
+	Address   netip.Addr
+	AddressOf func(peer.ID) netip.Addr
+	Taken     func(netip.Addr) bool
+	// Block is the configured block of prefixes of peers; Policies receives a worker's.
+	Block    func() netip.Prefix
+	Policies network.Ranges
+	Health   *health.Tracker
+	// Restart ends the supervisor, to begin again.
+	Restart func()
+	Log     *slog.Logger
+}
+
+// Run is the component.
+func (d *Device) Run(ctx context.Context, stage *lifecycle.Stage) error {
+	if d.Joined != nil {
+		return d.runWorker(ctx, stage.Ready)
+	}
+	return d.runServer(ctx, stage.Ready)
+}
+
+// PeerBlock is the block of prefixes of what this device has tunnels to.
+func (d *Device) PeerBlock() netip.Prefix {
+	if d.Joined == nil {
+		return d.Block()
+	}
+	return serverPrefix
+}
+
+// restartAfter lets the answer leave before the socket closes.
+const restartAfter = 100 * time.Millisecond
+
+// Routes serves `rivulet join`, `leave`, `token` and `nodes remove`.
+func (d *Device) Routes(mux *http.ServeMux) {
+	say := func(pattern string, do func(ctx context.Context, f *fabric.Fabric, w api.NodeWord) (any, error)) {
+		mux.Handle(pattern, api.JSON(func(r *http.Request) (any, error) {
+			var w api.NodeWord
+			if err := json.NewDecoder(r.Body).Decode(&w); err != nil {
+				return nil, fmt.Errorf("the request is unreadable: %w; are the command and the running rivulet of the same version?", err)
+			}
+			f := d.Fabric()
+			if f == nil && (d.Joined == nil || !d.Joined.Removed) {
+				return nil, errors.New("the tunnel has not started yet; see: rivulet status")
+			}
+			return do(r.Context(), f, w)
+		}))
+	}
+	say("POST /v1/nodes/join", d.serveJoin)
+	say("POST /v1/nodes/leave", d.serveLeave)
+	say("POST /v1/nodes/remove", d.remove)
+	say("POST /v1/tokens", d.token)
+}
+
+func (d *Device) onServer() error {
+	if d.Joined != nil {
+		return fmt.Errorf("this device is a node of %s; run this on its server", d.Joined.Cluster)
+	}
+	return nil
+}
+
+func (d *Device) serveJoin(ctx context.Context, f *fabric.Fabric, w api.NodeWord) (any, error) {
+	if d.Joined != nil {
+		return nil, fmt.Errorf("this device is a node of %s already; to leave that: rivulet leave", d.Joined.Cluster)
+	}
+	if n := len(f.Nodes()); n > 0 {
+		return nil, fmt.Errorf("this cluster has %d workers; remove them first: rivulet nodes remove NODE", n)
+	}
+	i, err := d.join(ctx, f, w.Token)
+	if err != nil {
+		return nil, err
+	}
+	time.AfterFunc(restartAfter, d.Restart)
+	return api.JoinedCluster{Cluster: i.Cluster, Node: i.Node}, nil
+}
+
+func (d *Device) serveLeave(ctx context.Context, f *fabric.Fabric, _ api.NodeWord) (any, error) {
+	if d.Joined == nil {
+		return nil, errors.New("this device is a cluster of its own; to begin anew: rivulet reset")
+	}
+	if err := d.Joined.left().save(d.State); err != nil {
+		return nil, err
+	}
+	if f != nil {
+		f.Leave(ctx, true)
+	}
+	time.AfterFunc(restartAfter, d.Restart)
+	return api.JoinedCluster{Cluster: d.Joined.Cluster}, nil
+}
+
+func (d *Device) remove(ctx context.Context, f *fabric.Fabric, w api.NodeWord) (any, error) {
+	if err := d.onServer(); err != nil {
+		return nil, err
+	}
+	for _, r := range f.Nodes() {
+		if r.Node == w.Node || r.Node == "" && r.Name == w.Node {
+			v, err := f.Unpeer(ctx, string(r.ID), fabric.Unpeer{Force: w.Force, Forget: true})
+			return v, err
+		}
+	}
+	return nil, fmt.Errorf("no worker of this cluster is called %q; see: rivulet nodes", w.Node)
+}
+
+// tokenLife is how long a token is valid by default, tokenMost at most.
+const tokenLife, tokenMost = 10 * time.Minute, 24 * time.Hour
+
+func (d *Device) token(_ context.Context, f *fabric.Fabric, w api.NodeWord) (any, error) {
+	if err := d.onServer(); err != nil {
+		return nil, err
+	}
+	life := w.Life
+	if life == 0 {
+		life = tokenLife
+	}
+	if life < time.Minute || life > tokenMost {
+		return nil, fmt.Errorf("a token is valid for 1m to %s, not for %s; choose a time between", tokenMost, life)
+	}
+	i, code, err := f.Token(life)
+	return api.Invited{Invite: i, Code: code.String(), URL: code.URL()}, err
+}

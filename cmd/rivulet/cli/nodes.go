@@ -1,0 +1,342 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/kubectl/pkg/drain"
+
+	"rivulet/appliance/api"
+	"rivulet/appliance/engine"
+	"rivulet/fabric/changes"
+	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
+)
+
+func newToken(c *common) *cobra.Command {
+	cmd := &cobra.Command{Use: "token", Short: "make a token with which another device joins this cluster as a node, or list and revoke them", Args: noArgs}
+	var life time.Duration
+	create := &cobra.Command{
+		Use:   "create",
+		Short: "make a token for one device, as text, as a link and as a QR code",
+		Long:  "On the other device: sudo rivulet join TOKEN. A token is valid once, for ten minutes or the time of --for (1m to 24h).",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var i api.Invited
+			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/tokens", api.NodeWord{Life: life}, &i); err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if c.forProgram() {
+				return c.print(out, i)
+			}
+			if drawn, err := drawQR(i.URL); err == nil && isTerminal(out) {
+				fmt.Fprintln(out, drawn)
+			}
+			_, err := fmt.Fprintf(out, "on the device that is to join, until %s, once:\n\n  sudo rivulet join %s\n\nto take it back: sudo rivulet token revoke %s\n", i.Expires.Local().Format(time.TimeOnly), i.Code, i.ID)
+			return err
+		},
+	}
+	create.Flags().DurationVar(&life, "for", 0, "how long it is valid: 1m to 24h (default 10m)")
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "list the tokens of the last day with their results",
+		Args:  noArgs,
+		RunE: get(c, "/v1/invites", func(out io.Writer, l api.Invites, wide bool) error {
+			return printInvites(out, "no token was made in the last day", l.Of(true), wide)
+		}),
+	}
+	revoke := &cobra.Command{
+		Use:   "revoke ID",
+		Short: "revoke an unused token",
+		Args:  takes(1, "revoke takes the ID of one token; see: rivulet token list, and: %[2]s --help"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/invites/revoke", api.Word{Invite: args[0]}, nil); err != nil {
+				return err
+			}
+			return printf(cmd, "token %s is revoked\n", args[0])
+		},
+	}
+	cmd.AddCommand(withOutput(c, create), withOutput(c, list, "wide"), revoke)
+	return cmd
+}
+
+// joinWait bounds the wait until a device that has joined runs as a worker.
+const joinWait = 5 * time.Minute
+
+func newJoin(c *common) *cobra.Command {
+	var reset, noWait bool
+	cmd := &cobra.Command{
+		Use:   "join TOKEN",
+		Short: "make this device a node of another device's cluster; what it is now is removed",
+		Long: "TOKEN is the output of rivulet token create on that device: its text or its link. Pods, volumes and peers of this device's own cluster are lost.\n" +
+			"If it has any pods or volumes, --reset is required, and a backup without the volumes' content is written beside the state folder first.\n" +
+			"The device keeps its configuration. rivulet leave makes it a cluster of its own again.",
+		Args: takes(1, "join takes one token; make one on the other device: rivulet token create; see: %[2]s --help"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := needRoot("join"); err != nil {
+				return err
+			}
+			ctx := cmd.Context()
+			st, err := api.Get(ctx, c.dirs.Run)
+			if err != nil {
+				return err
+			}
+			if st.Member == nil {
+				if err := c.mayBeLost(cmd, reset); err != nil {
+					return err
+				}
+			}
+			var done api.JoinedCluster
+			if err := api.CallWithin(ctx, time.Minute, c.dirs.Run, http.MethodPost, "/v1/nodes/join", api.NodeWord{Token: args[0]}, &done); err != nil {
+				return err
+			}
+			if err := printf(cmd, "this device is node %s of %s; what it was is being removed\n", done.Node, done.Cluster); err != nil || noWait {
+				return err
+			}
+			return c.awaitWorker(ctx, cmd, done)
+		},
+	}
+	cmd.Flags().BoolVar(&reset, "reset", false, "even if this device's own pods or volumes are lost")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until it runs as a node")
+	yesFlag(cmd)
+	return cmd
+}
+
+// mayBeLost asks before this device's cluster is removed, and saves it if there is anything in it.
+func (c *common) mayBeLost(cmd *cobra.Command, reset bool) error {
+	ctx := cmd.Context()
+	cfg, err := c.usable(ctx)
+	if err == nil {
+		err = rest.LoadTLSFiles(cfg) // the files are removed while this command waits
+		cfg.CertFile, cfg.KeyFile = "", ""
+	}
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	claims, err := client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: "!" + policy.OriginLabel})
+	if err != nil {
+		return err
+	}
+	if n, v := len(pods.Items), len(claims.Items); n+v > 0 {
+		lost := fmt.Sprintf("%d pods and %d volume claims of this device's own cluster", n, v)
+		if !reset {
+			return fmt.Errorf("nothing was done: %s would be lost; to join nevertheless: rivulet join TOKEN --reset", lost)
+		}
+		if err := confirm(cmd, lost+" are lost"); err != nil {
+			return err
+		}
+		file := strings.TrimRight(c.dirs.State, "/") + "-before-join-" + time.Now().UTC().Format("20060102T150405Z") + ".backup"
+		src, done, err := source(ctx, c.dirs)
+		if err != nil {
+			return err
+		}
+		defer done()
+		src.LeftOut = func(name, why string) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: virtual cluster %s is not in the backup: %s\n", name, why)
+		}
+		return save(cmd, c, src, file, false)
+	}
+	return nil
+}
+
+// awaitWorker waits until the device runs as a worker.
+func (c *common) awaitWorker(ctx context.Context, cmd *cobra.Command, j api.JoinedCluster) error {
+	ctx, cancel := context.WithTimeout(ctx, joinWait)
+	defer cancel()
+	for {
+		st, err := api.Get(ctx, c.dirs.Run)
+		if err == nil && st.Member != nil && st.Ready {
+			return printf(cmd, "node %s is ready; see on the server: rivulet nodes\n", j.Node)
+		}
+		if !changes.Wait(ctx, 300*time.Millisecond) {
+			if err == nil {
+				err = errors.New(st.Waiting)
+			}
+			return fmt.Errorf("the device has joined %s and is not ready yet: %w; see: rivulet status", j.Cluster, err)
+		}
+	}
+}
+
+func newLeave(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "leave",
+		Short: "make this node a cluster of its own again; its pods and volumes are removed",
+		Long:  "The server replaces its pods on other nodes. Volumes on this device are lost: move or copy their data first.",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needRoot("leave"); err != nil {
+				return err
+			}
+			if err := confirm(cmd, "all pods and volumes on this device are removed"); err != nil {
+				return err
+			}
+			var done api.JoinedCluster
+			if err := api.CallWithin(cmd.Context(), 30*time.Second, c.dirs.Run, http.MethodPost, "/v1/nodes/leave", api.NodeWord{}, &done); err != nil {
+				return err
+			}
+			return printf(cmd, "this device has left %s and becomes a cluster of its own; see: rivulet status\n", done.Cluster)
+		},
+	}
+	yesFlag(cmd)
+	return cmd
+}
+
+func newNodes(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "list the devices of this cluster: role, state, path, pods",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := c.nodes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return result(cmd, c, list, printNodes)
+		},
+	}
+	var force bool
+	var patience time.Duration
+	remove := &cobra.Command{
+		Use:   "remove NODE",
+		Short: "remove a worker for good: its pods move to other nodes, and it may not come back without a token",
+		Long:  "The node is drained first, for --timeout at most. Pods with volumes on it wait until the node is back or their claims are deleted. --force does not drain, for a device that is lost.",
+		Args:  takes(1, "remove takes the name of one node; see: rivulet nodes, and: %[2]s --help"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := confirm(cmd, args[0]+" is no node of this cluster any more; volumes on it cannot be used"); err != nil {
+				return err
+			}
+			if !force {
+				if err := c.drainNode(cmd, args[0], patience); err != nil {
+					return err
+				}
+			}
+			var v peer.View
+			if err := api.CallWithin(cmd.Context(), 30*time.Second, c.dirs.Run, http.MethodPost, "/v1/nodes/remove", api.NodeWord{Node: args[0], Force: force}, &v); err != nil {
+				return err
+			}
+			return printf(cmd, "%s is no node of this cluster any more\n", args[0])
+		},
+	}
+	remove.Flags().BoolVar(&force, "force", false, "do not drain it, and remove it even if it cannot be notified")
+	remove.Flags().DurationVar(&patience, "timeout", time.Minute, "how long to wait until its pods have ended")
+	yesFlag(remove)
+	cmd.AddCommand(remove)
+	return withOutput(c, cmd)
+}
+
+// clusterNode is one device of a cluster.
+type clusterNode struct {
+	Name    string  `json:"name"`
+	Role    string  `json:"role"` // server, worker
+	ID      peer.ID `json:"id"`
+	Ready   bool    `json:"ready"`
+	State   string  `json:"state"`
+	Path    string  `json:"path,omitempty"`
+	Pods    int     `json:"pods"`
+	Version string  `json:"version,omitempty"` // of Rivulet
+	Kubelet string  `json:"kubelet,omitempty"`
+	Address string  `json:"address,omitempty"`
+}
+
+func (c *common) nodes(ctx context.Context) ([]clusterNode, error) {
+	st, err := api.Get(ctx, c.dirs.Run)
+	if err != nil {
+		return nil, err
+	}
+	client, err := c.client()
+	if err != nil {
+		return nil, err
+	}
+	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "!" + policy.VirtualNodeLabel})
+	if err != nil {
+		return nil, err
+	}
+	of := map[string]api.ClusterNode{}
+	for _, v := range st.Nodes {
+		of[v.Node] = v
+	}
+	var out []clusterNode
+	for _, n := range list.Items {
+		ready, why := engine.NodeReady(&n)
+		e := clusterNode{Name: n.Name, Role: "server", Ready: ready, State: "Ready", Pods: st.Room[n.Name].Pods, Kubelet: n.Status.NodeInfo.KubeletVersion}
+		if !ready {
+			e.State = "NotReady: " + why
+		}
+		if n.Spec.Unschedulable {
+			e.State += ", cordoned"
+		}
+		for _, a := range n.Status.Addresses {
+			if a.Type == corev1.NodeInternalIP {
+				e.Address = a.Address
+			}
+		}
+		if n.Labels[engine.WorkerLabel] != "" {
+			e.Role = "worker"
+		}
+		v, known := of[n.Name]
+		switch {
+		case n.Name == st.NodeName:
+			e.ID, e.Version = st.ID, st.Version
+		case e.Role == "server" && st.Member != nil:
+			e.ID = st.Member.Server
+		case known:
+			e.ID, e.Path, e.Version = v.ID, v.Path, v.Version
+			delete(of, n.Name)
+		}
+		out = append(out, e)
+	}
+	for _, v := range of {
+		if st.Member == nil {
+			out = append(out, clusterNode{Name: dash(v.Node), Role: "worker", ID: v.ID, State: "joining: " + dash(v.Reason), Path: v.Path, Version: v.Version})
+		}
+	}
+	return out, nil
+}
+
+func printNodes(out io.Writer, list []clusterNode) error {
+	return table(out, "there is no node yet; see: rivulet status", "NODE\tROLE\tSTATE\tPODS\tADDRESS\tPATH\tVERSION", list, func(n clusterNode) []any {
+		return []any{n.Name, n.Role, n.State, n.Pods, dash(n.Address), dash(n.Path), dash(n.Version)}
+	})
+}
+
+// drainNode ends the pods of a node, within their disruption budgets, before the node is removed.
+func (c *common) drainNode(cmd *cobra.Command, name string, patience time.Duration) error {
+	client, err := c.client()
+	if err != nil {
+		return err
+	}
+	node, err := client.CoreV1().Nodes().Get(cmd.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("%w; see: rivulet nodes", err)
+	}
+	d := &drain.Helper{
+		Ctx: cmd.Context(), Client: client, Force: true, GracePeriodSeconds: -1, IgnoreAllDaemonSets: true, DeleteEmptyDirData: true, Timeout: patience,
+		Out: cmd.ErrOrStderr(), ErrOut: cmd.ErrOrStderr(),
+	}
+	if err := drain.RunCordonOrUncordon(d, node, true); err != nil {
+		return err
+	}
+	if err := drain.RunNodeDrain(d, name); err != nil {
+		return fmt.Errorf("%w; nothing was removed, and the node takes no new pods (rivulet kubectl uncordon %s); to remove it nevertheless: rivulet nodes remove %s --force", err, name, name)
+	}
+	return nil
+}

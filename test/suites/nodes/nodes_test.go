@@ -1,0 +1,421 @@
+// Package nodes tests, on three devices of a lab with the real binary, a cluster of two devices and its peer: how a
+// device joins, what its pods reach and who reaches them, what happens when a device is cut off or loses power, and how
+// it leaves. The tests share the devices, and run in the order of this file.
+package nodes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/fabric/peer"
+	"rivulet/test/harness/await"
+	"rivulet/test/harness/lab"
+	"rivulet/test/harness/labtest"
+	"rivulet/test/harness/mainjob"
+)
+
+var suite = labtest.Suite{Prepare: labtest.PeeredWithImage}
+
+func TestMain(m *testing.M) {
+	suite.Main(m, "nodes", lab.Options{Devices: 3}, "/var/lib/rivulet/log/engine.log")
+}
+
+// a is the server, b the worker, c the peer.
+func devices() (a, b, c *lab.Device) {
+	return suite.Devices["a"], suite.Devices["b"], suite.Devices["c"]
+}
+
+func apply(t *testing.T, ctx context.Context, d *lab.Device, object string) {
+	t.Helper()
+	cmd, err := d.Command(ctx, "rivulet", "kubectl", "apply", "-f", "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin = strings.NewReader(object)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// token makes a token on the server.
+func token(t *testing.T, ctx context.Context, on *lab.Device) string {
+	t.Helper()
+	var made struct{ Code string }
+	if err := json.Unmarshal([]byte(labtest.Output(t, ctx, on, "rivulet", "token", "create", "-o", "json")), &made); err != nil {
+		t.Fatal(err)
+	}
+	return made.Code
+}
+
+// web is a pod that answers, on a node, with further fields of its spec and of its container.
+func web(name, node, spec, container string) string {
+	return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"labels":{"app":"web","name":%[1]q}},"spec":{"terminationGracePeriodSeconds":1,"nodeSelector":{"kubernetes.io/hostname":%q}%s,
+ "containers":[{"name":"web","image":%q%s,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}`, name, node, spec, mainjob.Image, container)
+}
+
+const service = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"web"},"spec":{"selector":{"app":"web"},"ports":[{"port":80,"targetPort":8080}]}}`
+
+func running(t *testing.T, ctx context.Context, d *lab.Device, pods ...string) {
+	t.Helper()
+	for _, p := range pods {
+		labtest.Kubectl(t, ctx, d, "wait", "--for=condition=Ready", "--timeout=60s", "pod/"+p)
+	}
+}
+
+func address(t *testing.T, ctx context.Context, d *lab.Device, pod string) string {
+	t.Helper()
+	return labtest.Kubectl(t, ctx, d, "get", "pod", pod, "-o", "jsonpath={.status.podIP}")
+}
+
+// answers runs web get in a pod: who answered how often, and whom they saw.
+func answers(ctx context.Context, d *lab.Device, pod string, args ...string) (string, error) {
+	return d.Kubectl(ctx, append([]string{"exec", pod, "--", "web"}, args...)...)
+}
+
+// sees waits until the pod gets an answer of another one that has all of want, as the client's address that the other
+// one sees.
+func sees(t *testing.T, ctx context.Context, d *lab.Device, from, to string, want ...string) {
+	t.Helper()
+	await.NoError(t, ctx, 30*time.Second, from+" reaches "+to, func() error {
+		at, err := d.Kubectl(ctx, "get", "pod", to, "-o", "jsonpath={.status.podIP}")
+		if err != nil {
+			return err
+		}
+		out, err := d.Kubectl(ctx, "exec", from, "--", "web", "show", "http://"+net.JoinHostPort(at, "8080")+"/")
+		for _, w := range append(want, to) {
+			if err == nil && !strings.Contains(out, w) {
+				err = fmt.Errorf("%s does not have %s", out, w)
+			}
+		}
+		return err
+	})
+}
+
+// byName waits until the pod reaches the pods of both nodes by the name of their Service.
+func byName(t *testing.T, ctx context.Context, d *lab.Device, from string) {
+	t.Helper()
+	await.NoError(t, ctx, 30*time.Second, from+" reaches both by name", func() error {
+		out, err := answers(ctx, d, from, "get", "-n", "20", "http://web.default.svc.cluster.local/")
+		if err == nil && (!strings.Contains(out, "on-a") || !strings.Contains(out, "on-b")) {
+			err = errors.New(out)
+		}
+		return err
+	})
+}
+
+// readyNode waits until the node is.
+func readyNode(t *testing.T, ctx context.Context, on *lab.Device, node string) {
+	t.Helper()
+	labtest.Kubectl(t, ctx, on, "wait", "--for=condition=Ready", "--timeout=90s", "node/"+node)
+}
+
+// What is no token, or one for something else, or would cost the device its pods, changes nothing.
+func TestJoinsThatAreRefused(t *testing.T) {
+	ctx := suite.Bounded(t, 3*time.Minute)
+	a, b, _ := devices()
+	apply(t, ctx, b, web("own", "b", "", ""))
+	running(t, ctx, b, "own")
+	refused := func(why string, args ...string) {
+		t.Helper()
+		r := labtest.On(t, ctx, b, append([]string{"rivulet", "join"}, args...)...)
+		if r.Code == 0 || !strings.Contains(r.ErrOut, why) {
+			t.Errorf("join %v: exit code %d, %q, want %q", args, r.Code, r.ErrOut, why)
+		}
+	}
+	good := token(t, ctx, a)
+	refused("1 pods and 0 volume claims of this device's own cluster would be lost", good)
+	labtest.Kubectl(t, ctx, b, "delete", "pod", "own", "--now")
+	refused("this is no invite", "nonsense")
+	var invite struct{ Code string }
+	if err := json.Unmarshal([]byte(labtest.Output(t, ctx, a, "rivulet", "invite", "-o", "json")), &invite); err != nil {
+		t.Fatal(err)
+	}
+	refused("it is an invite for a peer", invite.Code)
+	if r := labtest.On(t, ctx, b, "rivulet", "peer", "--invite", good); r.Code != 0 { // they are peers: it is not used up
+		t.Errorf("%+v", r)
+	}
+	id := strings.Fields(strings.Split(labtest.Must(t, ctx, a, "rivulet", "token", "list"), "\n")[1])[0]
+	labtest.Must(t, ctx, a, "rivulet", "token", "revoke", id)
+	refused("the invite was revoked", good)
+	if st := labtest.Status(t, ctx, b); st.Member != nil || !st.Ready {
+		t.Errorf("b is %+v, ready %v", st.Member, st.Ready)
+	}
+	if err := b.WaitPeered(ctx, 2); err != nil {
+		t.Error("refused tokens have cost peers:", err)
+	}
+}
+
+// A token makes a device a node within seconds. It is shown as one, and is nobody's peer any more.
+func TestADeviceJoins(t *testing.T) {
+	ctx := suite.Bounded(t, 2*time.Minute)
+	a, b, c := devices()
+	code, begun := token(t, ctx, a), time.Now()
+	labtest.Must(t, ctx, b, "rivulet", "join", code)
+	readyNode(t, ctx, a, "b")
+	t.Logf("ready after %s", time.Since(begun).Round(100*time.Millisecond))
+	if r := labtest.On(t, ctx, c, "rivulet", "join", code); r.Code == 0 || !strings.Contains(r.ErrOut, "was used already") {
+		t.Errorf("the same token again: %+v", r)
+	}
+	await.NoError(t, ctx, 0, "a has one peer and one worker, c one peer", func() error {
+		atA, atC := labtest.Status(t, ctx, a), labtest.Status(t, ctx, c)
+		if len(atA.Nodes) != 1 || atA.Nodes[0].Node != "b" || atA.Nodes[0].State != peer.Connected || len(atA.Peers) != 1 {
+			return fmt.Errorf("a has nodes %+v, peers %+v", atA.Nodes, atA.Peers)
+		}
+		for _, p := range atC.Peers {
+			if p.Name == "b" && !p.State.Apart() {
+				return fmt.Errorf("c has %+v", p)
+			}
+		}
+		return nil
+	})
+	out := labtest.Must(t, ctx, a, "rivulet", "nodes")
+	if !strings.Contains(out, "server") || !strings.Contains(out, "worker") {
+		t.Error(out)
+	}
+	if st := labtest.Status(t, ctx, b); st.Member == nil || st.Member.Cluster != "a" {
+		t.Errorf("b belongs to %+v", st.Member)
+	}
+	if err := mainjob.ImportImage(ctx, []*lab.Device{b}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Pods of both nodes reach each other with their own addresses, by name, and the API; logs, exec and figures work.
+func TestPodsOfTwoNodes(t *testing.T) {
+	ctx := suite.Bounded(t, 3*time.Minute)
+	a, b, _ := devices()
+	apply(t, ctx, a, service)
+	apply(t, ctx, a, web("on-a", "a", "", ""))
+	apply(t, ctx, a, web("on-b", "b", "", ""))
+	running(t, ctx, a, "on-a", "on-b")
+	atA, atB := address(t, ctx, a, "on-a"), address(t, ctx, a, "on-b")
+	sees(t, ctx, a, "on-a", "on-b", atA)
+	sees(t, ctx, a, "on-b", "on-a", atB)
+	for _, from := range []string{"on-a", "on-b"} {
+		byName(t, ctx, a, from)
+		if out, err := answers(ctx, a, from, "api", "/version"); err != nil || !strings.Contains(out, "gitVersion") {
+			t.Errorf("%s and the API: %v %s", from, err, out)
+		}
+	}
+	if out := labtest.Kubectl(t, ctx, a, "logs", "on-b"); !strings.Contains(out, "serves") {
+		t.Errorf("the log of a pod on the worker: %q", out)
+	}
+	await.NoError(t, ctx, time.Minute, "figures of both nodes", func() error {
+		out, err := a.Kubectl(ctx, "top", "nodes", "--no-headers")
+		if err == nil && !strings.Contains(out, "b ") {
+			err = errors.New(out)
+		}
+		return err
+	})
+	if _, err := b.Kubectl(ctx, "get", "secrets", "-A"); err == nil {
+		t.Error("a worker's supervisor reads Secrets")
+	}
+	if _, err := b.Kubectl(ctx, "delete", "pod", "on-a"); err == nil {
+		t.Error("a worker's supervisor deletes pods")
+	}
+}
+
+// A peer's pods reach pods on the worker and are reached by them; the peer's own pods here run on the server, which
+// isolates them.
+func TestAPeerAndTheWorker(t *testing.T) {
+	ctx := suite.Bounded(t, 4*time.Minute)
+	a, _, c := devices()
+	apply(t, ctx, a, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"both","labels":{"rivulet.dev/offload":"burst"}}}`)
+	in := func(object string) string {
+		return strings.Replace(object, `"metadata":{`, `"metadata":{"namespace":"both",`, 1)
+	}
+	apply(t, ctx, a, in(strings.Replace(service, `"app":"web"`, `"name":"near"`, 1)))
+	apply(t, ctx, a, in(web("near", "b", "", "")))
+	apply(t, ctx, a, in(strings.Replace(web("far", "x", "", ""), `"kubernetes.io/hostname":"x"`, `"type":"virtual-kubelet"`, 1)))
+	labtest.Kubectl(t, ctx, a, "wait", "-n", "both", "--for=condition=Ready", "--timeout=60s", "pod/near", "pod/far")
+	if on := labtest.Kubectl(t, ctx, a, "get", "pods", "-n", "both", "-o", "jsonpath={.items[*].spec.nodeName}"); on != "c b" {
+		t.Fatalf("far and near run on %s, want c b", on)
+	}
+	far := labtest.Kubectl(t, ctx, a, "get", "pod", "-n", "both", "far", "-o", "jsonpath={.status.podIP}")
+	for from, url := range map[string]string{"near": "http://" + net.JoinHostPort(far, "8080") + "/", "far": "http://web.both.svc.cluster.local/"} {
+		await.NoError(t, ctx, 30*time.Second, from+" reaches the other one", func() error {
+			out, err := a.Kubectl(ctx, "exec", "-n", "both", from, "--", "web", "get", "-n", "3", url)
+			if want := map[string]string{"near": "far", "far": "near"}[from]; err == nil && !strings.Contains(out, want) {
+				err = errors.New(out)
+			}
+			return err
+		})
+	}
+	// The reverse: ten of c's pods come to this cluster, and none to the worker.
+	apply(t, ctx, c, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"from-c","labels":{"rivulet.dev/offload":"remote"}}}`)
+	apply(t, ctx, c, fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"from-c"},"spec":{"replicas":10,"selector":{"matchLabels":{"app":"web"}},"template":{"metadata":{"labels":{"app":"web"}},
+ "spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"web","image":%q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}}}`, mainjob.Image))
+	labtest.Kubectl(t, ctx, c, "rollout", "status", "-n", "from-c", "deployment/web", "--timeout=90s")
+	var pods corev1.PodList
+	if err := json.Unmarshal([]byte(labtest.Kubectl(t, ctx, a, "get", "pods", "-A", "-l", "rivulet.dev/origin", "-o", "json")), &pods); err != nil {
+		t.Fatal(err)
+	}
+	if len(pods.Items) != 10 {
+		t.Errorf("%d pods of c are here, want 10", len(pods.Items))
+	}
+	for _, p := range pods.Items {
+		if p.Spec.NodeName != "a" {
+			t.Errorf("a pod of c is on %s", p.Spec.NodeName)
+		}
+	}
+	labtest.Kubectl(t, ctx, c, "delete", "namespace", "from-c", "--wait=false")
+	labtest.Kubectl(t, ctx, a, "delete", "namespace", "both", "--wait=false")
+}
+
+// Nothing of the cluster's own is open to the LAN, on neither node.
+func TestTheLANReachesNothing(t *testing.T) {
+	ctx := suite.Bounded(t, time.Minute)
+	a, b, c := devices()
+	for _, d := range []*lab.Device{a, b} {
+		lan := labtest.Status(t, ctx, d).Addresses[0].String()
+		for _, port := range []string{"6443", "10250", "10249", "10256", "6444"} {
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			if conn, err := c.Dial(short, "tcp", net.JoinHostPort(lan, port)); err == nil {
+				conn.Close()
+				t.Errorf("c reaches port %s of %s", port, d.Name)
+			}
+			cancel()
+		}
+	}
+	// The dial works: the control port is open.
+	conn, err := c.Dial(ctx, "tcp", net.JoinHostPort(labtest.Status(t, ctx, b).Addresses[0].String(), "7442"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+}
+
+// Volumes of the default class are on the disk of the pod's node, and keep their content.
+func TestAVolumeOnTheWorker(t *testing.T) {
+	ctx := suite.Bounded(t, 2*time.Minute)
+	a, b, _ := devices()
+	apply(t, ctx, a, `{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"data"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Mi"}}}}`)
+	pod := web("keeper", "b", `,"volumes":[{"name":"data","persistentVolumeClaim":{"claimName":"data"}}]`, `,"volumeMounts":[{"name":"data","mountPath":"/data"}]`)
+	apply(t, ctx, a, pod)
+	running(t, ctx, a, "keeper")
+	labtest.Kubectl(t, ctx, a, "exec", "keeper", "--", "/bin/busybox", "sh", "-c", "echo kept > /data/file")
+	if out := labtest.Must(t, ctx, b, "sh", "-c", "cat /var/lib/rivulet/storage/*/file"); out != "kept" {
+		t.Errorf("on the worker's disk: %q", out)
+	}
+	labtest.Kubectl(t, ctx, a, "delete", "pod", "keeper", "--now")
+	apply(t, ctx, a, pod)
+	running(t, ctx, a, "keeper")
+	if out := labtest.Kubectl(t, ctx, a, "exec", "keeper", "--", "/bin/busybox", "cat", "/data/file"); out != "kept" {
+		t.Errorf("after another pod: %q", out)
+	}
+	labtest.Kubectl(t, ctx, a, "delete", "pod", "keeper", "--now")
+	labtest.Kubectl(t, ctx, a, "delete", "pvc", "data")
+	await.NoError(t, ctx, 30*time.Second, "the worker's disk is free again", func() error {
+		if out := labtest.Must(t, ctx, b, "sh", "-c", "find /var/lib/rivulet/storage -name file"); out != "" {
+			return errors.New(out)
+		}
+		return nil
+	})
+}
+
+// Policies hold on the worker.
+func TestPoliciesOnTheWorker(t *testing.T) {
+	ctx := suite.Bounded(t, 2*time.Minute)
+	a, _, _ := devices()
+	url := "http://" + net.JoinHostPort(address(t, ctx, a, "on-b"), "8080") + "/"
+	sees(t, ctx, a, "on-a", "on-b")
+	apply(t, ctx, a, `{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","metadata":{"name":"closed"},"spec":{"podSelector":{"matchLabels":{"name":"on-b"}},"policyTypes":["Ingress"]}}`)
+	await.NoError(t, ctx, 30*time.Second, "a pod on the worker is closed", func() error {
+		short, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		if out, err := answers(short, a, "on-a", "get", "-n", "1", url); err == nil {
+			return errors.New(out)
+		}
+		return nil
+	})
+	labtest.Kubectl(t, ctx, a, "delete", "networkpolicy", "closed")
+	sees(t, ctx, a, "on-a", "on-b")
+}
+
+// Restarts of either supervisor, a power cut of the worker and one of the server leave a cluster of two nodes.
+func TestRestartsAndPowerCuts(t *testing.T) {
+	ctx := suite.Bounded(t, 8*time.Minute)
+	a, b, _ := devices()
+	both := func() {
+		t.Helper()
+		readyNode(t, ctx, a, "a")
+		readyNode(t, ctx, a, "b")
+		running(t, ctx, a, "on-a", "on-b")
+		sees(t, ctx, a, "on-a", "on-b")
+		sees(t, ctx, a, "on-b", "on-a")
+		byName(t, ctx, a, "on-b")
+	}
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"the worker's supervisor starts again", func() error { return errors.Join(b.Stop(ctx), b.Start(ctx)) }},
+		{"the server's supervisor starts again", func() error { return errors.Join(a.Stop(ctx), a.Start(ctx)) }},
+		{"the worker's supervisor is killed", func() error { return errors.Join(b.Kill(ctx, "supervisor"), b.Start(ctx)) }},
+		{"the worker loses power", func() error { return errors.Join(b.Kill(ctx, "power"), b.Start(ctx)) }},
+		{"the server loses power", func() error { return errors.Join(a.Kill(ctx, "power"), a.Start(ctx)) }},
+	} {
+		t.Run(step.what, func(t *testing.T) {
+			if err := step.do(); err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range []*lab.Device{a, b} {
+				if err := d.WaitReady(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			both()
+		})
+	}
+}
+
+// A worker that is removed gets nothing of the cluster any more, and its pods are replaced on the others. It says so,
+// and becomes a cluster of its own when it is told to.
+func TestAWorkerIsRemoved(t *testing.T) {
+	ctx := suite.Bounded(t, 4*time.Minute)
+	a, b, _ := devices()
+	apply(t, ctx, a, fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"moves"},"spec":{"replicas":2,"selector":{"matchLabels":{"app":"moves"}},"template":{"metadata":{"labels":{"app":"moves"}},
+ "spec":{"terminationGracePeriodSeconds":1,"topologySpreadConstraints":[{"maxSkew":1,"topologyKey":"kubernetes.io/hostname","whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":{"app":"moves"}}}],
+ "containers":[{"name":"web","image":%q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}}}`, mainjob.Image))
+	labtest.Kubectl(t, ctx, a, "rollout", "status", "deployment/moves", "--timeout=60s")
+	labtest.Must(t, ctx, a, "rivulet", "nodes", "remove", "b", "--yes")
+	labtest.Kubectl(t, ctx, a, "rollout", "status", "deployment/moves", "--timeout=60s")
+	await.NoError(t, ctx, 30*time.Second, "the cluster has one node, whose pods are all", func() error {
+		out, err := a.Kubectl(ctx, "get", "nodes,secrets", "-A", "-l", "rivulet.dev/worker", "-o", "name")
+		if err == nil && out != "" {
+			err = errors.New(out)
+		}
+		return err
+	})
+	if out := labtest.Kubectl(t, ctx, a, "get", "pods", "-l", "app=moves", "-o", "jsonpath={.items[*].spec.nodeName}"); out != "a a" {
+		t.Errorf("the pods are on %q", out)
+	}
+	await.NoError(t, ctx, time.Minute, "b says that it was removed, and runs nothing", func() error {
+		if r := labtest.On(t, ctx, b, "rivulet", "status", "-o", "json"); !strings.Contains(r.Out, `"removed":true`) {
+			return errors.New(r.Out + r.ErrOut)
+		}
+		if out := labtest.On(t, ctx, b, "pgrep", "-f", "containerd-shim|rivulet-engine").Out; out != "" {
+			return fmt.Errorf("processes %q", out)
+		}
+		return nil
+	})
+	labtest.Must(t, ctx, b, "rivulet", "leave", "--yes")
+	await.NoError(t, ctx, 2*time.Minute, "b is a cluster of its own", func() error {
+		r := labtest.On(t, ctx, b, "rivulet", "status", "-o", "json")
+		if !strings.Contains(r.Out, `"ready": true`) && !strings.Contains(r.Out, `"ready":true`) || strings.Contains(r.Out, `"member"`) {
+			return errors.New(r.ErrOut)
+		}
+		return nil
+	})
+	if err := b.WaitPeered(ctx, 2); err != nil {
+		t.Error("b and its neighbours are no peers:", err)
+	}
+}
