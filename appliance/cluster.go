@@ -131,5 +131,5 @@ func (s *System) runDNS(ctx context.Context, stage *lifecycle.Stage) error {
 }
 
 func (s *System) runDNSService(ctx context.Context, stage *lifecycle.Stage) error {
-	return dns.RunService(ctx, s.engine.Client(), fixed.ClusterDNS, s.dnsAddr(), stage.Ready)
+	return dns.RunService(ctx, s.engine.Client(), fixed.ClusterDNS, s.dnsAddr(), s.nodeName, stage.Ready)
 }

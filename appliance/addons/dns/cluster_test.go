@@ -187,7 +187,7 @@ func TestStoryWithAPIServer(t *testing.T) {
 		return ask("10.42.0.5", "kubernetes.default.svc.cluster.local.") == "10.43.0.1"
 	})
 	await.True(t, 90*time.Second, "the service of the DNS itself", func() bool {
-		return ensureService(t.Context(), client, cfg.ServiceIP, cfg.Addr) == nil
+		return ensureService(t.Context(), client, cfg.ServiceIP, cfg.Addr, "home") == nil
 	})
 	populate(t, client)
 	share(t, kubeconfig, client)

@@ -32,8 +32,10 @@ type Service struct {
 	// ClusterIP, if a certain one is needed.
 	ClusterIP netip.Addr
 	Labels    map[string]string
-	// Addr is the address on which the supervisor listens.
+	// Addr is the address on which the supervisor listens, Node the node that has it: pods of that node use it as long as
+	// it is there.
 	Addr  netip.Addr
+	Node  string
 	Ports []Port
 }
 
@@ -51,6 +53,16 @@ func Ensure(ctx context.Context, client kubernetes.Interface, s Service) error {
 		return fmt.Errorf("service %s/%s: %w", s.Namespace, s.Name, err)
 	}
 	if err := ensureSlice(ctx, client, s.slice()); err != nil {
+		return fmt.Errorf("endpoints of service %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	return nil
+}
+
+// EnsureEndpoint creates or updates an EndpointSlice of the Service for one more node.
+func EnsureEndpoint(ctx context.Context, client kubernetes.Interface, s Service, labels map[string]string) error {
+	slice := s.slice()
+	slice.Name, slice.Labels = s.Name+"-"+s.Node, merged(slice.Labels, labels)
+	if err := ensureSlice(ctx, client, slice); err != nil {
 		return fmt.Errorf("endpoints of service %s/%s: %w", s.Namespace, s.Name, err)
 	}
 	return nil
@@ -137,6 +149,9 @@ func (s Service) slice() *discoveryv1.EndpointSlice {
 		},
 		AddressType: family,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{s.Addr.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+	}
+	if s.Node != "" {
+		object.Endpoints[0].NodeName, object.Endpoints[0].Hints = &s.Node, &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: s.Node}}}
 	}
 	for _, p := range s.Ports {
 		number := int32(p.Target)

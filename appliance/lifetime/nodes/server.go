@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	bootstrap "k8s.io/cluster-bootstrap/token/api"
 
+	"rivulet/appliance/addons/dns"
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/machine/host"
@@ -284,6 +285,7 @@ func (s *server) compare(ctx context.Context) error {
 		}
 	}
 	var errs []error
+	answers := map[string]bool{} // workers whose DNS their pods use
 	for i := range list.Items {
 		n := &list.Items[i]
 		r, known := workers[n.Name]
@@ -298,8 +300,12 @@ func (s *server) compare(ctx context.Context) error {
 		if !slices.Equal(behind, r.Behind) {
 			errs = append(errs, s.fabric.SetNode(r.ID, r.Node, behind))
 		}
+		if ready, _ := engine.NodeReady(n); ready {
+			answers[n.Name] = true
+			errs = append(errs, dns.EnsureWorker(ctx, s.client, netip.AddrPortFrom(s.AddressOf(r.ID), fixed.DNSPort), n.Name, map[string]string{engine.WorkerLabel: "true"}))
+		}
 	}
-	return errors.Join(append(errs, s.dropTokens(ctx))...)
+	return errors.Join(append(errs, dns.DropWorkers(ctx, s.client, engine.WorkerLabel, answers), s.dropTokens(ctx))...)
 }
 
 // forget removes the Node of a device that is no worker any more; Kubernetes replaces its pods.

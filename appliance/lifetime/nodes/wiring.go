@@ -32,7 +32,7 @@ const Component = "nodes"
 // order in which they start.
 var (
 	base = []string{"api", "config", "clock", "lans", "status-page", "console", "metrics-endpoint", "rules", "history", "watchdog", "doctor"}
-	node = []string{"bundle", "host-firewall", "pod-gate", "images", "tunnel", "fabric", Component, "engine", "policies", "node", "storage"}
+	node = []string{"bundle", "host-firewall", "pod-gate", "images", "tunnel", "fabric", Component, "dns", "engine", "policies", "node", "storage"}
 )
 
 // Components selects this device's of all components.

@@ -38,8 +38,8 @@ func (d *Device) runWorker(ctx context.Context, ready func()) error {
 	f := d.Fabric()
 	changed, stop := f.Changed()
 	defer stop()
-	j, current := *d.Joined, false // whether the server has answered in this run
-	for first := true; ctx.Err() == nil; first = false {
+	j, current, begun := *d.Joined, false, false // current: the server has answered in this run
+	for ctx.Err() == nil {
 		if !member(f, j.Server) {
 			d.Log.Warn("this device was removed from its cluster", "cluster", j.Cluster)
 			d.Restart()
@@ -50,11 +50,15 @@ func (d *Device) runWorker(ctx context.Context, ready func()) error {
 			err = writeKubeconfig(d.State, f, j.Server)
 		}
 		d.Policies.SetPeers([]netip.Prefix{j.Info.Block})
-		d.Health.Report(health.WorkerUnusable, err)
-		if err == nil && first {
+		if err == nil && !begun {
+			begun = true
 			ready()
 		}
 		l, _ := f.Link(j.Server)
+		if err == nil && l.State == peer.Lost {
+			err = cure.Errorf("the server of %s does not answer; pods here go on, and nothing can be changed; see that it is on, and that this device reaches it", j.Cluster)
+		}
+		d.Health.Report(health.WorkerUnusable, err)
 		if l.State != peer.Connected {
 			current = false
 		} else if !current {

@@ -94,8 +94,11 @@ func printStatus(out io.Writer, st api.Status, wide bool) error {
 	if wide {
 		print = printPeers
 	}
-	if err := print(out, st.PeerList()); err != nil {
-		return err
+	printMembers(out, st)
+	if st.Member == nil { // a worker has no peers
+		if err := print(out, st.PeerList()); err != nil {
+			return err
+		}
 	}
 	for _, b := range st.Brokers {
 		fmt.Fprintf(out, "BROKER  %s: %s\n", b.Address, brokerState(b))
@@ -115,6 +118,28 @@ func printStatus(out io.Writer, st api.Status, wide bool) error {
 		fmt.Fprintf(out, "%-7s %s\n", strings.ToUpper(string(p.Severity)), p)
 	}
 	return nil
+}
+
+// printMembers prints the other devices of this cluster, a line each.
+func printMembers(out io.Writer, st api.Status) {
+	for _, n := range st.Nodes {
+		what := "worker " + dash(n.Node)
+		if st.Member != nil {
+			what = fmt.Sprintf("server of %s, %s", st.Member.Cluster, st.Member.Address)
+		}
+		fmt.Fprintf(out, "NODE    %s: %s\n", what, strings.Join(slices.DeleteFunc([]string{string(n.State), n.Path, trip(n.RTT), n.Reason}, func(s string) bool { return s == "" }), ", "))
+	}
+	if len(st.Nodes) > 0 {
+		fmt.Fprintln(out)
+	}
+}
+
+// trip is a round trip for a list, empty if unknown.
+func trip(rtt time.Duration) string {
+	if rtt == 0 {
+		return ""
+	}
+	return rtt.Round(10 * time.Microsecond).String()
 }
 
 // verdict is whether pods can run, and the number of problems.

@@ -340,6 +340,45 @@ func TestPoliciesOnTheWorker(t *testing.T) {
 	sees(t, ctx, a, "on-a", "on-b")
 }
 
+// Without its server a worker's pods go on, and find each other by name; the worker says what is wrong.
+func TestTheServerIsOff(t *testing.T) {
+	ctx := suite.Bounded(t, 3*time.Minute)
+	a, b, _ := devices()
+	apply(t, ctx, a, strings.Replace(strings.Replace(service, `"name":"web"`, `"name":"near"`, 1), `"app":"web"`, `"name":"on-b"`, 1))
+	slice := func() error {
+		out, err := a.Kubectl(ctx, "get", "endpointslices", "-n", "kube-system", "kube-dns-b", "-o", "jsonpath={.endpoints[0].hints.forNodes[0].name}")
+		if err == nil && out != "b" {
+			err = errors.New(out)
+		}
+		return err
+	}
+	await.NoError(t, ctx, 30*time.Second, "the worker's DNS serves its pods", slice)
+	id := strings.Fields(labtest.Must(t, ctx, b, "rivulet", "crictl", "ps", "-q", "--name", "web"))[0]
+	byName := func() error {
+		_, err := b.Run(ctx, "rivulet", "crictl", "exec", id, "web", "show", "http://near.default.svc.cluster.local/")
+		return err
+	}
+	await.NoError(t, ctx, 30*time.Second, "a pod on the worker reaches itself by name", byName)
+	if err := a.Kill(ctx, "power"); err != nil {
+		t.Fatal(err)
+	}
+	await.NoError(t, ctx, time.Minute, "the worker says so", func() error {
+		if out := labtest.On(t, ctx, b, "rivulet", "status").Out; !strings.Contains(out, "the server of a does not answer") || !strings.Contains(out, "NODE    server of a") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	await.NoError(t, ctx, 10*time.Second, "names are answered without the server", byName)
+	if err := a.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	await.NoError(t, ctx, time.Minute, "the worker's DNS is still known", slice)
+	readyNode(t, ctx, a, "b")
+}
+
 // Restarts of either supervisor, a power cut of the worker and one of the server leave a cluster of two nodes.
 func TestRestartsAndPowerCuts(t *testing.T) {
 	ctx := suite.Bounded(t, 8*time.Minute)
