@@ -113,7 +113,7 @@ func (s *stage) run() (stop func()) {
 		Twins: func() map[string]peer.ID { return map[string]peer.ID{"lab-alice": "alice"} },
 		Peers: func() []Peer { s.mu.Lock(); defer s.mu.Unlock(); return s.peers },
 		Open:  func() []table.Grant { s.mu.Lock(); defer s.mu.Unlock(); return s.open },
-		Whole: func() []netip.Prefix { return nil },
+		Whole: func() []netip.Prefix { return nil }, Nodes: func() []netip.Prefix { return nil },
 		Ours: func(map[peer.ID][]netip.Addr, map[peer.ID]map[peer.ID]netip.Prefix) map[netip.Addr]netip.Addr {
 			return nil
 		},
