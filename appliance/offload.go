@@ -79,7 +79,7 @@ func (s *System) runVirtualClusters(ctx context.Context, stage *lifecycle.Stage)
 	if err != nil {
 		return err
 	}
-	return courses.RunAll(ctx, courses.Objects{API: home, Clusters: s.vclusters, Log: stage.Log()}, s.plausible, stage.Ready)
+	return courses.RunAll(ctx, courses.Objects{API: home, Clusters: s.vclusters, Log: stage.Log()}, s.images, s.plausible, stage.Ready)
 }
 
 // runPodGate decides on the network of each pod that starts. The engine waits for it, because without an answer no pod

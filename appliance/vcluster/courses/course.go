@@ -25,8 +25,9 @@ const (
 	appliedAnnotation = "rivulet.dev/course-manifests"
 	// warnedAnnotation is the end of which an event inside was made.
 	warnedAnnotation = "rivulet.dev/course-warned"
-	// Ready is the condition that all members can be used, Expiring that its end is near or was.
-	Ready, Expiring = "Ready", "Expiring"
+	// Ready is the condition that all members can be used, Expiring that its end is near or was, ImagesReady that all of
+	// its images are on this device.
+	Ready, Expiring, ImagesReady = "Ready", "Expiring", "ImagesReady"
 )
 
 const (
@@ -58,8 +59,10 @@ type Spec struct {
 	Cap       corev1.ResourceList `json:"cap,omitempty"`
 	Template  map[string]any      `json:"template,omitempty"` // objects.Spec; what is left out has the defaults of that
 	Manifests string              `json:"manifests,omitempty"`
-	Expires   *metav1.Time        `json:"expires,omitempty"`
-	Keep      string              `json:"keep,omitempty"`
+	// Images are brought to this device before members need them, and kept as long as the Course is there.
+	Images  []string     `json:"images,omitempty"`
+	Expires *metav1.Time `json:"expires,omitempty"`
+	Keep    string       `json:"keep,omitempty"`
 }
 
 // Status is the observed state.

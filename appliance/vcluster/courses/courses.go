@@ -54,6 +54,8 @@ type Config struct {
 	API *rest.Config
 	// Clusters are the virtual clusters.
 	Clusters
+	// Images are those of this device.
+	Images Images
 	// Now returns the time, and whether it is plausible.
 	Now func() (time.Time, bool)
 	Log *slog.Logger
@@ -85,6 +87,8 @@ type controller struct {
 	applied map[types.UID]string // what was applied to a VirtualCluster, with its generation then
 
 	work   sync.WaitGroup
+	images imageSet
+
 	mu     sync.Mutex
 	busy   map[types.UID]bool  // VirtualClusters inside which something is done
 	failed map[types.UID]error // the last error of that
@@ -94,7 +98,7 @@ type controller struct {
 type Objects = objects.Config
 
 // RunAll runs package objects, and Courses on top of it, until ctx ends or one of them fails.
-func RunAll(ctx context.Context, cfg Objects, now func() (time.Time, bool), ready func()) error {
+func RunAll(ctx context.Context, cfg Objects, images Images, now func() (time.Time, bool), ready func()) error {
 	all, ctx := errgroup.WithContext(ctx)
 	served := make(chan struct{})
 	all.Go(func() error { return objects.Run(ctx, cfg, func() { close(served) }) })
@@ -104,7 +108,7 @@ func RunAll(ctx context.Context, cfg Objects, now func() (time.Time, bool), read
 			return nil
 		case <-served:
 		}
-		return Run(ctx, Config{API: cfg.API, Clusters: cfg.Clusters, Now: now, Log: cfg.Log}, ready)
+		return Run(ctx, Config{API: cfg.API, Clusters: cfg.Clusters, Images: images, Now: now, Log: cfg.Log}, ready)
 	})
 	return all.Wait()
 }
@@ -115,23 +119,36 @@ func Run(ctx context.Context, cfg Config, ready func()) error {
 	defer stop()
 	c := &controller{Config: cfg, applied: map[types.UID]string{}, busy: map[types.UID]bool{}, failed: map[types.UID]error{}}
 	defer c.work.Wait()
+	c.images.poke = make(chan struct{}, 1)
+	brought, end := c.images.changed.Changed()
+	defer end()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.work.Go(func() { c.images.run(ctx, cfg.Images) })
 	kind := customresource.Kind{Name: "courses", Definition: crd, Resource: Resource, Gather: gather}
 	return customresource.Run(ctx, cfg.API, kind, func(o customresource.Objects) customresource.Loop {
 		c.Objects = o
-		return customresource.Loop{Sync: c.sync, Changed: []<-chan struct{}{changed}, Every: checkEvery, Log: cfg.Log}
+		return customresource.Loop{Sync: c.sync, Changed: []<-chan struct{}{changed, brought}, Every: checkEvery, Log: cfg.Log}
 	}, ready)
 }
 
 func (c *controller) sync(ctx context.Context) error {
 	all := map[string]*Course{}
+	var names []string // of images
+	unread := false
 	for _, item := range c.Store.List() {
 		course, err := FromAPI(item.(*unstructured.Unstructured))
 		if err != nil {
 			c.Log.Warn("a Course is unreadable", "name", item.(*unstructured.Unstructured).GetName(), "err", err)
+			unread = true
 			continue
 		}
 		all[course.key()] = course
+		if course.DeletionTimestamp == nil {
+			names = append(names, course.Spec.Images...)
+		}
 	}
+	c.images.want(names, !unread)
 	if len(all) == 0 {
 		return nil
 	}
@@ -197,6 +214,9 @@ func (c *controller) one(ctx context.Context, course *Course, all map[string]*Co
 		conditions[0] = condition(Expiring, true, "ExpiresSoon", "it ends at "+course.Spec.Expires.UTC().Format(time.RFC3339)+"; its members are paused then. To go on: change spec.expires")
 	case expired:
 		conditions[0] = condition(Expiring, true, "Expired", "its members are paused; they are deleted at "+course.Spec.Expires.Add(keep).UTC().Format(time.RFC3339)+". To go on: change spec.expires")
+	}
+	if len(course.Spec.Images) > 0 {
+		conditions = append(conditions, c.images.condition(course.Spec.Images))
 	}
 	ready := condition(Ready, true, "Usable", "all members can be used")
 	usable := usable(mine)
@@ -400,6 +420,9 @@ func condition(kind string, on bool, reason, message string) metav1.Condition {
 func (c *controller) status(ctx context.Context, course *Course, mine map[string]*unstructured.Unstructured, unlisted []string, conditions ...metav1.Condition) error {
 	next := Status{ObservedGeneration: course.Generation, Members: len(mine), Usable: usable(mine), Unlisted: unlisted, Conditions: slices.Clone(course.Status.Conditions)}
 	var events []metav1.Condition
+	if len(course.Spec.Images) == 0 {
+		meta.RemoveStatusCondition(&next.Conditions, ImagesReady)
+	}
 	for _, want := range conditions {
 		want.ObservedGeneration = course.Generation
 		had := meta.FindStatusCondition(next.Conditions, want.Type)
@@ -423,7 +446,7 @@ func (c *controller) status(ctx context.Context, course *Course, mine map[string
 	}
 	for _, e := range events {
 		kind := corev1.EventTypeNormal
-		if bad := e.Type == Expiring; bad == (e.Status == metav1.ConditionTrue) && e.Reason != "Starting" {
+		if bad := e.Type == Expiring; bad == (e.Status == metav1.ConditionTrue) && e.Reason != "Starting" && e.Reason != "BringingImages" {
 			kind = corev1.EventTypeWarning
 		}
 		if e.Message != "" {

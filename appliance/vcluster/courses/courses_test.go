@@ -2,6 +2,7 @@ package courses
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -116,6 +117,38 @@ type states struct {
 func (s *states) StatesChanged() (<-chan struct{}, func()) { return s.Changed() }
 func (s *states) Kubeconfig(string) ([]byte, error)        { return s.kubeconfig, nil }
 
+// shelf has the images of a device; the registry has one.
+type shelf struct {
+	mu       sync.Mutex
+	registry string
+	kept     []string
+}
+
+func (s *shelf) Provide(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if name != s.registry {
+		return errors.New("no registry has it; bring it from a file")
+	}
+	if !slices.Contains(s.kept, name) {
+		s.kept = append(s.kept, name)
+	}
+	return nil
+}
+
+func (s *shelf) Release(_ context.Context, but []string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept = slices.DeleteFunc(s.kept, func(name string) bool { return !slices.Contains(but, name) })
+	return nil
+}
+
+func (s *shelf) has() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.kept, " ")
+}
+
 // The life of a course on a real API server, whose VirtualClusters the test says to be ready.
 func TestCourse(t *testing.T) {
 	server := apiserver.Start(t)
@@ -130,11 +163,11 @@ func TestCourse(t *testing.T) {
 		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "x", AuthInfo: "x"}}, CurrentContext: "x",
 	})
 	must(t, err)
-	inside, now := &states{kubeconfig: kubeconfig}, &clock{now: time.Now(), sure: true}
+	inside, now, images := &states{kubeconfig: kubeconfig}, &clock{now: time.Now(), sure: true}, &shelf{registry: "postgres:17"}
 	within, stop := context.WithCancel(ctx)
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		done <- Run(within, Config{API: server.Config, Clusters: inside, Now: now.get, Log: slog.New(slog.DiscardHandler)}, func() { close(ready) })
+		done <- Run(within, Config{API: server.Config, Clusters: inside, Images: images, Now: now.get, Log: slog.New(slog.DiscardHandler)}, func() { close(ready) })
 	}()
 	defer func() { stop(); must(t, <-done) }()
 	<-ready
@@ -245,6 +278,25 @@ spec:
 		return true
 	})
 
+	t.Run("its images are there before they are needed, and released", func(t *testing.T) {
+		with := func(images string) { put(strings.Replace(base, "  keep: 1h", "  images: "+images+"\n  keep: 1h", 1)) }
+		with("[postgres:17, none:1]")
+		is("one is missing", ImagesReady, metav1.ConditionFalse, "ImagesMissing", "none:1: no registry has it; bring it from a file")
+		if images.has() != "postgres:17" {
+			t.Errorf("the device keeps %q", images.has())
+		}
+		with("[postgres:17]")
+		is("all are there", ImagesReady, metav1.ConditionTrue, "ImagesThere", "1 images")
+		put(base)
+		await.True(t, time.Minute, "none is kept", func() bool { return images.has() == "" })
+		await.True(t, time.Minute, "nothing is said of images", func() bool {
+			u, err := courses.Get(ctx, "db", metav1.GetOptions{})
+			must(t, err)
+			c, err := FromAPI(u)
+			must(t, err)
+			return meta.FindStatusCondition(c.Status.Conditions, ImagesReady) == nil
+		})
+	})
 	t.Run("what others change is put back", func(t *testing.T) {
 		_, err := clusters.Patch(ctx, "db-ann", types.MergePatchType, []byte(`{"spec":{"sleep":"1h","memory":"1Gi"}}`), metav1.PatchOptions{})
 		must(t, err)

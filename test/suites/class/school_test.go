@@ -1,6 +1,7 @@
 package class
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -9,7 +10,9 @@ import (
 
 	"rivulet/appliance/vcluster"
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/lab"
 	"rivulet/test/harness/labtest"
+	"rivulet/test/harness/mainjob"
 )
 
 const school = `
@@ -84,6 +87,8 @@ func TestACourse(t *testing.T) {
 	}
 	await.True(t, time.Minute, "what ann gives up is ben's", func() bool { return run("db-ben") == 2 })
 
+	t.Run("images are there before the lesson", func(t *testing.T) { lessonImages(t, ctx, a) })
+
 	labtest.Must(t, ctx, a, "rivulet", "course", "kubeconfigs", "db", "--dir", "/tmp/class", "--role", "edit")
 	if out := labtest.Must(t, ctx, a, "sh", "-c", "ls /tmp/class"); out != "db-ann.kubeconfig\ndb-ben.kubeconfig\ndb-carl.kubeconfig" {
 		t.Errorf("%q", out)
@@ -148,5 +153,64 @@ func TestACourse(t *testing.T) {
 	}
 	await.True(t, time.Minute, "and their pods", func() bool {
 		return labtest.Must(t, ctx, a, "rivulet", "kubectl", "get", "pods", "-A", "-l", "app=web", "-o", "name") == ""
+	})
+}
+
+// lessonImages has the course bring two images, one of which no registry has. The other is kept and usable in the
+// members as long as the course names it.
+func lessonImages(t *testing.T, ctx context.Context, a *lab.Device) {
+	const lesson, none = "school.example/lesson:1", "registry.invalid/none:1"
+	ctr := func(args ...string) string {
+		return labtest.Must(t, ctx, a, append([]string{"rivulet", "ctr", "-n", "k8s.io", "images"}, args...)...)
+	}
+	labels := func() string {
+		for line := range strings.Lines(ctr("ls")) {
+			if f := strings.Fields(line); len(f) > 2 && f[0] == lesson {
+				return f[len(f)-1]
+			}
+		}
+		t.Fatal("the image is gone")
+		return ""
+	}
+	ctr("tag", mainjob.Image, lesson)
+	ctr("label", lesson, "io.cri-containerd.pinned=", "rivulet.dev/share=", "io.cattle.k3s.pinned=")
+	if had := labels(); strings.Contains(had, "pinned=pinned") || strings.Contains(had, "share=true") {
+		t.Fatalf("the image has labels %s", had)
+	}
+	patch := func(images string) {
+		labtest.Kubectl(t, ctx, a, "patch", "course", "db", "--type=merge", "-p", `{"spec":{"images":`+images+`}}`)
+	}
+	patch(fmt.Sprintf("[%q,%q]", lesson, none))
+	await.NoError(t, ctx, time.Minute, "the course says what is missing", func() error {
+		out, err := a.Kubectl(ctx, "get", "course", "db", "-o", `jsonpath={.status.conditions[?(@.type=="ImagesReady")].message}`)
+		missing := strings.Contains(out, none+": it cannot be pulled") && strings.Contains(out, "rivulet image push FILE --share") ||
+			strings.Contains(out, none+": less than 20 % of the disk are free") // on a machine whose disk is full
+		if err == nil && (!missing || strings.Contains(out, lesson)) {
+			err = fmt.Errorf("%s", out)
+		}
+		return err
+	})
+	if has := labels(); !strings.Contains(has, "io.cri-containerd.pinned=pinned") || !strings.Contains(has, "rivulet.dev/share=true") {
+		t.Errorf("the image has labels %s", has)
+	}
+	if _, err := inside(ctx, "db-carl", "run", "lesson", "--image="+lesson, "--image-pull-policy=IfNotPresent", "--restart=Never"); err != nil {
+		t.Fatal(err)
+	}
+	await.NoError(t, ctx, time.Minute, "a member's pod has the image", func() error {
+		out, err := inside(ctx, "db-carl", "get", "pod", "lesson", "-o", `jsonpath={.status.containerStatuses[0].imageID} {.status.containerStatuses[0].state.waiting.reason} {.status.conditions[?(@.type=="PodScheduled")].message}`)
+		if err == nil && !strings.Contains(out, "sha256:") && !strings.Contains(out, "the course is full") {
+			err = fmt.Errorf("%s", out)
+		}
+		return err
+	})
+	if _, err := inside(ctx, "db-carl", "delete", "pod", "lesson", "--now"); err != nil {
+		t.Error(err)
+	}
+	patch("[]")
+	await.NoError(t, ctx, time.Minute, "the image is no course's any more", func() error {
+		if has := labels(); strings.Contains(has, "pinned") || strings.Contains(has, "share") || strings.Contains(has, "provided") {
+			return fmt.Errorf("%s", has)
+		}
+		return nil
 	})
 }

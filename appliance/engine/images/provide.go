@@ -1,0 +1,122 @@
+package images
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/offload/policy"
+)
+
+// providedLabel marks images that Provide keeps; its value are the labels that it has added, so that Release takes off
+// these alone.
+const providedLabel = "rivulet.dev/provided"
+
+// keepsFree is the part of the disk, per cent, that a pull leaves free: the kubelet begins to remove images at 15.
+const keepsFree = 20
+
+// Provide brings an image to this device, if it is not here, from its registry, keeps it, and lets tenants use it. It
+// may be called again at any time.
+func (c *Containerd) Provide(ctx context.Context, name string) error {
+	full, err := Full(name)
+	if err != nil {
+		return err
+	}
+	labels, err := c.labels(ctx)
+	if err != nil {
+		return err
+	}
+	have, there := labels[full]
+	if !there {
+		if err := c.pull(ctx, full); err != nil {
+			return err
+		}
+		if labels, err = c.labels(ctx); err != nil {
+			return err
+		}
+		if have, there = labels[full]; !there {
+			return fmt.Errorf("%s was pulled, and containerd does not list it; it is tried again", full)
+		}
+	}
+	value, provided := have[providedLabel]
+	var add []string
+	if have["io.cri-containerd.pinned"] != "pinned" || have[k3sLabel] == "pinned" { // k3s takes its own off again
+		add, value = append(add, keptLabel, k3sLabel+"="), value+".kept"
+	}
+	if have[policy.ShareLabel] != "true" {
+		add, value = append(add, policy.ShareLabel+"=true"), value+".shared"
+	}
+	if provided && len(add) == 0 {
+		return nil
+	}
+	_, err = c.ctr(ctx, nil, append([]string{"images", "label", full, providedLabel + "=set" + strings.TrimPrefix(value, "set")}, add...)...)
+	return err
+}
+
+// Release ends what Provide did for all images but these: they are kept and shared only if an operator wants it.
+func (c *Containerd) Release(ctx context.Context, but []string) error {
+	labels, err := c.labels(ctx)
+	if err != nil {
+		return err
+	}
+	var kept []string
+	for _, name := range but {
+		if full, err := Full(name); err == nil {
+			kept = append(kept, full)
+		}
+	}
+	for name, have := range labels {
+		value, provided := have[providedLabel]
+		if !provided || slices.Contains(kept, name) {
+			continue
+		}
+		args := []string{"images", "label", name, providedLabel + "="} // empty: removes the label
+		if added := strings.Split(value, "."); slices.Contains(added, "kept") {
+			args = append(args, "io.cri-containerd.pinned=")
+		}
+		if slices.Contains(strings.Split(value, "."), "shared") {
+			args = append(args, policy.ShareLabel+"=")
+		}
+		if _, err := c.ctr(ctx, nil, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// labels are those of all images, by name.
+func (c *Containerd) labels(ctx context.Context) (map[string]map[string]string, error) {
+	list, err := c.ctr(ctx, nil, "images", "ls")
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]map[string]string{}
+	for line := range strings.Lines(string(list)) {
+		f := strings.Fields(line)
+		if len(f) < 3 || f[0] == "REF" {
+			continue
+		}
+		out[f[0]] = map[string]string{}
+		for _, label := range strings.Split(f[len(f)-1], ",") {
+			if key, value, ok := strings.Cut(label, "="); ok {
+				out[f[0]][key] = value
+			}
+		}
+	}
+	return out, nil
+}
+
+// pull fetches an image as the kubelet does, with this device's registries and their credentials.
+func (c *Containerd) pull(ctx context.Context, name string) error {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(c.State, &disk); err == nil && disk.Bavail*100 < disk.Blocks*keepsFree {
+		return fmt.Errorf("less than %d %% of the disk are free; remove images: rivulet image rm --unused", keepsFree)
+	}
+	if _, err := c.tool(ctx, nil, "crictl", "--image-endpoint", "unix://"+Socket, "--timeout", "30m", "pull", name); err != nil {
+		return fmt.Errorf("it cannot be pulled (%s); bring it from a file: rivulet image push FILE --share", strings.TrimSuffix(err.Error(), "; see: rivulet status"))
+	}
+	return nil
+}
