@@ -136,7 +136,7 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		n := newIngresses(s, c)
 		withIngresses(n, serviceKeeper, secretKeeper)
 		s.kinds[policy.IngressKind] = n
-	} else if !mayChange && node {
+	} else if !mayChange && (node || limited && !h.Holds("Service")) { // a virtual cluster's host opens them, not its further nodes
 		s.kinds[policy.IngressKind] = unheldIngresses(s)
 	}
 	for _, mayChange := range without {
