@@ -22,6 +22,11 @@ func TestAWorkerBehindARouter(t *testing.T) {
 	_, rb := behindRouters(t, ctx)
 	rb.rules(t)
 	b, c := suite.Devices["b"], suite.Devices["c"]
+	if _, err := c.Status(ctx); err != nil { // another test has ended it
+		if err := c.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, d := range []*lab.Device{b, c} {
 		if err := d.WaitReady(ctx); err != nil {
 			t.Fatal(err)
