@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"rivulet/offload/policy"
 )
 
 // Args returns the command line of the engine. Every flag that is not a plain path or address has its reason, here or
@@ -24,7 +26,7 @@ func (e *Engine) Args() []string {
 	}, e.kubeletArgs(), kubeProxyArgs())
 	if c.Join != nil {
 		// Its own balancer would find the same one server.
-		return slices.Concat([]string{"agent", "--server=" + c.Join.Server, "--token-file=" + e.tokenFile(), "--disable-apiserver-lb", "--node-label=" + WorkerLabel + "=true"}, node)
+		return slices.Concat([]string{"agent", "--server=" + c.Join.Server, "--token-file=" + e.tokenFile(), "--disable-apiserver-lb", "--node-label=" + policy.WorkerLabel + "=true"}, node)
 	}
 	args := []string{
 		"server",
@@ -44,9 +46,6 @@ func (e *Engine) Args() []string {
 	}
 	return slices.Concat(args, node, e.apiServerArgs(), e.controllerArgs(), e.schedulerArgs())
 }
-
-// WorkerLabel marks Nodes of workers.
-const WorkerLabel = "rivulet.dev/worker"
 
 // Join is how a worker joins a cluster.
 type Join struct {

@@ -92,7 +92,7 @@ type Lending struct {
 	Offer PlatformOffer
 }
 
-// Measure computes what can be lent: for the real nodes that are Ready and accept pods, their allocatable less the
+// Measure computes what can be lent: for the real nodes that may run tenants, are Ready and accept pods, their allocatable less the
 // requests of this cluster's own pods on them, within the share. Tenants are the pods labelled with a consumer's ID
 // (policy.OriginLabel); tenancy ensures that the label is true. Own pods that are not scheduled yet use nothing.
 //
@@ -103,6 +103,9 @@ func (t *Tally) Measure(nodes []*corev1.Node, shares Shares, members map[peer.ID
 	unready := 0
 	for _, n := range nodes {
 		if _, virtual := n.Labels[policy.VirtualNodeLabel]; virtual {
+			continue
+		}
+		if _, worker := n.Labels[policy.WorkerLabel]; worker {
 			continue
 		}
 		if !ready(n) {

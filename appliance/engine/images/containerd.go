@@ -189,6 +189,9 @@ func (c *Containerd) Serves(ctx context.Context) {
 		if i.Kept {
 			labels = append(labels, keptLabel, k3sLabel+"=") // empty: removes the label
 		}
+		if i.Provided != "" {
+			labels = append(labels, providedLabel+"="+i.Provided)
+		}
 		if len(labels) == 3 {
 			continue
 		}

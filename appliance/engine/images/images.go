@@ -31,6 +31,8 @@ type Image struct {
 	Shared bool `json:"shared,omitempty"`
 	// Kept: an operator imported it, so the kubelet does not remove it to free space.
 	Kept bool `json:"kept,omitempty"`
+	// Provided is what Provide has done of that; empty if nothing.
+	Provided string `json:"provided,omitempty"`
 }
 
 // The label that marks an image as kept for the kubelet and crictl, and k3s's mark of images that it labelled itself,
@@ -50,7 +52,13 @@ func Parse(list []byte) []Image {
 		}
 		if d, err := digest.Parse(f[2]); err == nil {
 			labels := strings.Split(f[len(f)-1], ",")
-			out = append(out, Image{f[0], f[1], d, slices.Contains(labels, policy.ShareLabel+"=true"), kept(func(l string) bool { return slices.Contains(labels, l) })})
+			provided := ""
+			for _, l := range labels {
+				if value, ok := strings.CutPrefix(l, providedLabel+"="); ok {
+					provided = value
+				}
+			}
+			out = append(out, Image{f[0], f[1], d, slices.Contains(labels, policy.ShareLabel+"=true"), kept(func(l string) bool { return slices.Contains(labels, l) }), provided})
 		}
 	}
 	slices.SortFunc(out, func(a, b Image) int { return strings.Compare(a.Name, b.Name) })

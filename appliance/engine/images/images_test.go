@@ -143,9 +143,10 @@ func TestParse(t *testing.T) {
 		"a/shared:1 t " + d.String() + " 1.2 MiB linux/amd64 io.cri-containerd.image=managed,rivulet.dev/share=true\n" +
 		"a/kept:1   t " + d.String() + " 1.2 MiB linux/amd64 io.cri-containerd.image=managed,rivulet.dev/share=\n" +
 		"a/pushed:1 t " + d.String() + " 1.2 MiB linux/amd64 io.cri-containerd.image=managed,io.cri-containerd.pinned=pinned\n" +
+		"a/provided:1 t " + d.String() + " 1.2 MiB linux/amd64 io.cri-containerd.pinned=pinned,rivulet.dev/provided=set.kept.shared,rivulet.dev/share=true\n" +
 		"a/system:1 t " + d.String() + " 1.2 MiB linux/amd64 io.cattle.k3s.pinned=pinned,io.cri-containerd.pinned=pinned\n" +
 		d.String() + " t " + d.String() + " 1.2 MiB linux/amd64 rivulet.dev/share=true\n"))
-	if want := []Image{{"a/kept:1", "t", d, false, false}, {"a/pushed:1", "t", d, false, true}, {"a/shared:1", "t", d, true, false}, {"a/system:1", "t", d, false, false}}; !slices.Equal(got, want) {
+	if want := []Image{{"a/kept:1", "t", d, false, false, ""}, {"a/provided:1", "t", d, true, true, "set.kept.shared"}, {"a/pushed:1", "t", d, false, true, ""}, {"a/shared:1", "t", d, true, false, ""}, {"a/system:1", "t", d, false, false, ""}}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -51,7 +51,11 @@ func FromContainerd(meta, namespace string) ([]Image, error) {
 				key, value, _ := strings.Cut(label, "=")
 				return labels != nil && string(labels.Get([]byte(key))) == value
 			}
-			out = append(out, Image{string(name), string(target.Get([]byte("mediatype"))), d, has(policy.ShareLabel + "=true"), kept(has)})
+			provided := ""
+			if labels != nil {
+				provided = string(labels.Get([]byte(providedLabel)))
+			}
+			out = append(out, Image{string(name), string(target.Get([]byte("mediatype"))), d, has(policy.ShareLabel + "=true"), kept(has), provided})
 			return nil
 		})
 	})

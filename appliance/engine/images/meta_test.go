@@ -66,8 +66,8 @@ func TestFromContainerd(t *testing.T) {
 		t.Errorf("no image: %v, %v", got, err)
 	}
 	want := []Image{
-		{"a/b:1", "application/vnd.oci.image.manifest.v1+json", digest.FromString("1"), true, false},
-		{"a/c:2", "application/vnd.oci.image.index.v1+json", digest.FromString("2"), false, true},
+		{"a/b:1", "application/vnd.oci.image.manifest.v1+json", digest.FromString("1"), true, false, ""},
+		{"a/c:2", "application/vnd.oci.image.index.v1+json", digest.FromString("2"), false, true, ""},
 	}
 	bad := Image{Name: "a/d:3", Type: "x", Digest: "nonsense"}
 	metaDB(t, path, append(slices.Clone(want), bad, Image{Name: "sha256:" + want[0].Digest.Encoded(), Type: want[0].Type, Digest: want[0].Digest}))

@@ -43,8 +43,8 @@ func (c *Containerd) Provide(ctx context.Context, name string) error {
 	}
 	value, provided := have[providedLabel]
 	var add []string
-	if have["io.cri-containerd.pinned"] != "pinned" || have[k3sLabel] == "pinned" { // k3s takes its own off again
-		add, value = append(add, keptLabel, k3sLabel+"="), value+".kept"
+	if have["io.cri-containerd.pinned"] != "pinned" {
+		add, value = append(add, keptLabel), value+".kept"
 	}
 	if have[policy.ShareLabel] != "true" {
 		add, value = append(add, policy.ShareLabel+"=true"), value+".shared"

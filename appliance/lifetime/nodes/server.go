@@ -34,6 +34,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/apiproxy"
+	"rivulet/offload/policy"
 )
 
 // Routes of the server for its workers, inside the tunnel.
@@ -215,7 +216,7 @@ func (s *server) token(ctx context.Context, id peer.ID) (string, error) {
 		raw := make([]byte, 8)
 		rand.Read(raw)
 		have, err = secrets.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{engine.WorkerLabel: string(id)}}, Type: bootstrap.SecretTypeBootstrapToken,
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{policy.WorkerLabel: string(id)}}, Type: bootstrap.SecretTypeBootstrapToken,
 			Data: map[string][]byte{
 				bootstrap.BootstrapTokenIDKey: []byte(tokenID), bootstrap.BootstrapTokenSecretKey: []byte(hex.EncodeToString(raw)),
 				bootstrap.BootstrapTokenUsageAuthentication: []byte("true"),
@@ -241,7 +242,7 @@ func (s *server) follow(ctx context.Context) error {
 	moved, stop := s.fabric.Changed()
 	defer stop()
 	for ctx.Err() == nil {
-		w, err := s.client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{LabelSelector: engine.WorkerLabel})
+		w, err := s.client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{LabelSelector: policy.WorkerLabel})
 		if err != nil {
 			changes.Wait(ctx, time.Second)
 			continue
@@ -274,7 +275,7 @@ func (s *server) until(ctx context.Context, events <-chan watch.Event, moved <-c
 }
 
 func (s *server) compare(ctx context.Context) error {
-	list, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: engine.WorkerLabel})
+	list, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.WorkerLabel})
 	if err != nil {
 		return err
 	}
@@ -302,10 +303,10 @@ func (s *server) compare(ctx context.Context) error {
 		}
 		if ready, _ := engine.NodeReady(n); ready {
 			answers[n.Name] = true
-			errs = append(errs, dns.EnsureWorker(ctx, s.client, netip.AddrPortFrom(s.AddressOf(r.ID), fixed.DNSPort), n.Name, map[string]string{engine.WorkerLabel: "true"}))
+			errs = append(errs, dns.EnsureWorker(ctx, s.client, netip.AddrPortFrom(s.AddressOf(r.ID), fixed.DNSPort), n.Name, map[string]string{policy.WorkerLabel: "true"}))
 		}
 	}
-	return errors.Join(append(errs, dns.DropWorkers(ctx, s.client, engine.WorkerLabel, answers), s.dropTokens(ctx))...)
+	return errors.Join(append(errs, dns.DropWorkers(ctx, s.client, policy.WorkerLabel, answers), s.dropTokens(ctx))...)
 }
 
 // forget removes the Node of a device that is no worker any more; Kubernetes replaces its pods.
@@ -325,13 +326,13 @@ func (s *server) forget(ctx context.Context, name string) error {
 // dropTokens removes the tokens of devices that are no workers any more.
 func (s *server) dropTokens(ctx context.Context) error {
 	secrets := s.client.CoreV1().Secrets(metav1.NamespaceSystem)
-	list, err := secrets.List(ctx, metav1.ListOptions{LabelSelector: engine.WorkerLabel})
+	list, err := secrets.List(ctx, metav1.ListOptions{LabelSelector: policy.WorkerLabel})
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, x := range list.Items {
-		if _, err := s.fabric.Worker(peer.ID(x.Labels[engine.WorkerLabel])); err == nil {
+		if _, err := s.fabric.Worker(peer.ID(x.Labels[policy.WorkerLabel])); err == nil {
 			continue
 		}
 		if err := secrets.Delete(ctx, x.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {

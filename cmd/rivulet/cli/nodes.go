@@ -289,7 +289,7 @@ func (c *common) nodes(ctx context.Context) ([]clusterNode, error) {
 				e.Address = a.Address
 			}
 		}
-		if n.Labels[engine.WorkerLabel] != "" {
+		if n.Labels[policy.WorkerLabel] != "" {
 			e.Role = "worker"
 		}
 		v, known := of[n.Name]

@@ -15,11 +15,15 @@ import (
 	"strings"
 )
 
-// The two runs.
+// The runs.
 const (
-	Home = "home"
-	Away = "away"
+	Home   = "home"
+	Away   = "away"
+	Inside = "inside"
 )
+
+// Runs are all of them, in the order of the page.
+var Runs = []string{Home, Away, Inside}
 
 // Result is how a test ended.
 type Result struct {
@@ -31,7 +35,7 @@ type Result struct {
 const (
 	Passes  = "passes"
 	Fails   = "fails"
-	Refused = "refused" // it needs the node itself: the pod has event OffloadRefused
+	Refused = "refused" // it needs the node itself: the pod has event OffloadRefused, or admission names the reason
 	Pinned  = "pinned"  // it places its pods on a node of home, where an offloaded pod may not run
 	Skips   = "skips"   // the test found that it does not apply
 	unknown = "—"
@@ -51,15 +55,15 @@ const head = `# Kubernetes conformance
 Upstream's end-to-end tests of the pinned Kubernetes on two devices of a lab. This page is written by ` + "`make conformance`" + `
 ([how](../design/conformance.md)); only the last column is for hands.
 
-*home*: device a, nothing offloaded. *away*: every namespace of a is offloaded to b (` + "`rivulet.dev/offload=remote`" + `).
+*home*: device a, nothing offloaded. *away*: every namespace of a is offloaded to b (` + "`rivulet.dev/offload=remote`" + `). *inside*: a virtual cluster on a.
 **passes**; **refused**: the test needs the node itself (host network, host ports, host paths, privileged), which event OffloadRefused says by name;
 **pinned**: the test places its pods on device a by a label of the node, where no pod of an offloaded namespace may run: event FailedScheduling says so of all nodes;
 **fails**, with the reason; **skips**: the test found that it does not apply here; **—**: not run yet.
 
 `
 
-// A line of the tables: name, Home, Away, why.
-var line = regexp.MustCompile(`^\| (\[sig-.*?) \| (\S+) \| (\S+) \| (.*?) ?\|$`)
+// A line of the tables: name, home, away, inside, why.
+var line = regexp.MustCompile(`^\| (\[sig-.*?) \| (\S+) \| (\S+) \| (\S+) \| (.*?) ?\|$`)
 
 // Read reads the page; one that is not there is empty.
 func Read(file string) (Page, error) {
@@ -74,7 +78,7 @@ func parse(text string) Page {
 	p := Page{}
 	for l := range strings.Lines(text) {
 		if m := line.FindStringSubmatch(strings.TrimSpace(l)); m != nil {
-			p[m[1]] = &row{map[string]string{Home: m[2], Away: m[3]}, m[4]}
+			p[m[1]] = &row{map[string]string{Home: m[2], Away: m[3], Inside: m[4]}, m[5]}
 		}
 	}
 	return p
@@ -98,7 +102,7 @@ func (p Page) Take(run string, results map[string]Result, accept bool) (red []st
 		now := results[name]
 		r := p[name]
 		if r == nil {
-			r = &row{state: map[string]string{Home: unknown, Away: unknown}}
+			r = &row{state: map[string]string{Home: unknown, Away: unknown, Inside: unknown}}
 			p[name] = r
 		}
 		before := r.state[run]
@@ -113,9 +117,9 @@ func (p Page) Take(run string, results map[string]Result, accept bool) (red []st
 			continue
 		}
 		r.state[run] = now.State
-		other := r.state[map[string]string{Home: Away, Away: Home}[run]]
+		rest := slices.DeleteFunc(slices.Clone(Runs), func(other string) bool { return r.state[other] == Passes || r.state[other] == unknown })
 		switch {
-		case now.State == Passes && (other == Passes || other == unknown):
+		case len(rest) == 0:
 			r.why = ""
 		case now.State != Passes && r.why == "":
 			r.why = strings.NewReplacer("|", "\\|", "\t", " ").Replace(now.Why)
@@ -132,17 +136,17 @@ func (p Page) text() []byte {
 		sig, _, _ := strings.Cut(strings.TrimPrefix(name, "["), "]")
 		groups[sig] = append(groups[sig], name)
 	}
-	b.WriteString("| group | tests | pass at Home | pass Away | Refused Away | Pinned Away | fail Away |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("| group | tests | pass at home | pass away | refused away | pinned away | fail away | pass inside | refused inside | pinned inside | fail inside |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	all := slices.Collect(maps.Keys(p))
 	for _, g := range slices.Sorted(maps.Keys(groups)) {
 		fmt.Fprintf(&b, "| %s | %s |\n", g, p.counts(groups[g]))
 	}
 	fmt.Fprintf(&b, "| all | %s |\n", p.counts(all))
 	for _, g := range slices.Sorted(maps.Keys(groups)) {
-		fmt.Fprintf(&b, "\n## %s\n\n| test | Home | Away | why not |\n|---|---|---|---|\n", g)
+		fmt.Fprintf(&b, "\n## %s\n\n| test | home | away | inside | why not |\n|---|---|---|---|---|\n", g)
 		for _, name := range groups[g] {
 			r := p[name]
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, r.state[Home], r.state[Away], r.why)
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, r.state[Home], r.state[Away], r.state[Inside], r.why)
 		}
 	}
 	return b.Bytes()
@@ -155,5 +159,6 @@ func (p Page) counts(names []string) string {
 			n[run+state]++
 		}
 	}
-	return fmt.Sprintf("%d | %d | %d | %d | %d | %d", len(names), n[Home+Passes], n[Away+Passes], n[Away+Refused], n[Away+Pinned], n[Away+Fails])
+	return fmt.Sprintf("%d | %d | %d | %d | %d | %d | %d | %d | %d | %d", len(names), n[Home+Passes], n[Away+Passes], n[Away+Refused], n[Away+Pinned], n[Away+Fails],
+		n[Inside+Passes], n[Inside+Refused], n[Inside+Pinned], n[Inside+Fails])
 }

@@ -119,6 +119,18 @@ func (d *devices) offload(ctx context.Context, on bool) error {
 	}
 }
 
+// inside makes a virtual cluster on a, unless it is there, and returns the path of its administrator's kubeconfig on a.
+func (d *devices) inside(ctx context.Context) (string, error) {
+	const name, kubeconfig = "conformance", work + "/inside.kubeconfig"
+	if _, err := d.a.Run(ctx, "rivulet", "vcluster", "describe", name); err != nil {
+		if _, err := d.a.Run(ctx, "rivulet", "vcluster", "create", name, "--sleep", "0", "--memory", "1Gi"); err != nil {
+			return "", err
+		}
+	}
+	_, err := d.a.Run(ctx, "rivulet", "vcluster", "connect", name, "--kubeconfig", kubeconfig)
+	return kubeconfig, err
+}
+
 // run runs the tests and returns how each ended, by its name.
 func (d *devices) run(ctx context.Context, o options, which string) (map[string]conformancepage.Result, error) {
 	if err := d.offload(ctx, which == conformancepage.Away); err != nil {
@@ -128,11 +140,17 @@ func (d *devices) run(ctx context.Context, o options, which string) (map[string]
 	if err != nil {
 		return nil, err
 	}
+	kubeconfig := "/var/lib/rivulet/kubeconfig"
+	if which == conformancepage.Inside {
+		if kubeconfig, err = d.inside(ctx); err != nil {
+			return nil, err
+		}
+	}
 	report := filepath.Join(work, which+".json")
 	cmd, err := d.a.Command(ctx, "/host"+bin+"/ginkgo", fmt.Sprintf("--procs=%d", o.procs), "--timeout="+o.limit.String(),
 		"--focus="+o.focus, "--skip="+o.skip, "--silence-skips", "--no-color", "-v",
 		"--output-dir="+work, "--json-report="+which+".json", "/host"+bin+"/e2e.test", "--",
-		"--provider=skeleton", "--kubeconfig=/var/lib/rivulet/kubeconfig", "--kubectl-path="+work+"/kubectl",
+		"--provider=skeleton", "--kubeconfig="+kubeconfig, "--kubectl-path="+work+"/kubectl",
 		"--repo-root="+work, "--e2e-output-dir="+work, "--disable-log-dump",
 		"--non-blocking-taints="+policy.VirtualTaint+","+policy.AwayTaint)
 	if err != nil {

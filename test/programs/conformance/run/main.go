@@ -1,6 +1,6 @@
 // Command conformance runs upstream's Kubernetes end-to-end tests on two devices of a lab:
-// once at home, and once with every new namespace of device a offloaded to device b. It
-// writes what came of it to a page of the documentation, and fails when a test that is
+// at home, with every new namespace of device a offloaded to device b, and inside a virtual
+// cluster on a. It writes what came of it to a page of the documentation, and fails when a test that is
 // green there is red now. It is never shipped; docs/design/conformance.md is its manual.
 package main
 
@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -41,7 +42,7 @@ func main() {
 	flag.StringVar(&o.dir, "dir", "/var/lib/rivulet-lab-conformance", "folder of the lab, which must not be up")
 	flag.StringVar(&o.focus, "focus", `\[Conformance\]`, "regular expression: run the tests whose names match")
 	flag.StringVar(&o.skip, "skip", `\[Serial\]|\[Slow\]|\[Disruptive\]|\[Flaky\]`, "regular expression: leave these out")
-	flag.StringVar(&runs, "runs", "home,away", "which runs, in this order")
+	flag.StringVar(&runs, "runs", strings.Join(conformancepage.Runs, ","), "which runs, in this order")
 	flag.StringVar(&o.page, "page", "docs/reference/conformance.md", "the page with the results")
 	flag.BoolVar(&o.accept, "accept", false, "write to the page what is red now and was green, too")
 	flag.BoolVar(&o.keep, "keep", false, "leave the lab up when the runs have ended")
@@ -59,8 +60,8 @@ func main() {
 
 func run(ctx context.Context, o options) (err error) {
 	for _, r := range o.runs {
-		if r != conformancepage.Home && r != conformancepage.Away {
-			return fmt.Errorf("-runs %s: there are %s and %s", r, conformancepage.Home, conformancepage.Away)
+		if !slices.Contains(conformancepage.Runs, r) {
+			return fmt.Errorf("-runs %s: there are %s", r, strings.Join(conformancepage.Runs, ", "))
 		}
 	}
 	page, err := conformancepage.Read(o.page)
