@@ -140,7 +140,7 @@ func putNode(state, name string) error {
 func removed(state string, server peer.ID) (bool, error) {
 	st, err := bolt.Open(paths.Store(state))
 	if err != nil {
-		return false, nil //nolint:nilerr // it is opened, or recovered, next, with this error
+		return false, nil // it is opened, or recovered, next, with this error
 	}
 	defer st.Close()
 	records, err := st.Peers()
