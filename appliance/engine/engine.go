@@ -1,5 +1,5 @@
-// Package engine runs the embedded k3s server, or k3s's agent on a worker, as a child process: it writes the files that k3s reads, starts it,
-// reports when the API answers, and stops it. It imports nothing of k3s.
+// Package engine runs the embedded k3s server, or k3s's agent on a worker, as a child process: it writes the files that
+// k3s reads, starts it, reports when the API answers, and stops it. It imports nothing of k3s.
 //
 // It reads the host's facts and the bundle, and alone writes <state>/k3s-* files,
 // <state>/k3s/agent/etc/containerd/config-v3.toml.tmpl, <state>/k3s/agent/images and <run>/bin. After a restart of the

@@ -97,17 +97,20 @@ func (b *Store) Invites() (out []Invite) {
 // RevokeInvite revokes an unused invite.
 func (b *Store) RevokeInvite(id string) error {
 	if !slices.ContainsFunc(b.Invites(), func(i Invite) bool { return i.ID == id }) {
-		return fmt.Errorf("there is no invite %q; see: rivulet invite list", id)
+		return fmt.Errorf("there is no invite or token %q; see: rivulet invite list, rivulet token list", id)
 	}
-	used := false
+	used, join := false, false
 	err := b.change(func(c *content) {
 		for i := range c.Invites {
 			if x := &c.Invites[i]; x.ID == id {
-				used = x.UsedBy != ""
+				used, join = x.UsedBy != "", x.Join
 				x.Revoked = x.Revoked || !used
 			}
 		}
 	})
+	if used && join {
+		return fmt.Errorf("token %s was used already; remove the node with: rivulet nodes remove NAME", id)
+	}
 	if used {
 		return fmt.Errorf("invite %s was used already; end the peering with: rivulet unpeer NAME", id)
 	}

@@ -36,8 +36,8 @@ type HostedTenants struct {
 	Tenants map[string][]netip.Addr `json:"tenants"`
 }
 
-// guests are the virtual clusters of peers.
-type guests struct {
+// vclusters are the virtual clusters of peers.
+type vclusters struct {
 	mu     sync.Mutex
 	hosts  map[peer.ID]peer.ID // the host of each consumer, "" for others
 	listed map[peer.ID]bool    // by virtual cluster; without a list of this run there is no entry
@@ -47,10 +47,10 @@ type guests struct {
 const mostRemembered = 10 * MaxHosted
 
 // forget forgets a host's virtual clusters that are not listed and have no twin, if there are many. mu is held.
-func (g *guests) forget(host peer.ID, twins map[string]peer.ID) {
+func (v *vclusters) forget(host peer.ID, twins map[string]peer.ID) {
 	var ended []peer.ID
-	for id, of := range g.hosts {
-		if of == host && !g.listed[id] {
+	for id, of := range v.hosts {
+		if of == host && !v.listed[id] {
 			ended = append(ended, id)
 		}
 	}
@@ -63,8 +63,8 @@ func (g *guests) forget(host peer.ID, twins map[string]peer.ID) {
 	}
 	for _, id := range ended {
 		if !used[id] {
-			delete(g.hosts, id)
-			delete(g.listed, id)
+			delete(v.hosts, id)
+			delete(v.listed, id)
 		}
 	}
 }
@@ -73,27 +73,27 @@ type hostedKey struct{}
 
 // hostOf is the host of a virtual cluster of a peer, "" for other consumers.
 func (p *Provider) hostOf(id peer.ID) peer.ID {
-	p.guests.mu.Lock()
-	defer p.guests.mu.Unlock()
-	host, cached := p.guests.hosts[id]
+	p.vclusters.mu.Lock()
+	defer p.vclusters.mu.Unlock()
+	host, cached := p.vclusters.hosts[id]
 	if !cached && p.tenancy != nil {
 		known := false
 		if host, known = tenancy.LabelledHost(p.tenancy, id); known {
-			p.guests.hosts[id] = host
+			p.vclusters.hosts[id] = host
 		}
 	}
 	return host
 }
 
-// guestHosts are the hosts of all known virtual clusters of peers, by virtual cluster.
-func (p *Provider) guestHosts() map[peer.ID]peer.ID {
+// vclusterHosts are the hosts of all known virtual clusters of peers, by virtual cluster.
+func (p *Provider) vclusterHosts() map[peer.ID]peer.ID {
 	for _, id := range p.tenancy.Twins() {
 		p.hostOf(id)
 	}
-	p.guests.mu.Lock()
-	defer p.guests.mu.Unlock()
+	p.vclusters.mu.Lock()
+	defer p.vclusters.mu.Unlock()
 	out := map[peer.ID]peer.ID{}
-	for id, host := range p.guests.hosts {
+	for id, host := range p.vclusters.hosts {
 		if host != "" {
 			out[id] = host
 		}
@@ -103,15 +103,15 @@ func (p *Provider) guestHosts() map[peer.ID]peer.ID {
 
 // ended reports whether its host has listed its virtual clusters without it.
 func (p *Provider) ended(id peer.ID) bool {
-	p.guests.mu.Lock()
-	defer p.guests.mu.Unlock()
-	listed, known := p.guests.listed[id]
+	p.vclusters.mu.Lock()
+	defer p.vclusters.mu.Unlock()
+	listed, known := p.vclusters.listed[id]
 	return known && !listed
 }
 
 // Linked adds links of the virtual clusters of peers with pods here: their hosts' under their own IDs.
 func (p *Provider) Linked(links []peer.Link) []peer.Link {
-	for id, host := range p.guestHosts() {
+	for id, host := range p.vclusterHosts() {
 		if i := slices.IndexFunc(links, func(l peer.Link) bool { return l.ID == host }); i >= 0 {
 			l := links[i]
 			l.ID = id
@@ -136,7 +136,7 @@ func (p *Provider) list(w http.ResponseWriter, r *http.Request) {
 		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "too-many-hosted", Message: "more virtual clusters than may borrow here", Cure: "give at most 20 of them this target: rivulet vcluster set NAME --targets none"})
 		return
 	}
-	hosts := p.guestHosts()
+	hosts := p.vclusterHosts()
 	out := HostedTenants{map[string][]netip.Addr{}}
 	now := map[peer.ID]bool{}
 	for _, seed := range all.Seeds {
@@ -146,21 +146,21 @@ func (p *Provider) list(w http.ResponseWriter, r *http.Request) {
 			out.Tenants[seed] = p.cfg.Tenants(id)
 		}
 	}
-	p.guests.mu.Lock()
-	before := maps.Clone(p.guests.listed)
+	p.vclusters.mu.Lock()
+	before := maps.Clone(p.vclusters.listed)
 	for id, of := range hosts {
 		if of == host {
-			p.guests.listed[id] = now[id]
+			p.vclusters.listed[id] = now[id]
 		}
 	}
 	for id := range now {
-		p.guests.hosts[id], p.guests.listed[id] = host, true
+		p.vclusters.hosts[id], p.vclusters.listed[id] = host, true
 	}
-	changed := !maps.Equal(before, p.guests.listed)
-	if len(p.guests.listed) > len(before) {
-		p.guests.forget(host, p.tenancy.Twins())
+	changed := !maps.Equal(before, p.vclusters.listed)
+	if len(p.vclusters.listed) > len(before) {
+		p.vclusters.forget(host, p.tenancy.Twins())
 	}
-	p.guests.mu.Unlock()
+	p.vclusters.mu.Unlock()
 	for id := range now {
 		p.tenants.Received(id)
 	}
@@ -176,9 +176,9 @@ func (p *Provider) serveHosted(routes http.Handler) http.Handler {
 		host, ok := p.cfg.PeerID(r)
 		seed, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, HostedPrefix), "/")
 		id := peer.Hosted(host, seed)
-		p.guests.mu.Lock()
-		listed, told := p.guests.listed[id]
-		p.guests.mu.Unlock()
+		p.vclusters.mu.Lock()
+		listed, told := p.vclusters.listed[id]
+		p.vclusters.mu.Unlock()
 		if ok && !told { // the host repeats its list after a start of this cluster
 			rpc.Fail(w, http.StatusServiceUnavailable, &rpc.Error{Code: "hosted-pending", Message: "your host has not listed your virtual cluster yet", Cure: "try again in a moment"})
 			return

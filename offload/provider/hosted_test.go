@@ -98,7 +98,7 @@ func TestAHostsVirtualClusters(t *testing.T) {
 			t.Fatal(code)
 		}
 	}
-	if n := max(len(p.guests.hosts), len(p.guests.listed)); n > mostRemembered+3*MaxHosted {
+	if n := max(len(p.vclusters.hosts), len(p.vclusters.listed)); n > mostRemembered+3*MaxHosted {
 		t.Errorf("%d virtual clusters of a host are remembered", n)
 	}
 	expect("the other, after another host has listed very many", hostA, "two", in)

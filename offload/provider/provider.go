@@ -63,11 +63,11 @@ type Config struct {
 // Provider is the lender's side of offloading.
 type Provider struct {
 	*parts.Parts
-	cfg      Config
-	tenancy  *tenancy.Tenancy
-	tenants  *tenants.Tracker
-	reshared changes.Signal // the share has changed
-	guests   guests
+	cfg       Config
+	tenancy   *tenancy.Tenancy
+	tenants   *tenants.Tracker
+	reshared  changes.Signal // the share has changed
+	vclusters vclusters
 }
 
 // New makes a Provider and adds its routes to the fabric; Run starts it.
@@ -76,7 +76,7 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{Parts: parts.New(cfg.Log), cfg: cfg, guests: guests{hosts: map[peer.ID]peer.ID{}, listed: map[peer.ID]bool{}}}
+	p := &Provider{Parts: parts.New(cfg.Log), cfg: cfg, vclusters: vclusters{hosts: map[peer.ID]peer.ID{}, listed: map[peer.ID]bool{}}}
 	served := cfg.Config
 	served.PeerID = p.sender
 	p.tenants = tenants.New(tenants.Config{Client: client, IsPeer: p.isPeer, Stays: p.isHosted, PeerID: p.sender, Log: cfg.Log.With("part", "tenants")})
@@ -248,7 +248,7 @@ func (p *Provider) borrowers() map[peer.ID]bool {
 	for id := range p.hosted() {
 		out[id] = true
 	}
-	for id, host := range p.guestHosts() {
+	for id, host := range p.vclusterHosts() {
 		if may, linked := out[host]; linked && !p.ended(id) {
 			out[id] = may
 		}
@@ -289,7 +289,7 @@ func (p *Provider) evicted() map[peer.ID]time.Duration {
 			delete(out, l.ID)
 		}
 	}
-	for id, host := range p.guestHosts() {
+	for id, host := range p.vclusterHosts() {
 		if notice, evicted := out[host]; evicted || p.ended(id) {
 			out[id] = notice
 		}

@@ -19,7 +19,8 @@ import (
 )
 
 // Count reads from the API server's cache, so it needs no informer: n are the pods by place, room has their requests by
-// node, and the capacity of this cluster's own nodes, of which home is one. Both are empty while the API server does not answer.
+// node, and the capacity of this cluster's own nodes, of which home is one. Both are empty while the API server does
+// not answer.
 func Count(ctx context.Context, client kubernetes.Interface, home string) (n api.Pods, room map[string]api.Room) {
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
 		ResourceVersion: "0",

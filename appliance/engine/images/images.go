@@ -51,17 +51,27 @@ func Parse(list []byte) []Image {
 			continue
 		}
 		if d, err := digest.Parse(f[2]); err == nil {
-			labels := strings.Split(f[len(f)-1], ",")
-			provided := ""
-			for _, l := range labels {
-				if value, ok := strings.CutPrefix(l, providedLabel+"="); ok {
-					provided = value
-				}
+			labels := labelsOf(f)
+			has := func(label string) bool {
+				key, value, _ := strings.Cut(label, "=")
+				got, ok := labels[key]
+				return ok && got == value
 			}
-			out = append(out, Image{f[0], f[1], d, slices.Contains(labels, policy.ShareLabel+"=true"), kept(func(l string) bool { return slices.Contains(labels, l) }), provided})
+			out = append(out, Image{f[0], f[1], d, has(policy.ShareLabel + "=true"), kept(has), labels[providedLabel]})
 		}
 	}
 	slices.SortFunc(out, func(a, b Image) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// labelsOf are the labels in the fields of a line of `ctr images ls`.
+func labelsOf(fields []string) map[string]string {
+	out := map[string]string{}
+	for _, label := range strings.Split(fields[len(fields)-1], ",") {
+		if key, value, ok := strings.Cut(label, "="); ok {
+			out[key] = value
+		}
+	}
 	return out
 }
 

@@ -74,10 +74,11 @@ func (c *Containerd) Release(ctx context.Context, but []string) error {
 			continue
 		}
 		args := []string{"images", "label", name, providedLabel + "="} // empty: removes the label
-		if added := strings.Split(value, "."); slices.Contains(added, "kept") {
+		added := strings.Split(value, ".")
+		if slices.Contains(added, "kept") {
 			args = append(args, "io.cri-containerd.pinned=")
 		}
-		if slices.Contains(strings.Split(value, "."), "shared") {
+		if slices.Contains(added, "shared") {
 			args = append(args, policy.ShareLabel+"=")
 		}
 		if _, err := c.ctr(ctx, nil, args...); err != nil {
@@ -96,14 +97,8 @@ func (c *Containerd) labels(ctx context.Context) (map[string]map[string]string, 
 	out := map[string]map[string]string{}
 	for line := range strings.Lines(string(list)) {
 		f := strings.Fields(line)
-		if len(f) < 3 || f[0] == "REF" {
-			continue
-		}
-		out[f[0]] = map[string]string{}
-		for _, label := range strings.Split(f[len(f)-1], ",") {
-			if key, value, ok := strings.Cut(label, "="); ok {
-				out[f[0]][key] = value
-			}
+		if len(f) >= 3 && f[0] != "REF" {
+			out[f[0]] = labelsOf(f)
 		}
 	}
 	return out, nil

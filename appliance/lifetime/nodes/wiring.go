@@ -61,7 +61,7 @@ func (j *Joined) Components(all []lifecycle.Component) (out []lifecycle.Componen
 // blocks of clusters that a worker sees, and only the server's own address in the tunnel is used.
 var serverPrefix = netip.MustParsePrefix("248.0.0.0/16")
 
-// Ranges receives the prefixes of peers; a worker's are its server's (RunWorker).
+// Ranges receives the prefixes of peers; a worker's are its server's (runWorker).
 func (j *Joined) Ranges(own network.Ranges) network.Ranges {
 	if j == nil {
 		return own

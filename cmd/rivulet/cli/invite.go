@@ -27,16 +27,8 @@ func newInvite(c *common) *cobra.Command {
 			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/invites", api.Word{}, &i); err != nil {
 				return err
 			}
-			out := cmd.OutOrStdout()
-			if c.forProgram() {
-				return c.print(out, i)
-			}
-			if drawn, err := drawQR(i.URL); err == nil && isTerminal(out) {
-				fmt.Fprintln(out, drawn)
-			}
-			_, err := fmt.Fprintf(out, "on the other cluster, until %s, once:\n\n  rivulet peer --invite %s\n\nas a link: %s\nto take it back: rivulet invite revoke %s\n",
+			return c.printInvited(cmd.OutOrStdout(), i, "on the other cluster, until %s, once:\n\n  rivulet peer --invite %s\n\nas a link: %s\nto take it back: rivulet invite revoke %s\n",
 				i.Expires.Local().Format(time.TimeOnly), i.Code, i.URL, i.ID)
-			return err
 		},
 	}
 	list := withOutput(c, &cobra.Command{
@@ -47,19 +39,35 @@ func newInvite(c *common) *cobra.Command {
 			return printInvites(out, "no invite was made in the last day", l.Of(false), wide)
 		}),
 	}, "wide")
-	revoke := &cobra.Command{
+	cmd.AddCommand(list, newRevoke(c, "invite"))
+	return withOutput(c, cmd)
+}
+
+// printInvited prints a new invite or token: for a program its fields, else the text, on a terminal with its QR code.
+func (c *common) printInvited(out io.Writer, i api.Invited, format string, args ...any) error {
+	if c.forProgram() {
+		return c.print(out, i)
+	}
+	if drawn, err := drawQR(i.URL); err == nil && isTerminal(out) {
+		fmt.Fprintln(out, drawn)
+	}
+	_, err := fmt.Fprintf(out, format, args...)
+	return err
+}
+
+// newRevoke is the command that revokes an invite or a token; what says which.
+func newRevoke(c *common, what string) *cobra.Command {
+	return &cobra.Command{
 		Use:   "revoke ID",
-		Short: "revoke an unused invite",
-		Args:  takes(1, "revoke takes the ID of one invite; see: rivulet invite list, and: %[2]s --help"),
+		Short: "revoke an unused " + what,
+		Args:  takes(1, "revoke takes the ID of one "+what+"; see: rivulet "+what+" list, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/invites/revoke", api.Word{Invite: args[0]}, nil); err != nil {
 				return err
 			}
-			return printf(cmd, "invite %s is revoked\n", args[0])
+			return printf(cmd, "%s %s is revoked\n", what, args[0])
 		},
 	}
-	cmd.AddCommand(list, revoke)
-	return withOutput(c, cmd)
 }
 
 func printInvites(out io.Writer, none string, l api.Invites, wide bool) error {

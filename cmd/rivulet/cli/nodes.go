@@ -36,15 +36,7 @@ func newToken(c *common) *cobra.Command {
 			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/tokens", api.NodeWord{Life: life}, &i); err != nil {
 				return err
 			}
-			out := cmd.OutOrStdout()
-			if c.forProgram() {
-				return c.print(out, i)
-			}
-			if drawn, err := drawQR(i.URL); err == nil && isTerminal(out) {
-				fmt.Fprintln(out, drawn)
-			}
-			_, err := fmt.Fprintf(out, "on the device that is to join, until %s, once:\n\n  sudo rivulet join %s\n\nto take it back: sudo rivulet token revoke %s\n", i.Expires.Local().Format(time.TimeOnly), i.Code, i.ID)
-			return err
+			return c.printInvited(cmd.OutOrStdout(), i, "on the device that is to join, until %s, once:\n\n  sudo rivulet join %s\n\nto take it back: sudo rivulet token revoke %s\n", i.Expires.Local().Format(time.TimeOnly), i.Code, i.ID)
 		},
 	}
 	create.Flags().DurationVar(&life, "for", 0, "how long it is valid: 1m to 24h (default 10m)")
@@ -56,18 +48,7 @@ func newToken(c *common) *cobra.Command {
 			return printInvites(out, "no token was made in the last day", l.Of(true), wide)
 		}),
 	}
-	revoke := &cobra.Command{
-		Use:   "revoke ID",
-		Short: "revoke an unused token",
-		Args:  takes(1, "revoke takes the ID of one token; see: rivulet token list, and: %[2]s --help"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/invites/revoke", api.Word{Invite: args[0]}, nil); err != nil {
-				return err
-			}
-			return printf(cmd, "token %s is revoked\n", args[0])
-		},
-	}
-	cmd.AddCommand(withOutput(c, create), withOutput(c, list, "wide"), revoke)
+	cmd.AddCommand(withOutput(c, create), withOutput(c, list, "wide"), newRevoke(c, "token"))
 	return cmd
 }
 
