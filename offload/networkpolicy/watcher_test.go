@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/fakewatch"
 )
 
 // Pods and namespaces are looked at only as long as there is a policy; what matters of
@@ -50,6 +51,7 @@ func TestTheWatcherIsLazy(t *testing.T) {
 		}
 	}
 	until("a world without policies", func(w World, ok bool) bool { return ok && len(w.Policies) == 0 })
+	fakewatch.Open(t, client, "networkpolicies")
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "p", UID: "u", Labels: map[string]string{"app": "db"}},
 		Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Env: []corev1.EnvVar{{Name: "E"}}, Ports: []corev1.ContainerPort{{Name: "http", Protocol: corev1.ProtocolTCP, ContainerPort: 80}}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "fd00::1"}, {IP: "10.42.0.1"}}}}

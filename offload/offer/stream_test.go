@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"rivulet/test/harness/fakewatch"
 )
 
 // A consumer hears at once, hears of a change, does not hear of a change that
@@ -97,6 +99,7 @@ func TestWatcher(t *testing.T) {
 		return o.Allocatable.Cpu().Value()
 	}
 	await("the node", func() bool { return cpu() == 4 })
+	fakewatch.Open(t, client, "pods")
 	tenant := pod("n", "1", "1Gi", "bbbb")
 	tenant.ObjectMeta = metav1.ObjectMeta{Name: "p", Namespace: "x", Labels: tenant.Labels}
 	if _, err := client.CoreV1().Pods("x").Create(t.Context(), tenant, metav1.CreateOptions{}); err != nil {

@@ -18,6 +18,7 @@ import (
 	"rivulet/appliance/health"
 	"rivulet/fabric/netmon"
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/fakewatch"
 )
 
 // device is what a Controller sees of one.
@@ -67,6 +68,7 @@ func newDevice(t *testing.T) *device {
 	var once sync.Once
 	go func() { done <- c.Run(ctx, func() { once.Do(func() { close(ready) }) }) }()
 	<-ready
+	fakewatch.Open(t, d.client, "services")
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

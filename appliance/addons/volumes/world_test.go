@@ -25,6 +25,7 @@ import (
 	"rivulet/appliance/health"
 	"rivulet/offload/policy"
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/fakewatch"
 )
 
 // world is one device: an API server that has finalizers, a disk, and the parts of
@@ -82,6 +83,7 @@ func (w *world) run(stopAt string) (wait func()) {
 		}
 		return ctx.Err()
 	}
+	w.client.ClearActions() // of an earlier run
 	done, ready := make(chan error, 1), make(chan struct{})
 	go func() { done <- c.Run(ctx, func() { close(ready) }) }()
 	select {
@@ -97,6 +99,7 @@ func (w *world) run(stopAt string) (wait func()) {
 	if stopAt != "" {
 		return end
 	}
+	fakewatch.Open(w.t, w.client, "persistentvolumeclaims", "persistentvolumes")
 	stop := func() { cancel(); end() }
 	w.t.Cleanup(stop)
 	return func() {}

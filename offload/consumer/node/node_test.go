@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	"pgregory.net/rapid"
 
 	"rivulet/offload/consumer/homecache"
@@ -24,6 +22,7 @@ import (
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/fakewatch"
 )
 
 var id = Identity{Name: "b", Target: "b", ID: "peer-id", IP: netip.MustParseAddr("100.127.1.1"), Port: 41000, Kind: target.Peer}
@@ -148,9 +147,7 @@ func TestANodeLives(t *testing.T) {
 	offers <- lends("2")
 	ready(corev1.ConditionTrue, "")
 	for range 2 { // somebody deletes it
-		await.True(t, 10*time.Second, "a watch, which with a fake shows nothing of before it began", func() bool {
-			return slices.ContainsFunc(client.Actions(), func(a clienttesting.Action) bool { return a.Matches("watch", "nodes") })
-		})
+		fakewatch.Open(t, client, "nodes")
 		if err := client.CoreV1().Nodes().Delete(t.Context(), "b", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}

@@ -20,6 +20,7 @@ import (
 
 	"rivulet/offload/policy"
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/fakewatch"
 )
 
 func node(name, arch, cpu string) *corev1.Node {
@@ -156,6 +157,7 @@ func TestBind(t *testing.T) {
 		})
 	}
 	becomes(" claims over runs urgent", " first")
+	fakewatch.Open(t, client, "pods")
 	claim, err := client.CoreV1().PersistentVolumeClaims("lab").Get(ctx, "data", metav1.GetOptions{})
 	if err != nil || claim.Annotations[storageutil.AnnSelectedNode] != "host" {
 		t.Errorf("the claim has %v (%v)", claim.Annotations, err)

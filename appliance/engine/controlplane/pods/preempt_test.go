@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/fakewatch"
 )
 
 // important is a bound pod of a priority.
@@ -137,6 +138,7 @@ func TestPreempt(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = bind(ctx, client) }()
 	defer func() { cancel(); <-done }()
+	fakewatch.Open(t, client, "pods")
 	pods := client.CoreV1().Pods("lab")
 	for _, p := range []*corev1.Pod{
 		pod("urgent", func(p *corev1.Pod) { asks("600m")(p); p.Spec.Priority = ptr.To[int32](5) }),
