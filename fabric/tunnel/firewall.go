@@ -63,9 +63,11 @@ func (cfg Config) firewall(c *nftables.Conn, table *nftables.Table) {
 	pods := cfg.PodCIDR.Masked()
 	out := nft.ToInterface(cfg.Interface)
 	nft.Rule(c, keep, out, source(pods), same(pods))
-	for _, p := range cfg.Peers {
+	for _, p := range cfg.Peers { // before the rules of nodes, which give a peer's pods this node's address otherwise
 		remote := p.PeerMappedCIDR.Masked()
 		nft.Rule(c, keep, source(remote), destination(pods), same(remote))
+	}
+	for _, p := range cfg.Peers {
 		for _, behind := range p.Behind {
 			nft.Rule(c, keep, out, source(cfg.Nodes), destination(behind), same(cfg.Nodes))
 			nft.Rule(c, keep, out, destination(behind), nft.FromAddress(cfg.Node))

@@ -52,8 +52,8 @@ func newShelf(t *testing.T) *shelf {
 	prefix := netip.MustParsePrefix
 	behindWorker, behindServer := []netip.Prefix{prefix("10.42.1.0/24"), netip.PrefixFrom(workerAt, 32)}, []netip.Prefix{podCIDR, nodeRange, peerBlock}
 	s.server.want = config(keyS,
-		Peer{ID: "peer", PublicKey: pubP, Endpoint: netip.MustParseAddrPort("192.168.77.2:7442"), LocalMappedCIDR: aSeenByB, PeerMappedCIDR: bSeenByA},
-		Peer{ID: "worker", PublicKey: pubW, LocalMappedCIDR: prefix("172.30.0.0/16"), PeerMappedCIDR: prefix("10.202.0.0/16"), Behind: behindWorker})
+		Peer{ID: "worker", PublicKey: pubW, LocalMappedCIDR: prefix("172.30.0.0/16"), PeerMappedCIDR: prefix("10.202.0.0/16"), Behind: behindWorker},
+		Peer{ID: "peer", PublicKey: pubP, Endpoint: netip.MustParseAddrPort("192.168.77.2:7442"), LocalMappedCIDR: aSeenByB, PeerMappedCIDR: bSeenByA})
 	s.worker.want = config(keyW, Peer{ID: "server", PublicKey: pubS, Endpoint: netip.MustParseAddrPort("192.168.78.1:7442"),
 		LocalMappedCIDR: prefix("10.202.0.0/16"), PeerMappedCIDR: prefix("172.30.0.0/16"), Behind: behindServer})
 	s.peer.want = config(keyP, Peer{ID: "a", PublicKey: pubS, Endpoint: netip.MustParseAddrPort("192.168.77.1:7442"), LocalMappedCIDR: bSeenByA, PeerMappedCIDR: aSeenByB})

@@ -131,7 +131,7 @@ func TestJoinsThatAreRefused(t *testing.T) {
 		}
 	}
 	good := token(t, ctx, a)
-	refused("1 pods and 0 volume claims of this device's own cluster would be lost", good)
+	refused("1 pods, 0 volume claims and 0 virtual clusters of this device's own would be lost", good)
 	labtest.Kubectl(t, ctx, b, "delete", "pod", "own", "--now")
 	refused("this is no invite", "nonsense")
 	var invite struct{ Code string }
@@ -248,6 +248,10 @@ func TestAPeerAndTheWorker(t *testing.T) {
 			}
 			return err
 		})
+	}
+	near := labtest.Kubectl(t, ctx, a, "get", "pod", "-n", "both", "near", "-o", "jsonpath={.status.podIP}")
+	if out, err := a.Kubectl(ctx, "exec", "-n", "both", "far", "--", "web", "show", "http://"+net.JoinHostPort(near, "8080")+"/"); err != nil || !strings.Contains(out, far) {
+		t.Errorf("the pod on the worker does not see %s: %v %s", far, err, out)
 	}
 	// The reverse: ten of c's pods come to this cluster, and none to the worker.
 	apply(t, ctx, c, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"from-c","labels":{"rivulet.dev/offload":"remote"}}}`)
@@ -456,5 +460,35 @@ func TestAWorkerIsRemoved(t *testing.T) {
 	})
 	if err := b.WaitPeered(ctx, 2); err != nil {
 		t.Error("b and its neighbours are no peers:", err)
+	}
+}
+
+// A token in the configuration makes a device a node at its first start, and never where pods would be lost.
+func TestADeviceJoinsByItsConfiguration(t *testing.T) {
+	ctx := suite.Bounded(t, 5*time.Minute)
+	a, b, _ := devices()
+	apply(t, ctx, b, web("own", "b", "", ""))
+	running(t, ctx, b, "own")
+	labtest.Must(t, ctx, b, "sh", "-c", "mkdir -p /etc/rivulet && umask 077 && echo 'join: "+token(t, ctx, a)+"' > /etc/rivulet/config.yaml && rivulet config reload")
+	await.NoError(t, ctx, 30*time.Second, "b says why it does not join", func() error {
+		if out := labtest.On(t, ctx, b, "rivulet", "status").Out; !strings.Contains(out, "this device has 1 pods, 0 volume claims and 0 virtual clusters of its own") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	labtest.Must(t, ctx, b, "rivulet", "reset", "--yes")
+	if err := b.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	await.NoError(t, ctx, 2*time.Minute, "b has joined by itself", func() error {
+		out, err := a.Kubectl(ctx, "get", "nodes", "-l", "rivulet.dev/worker", "-o", "name")
+		if err == nil && out != "node/b" {
+			err = fmt.Errorf("the workers are %q", out)
+		}
+		return err
+	})
+	readyNode(t, ctx, a, "b")
+	if st := labtest.Status(t, ctx, b); st.Member == nil || st.Member.Cluster != "a" || len(st.Health) > 0 {
+		t.Errorf("b belongs to %+v, with problems %+v", st.Member, st.Health)
 	}
 }
