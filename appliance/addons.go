@@ -54,7 +54,7 @@ func (s *System) newMetrics() *endpoint.Endpoint {
 
 func (s *System) runBalancer(ctx context.Context, stage *lifecycle.Stage) error {
 	return loadbalancer.New(loadbalancer.Config{
-		Client: s.engine.Client(), LANs: s.lans, Own: statuspage.OwnPorts(metricsPort), Yields: s.page.Yields, Opened: &s.opened, Health: &s.health, Log: stage.Log(),
+		Client: s.engine.Client(), LANs: s.lans, Own: statuspage.OwnPorts(metricsPort), Yields: s.page.Yields, Nodes: s.nodes.Balanced, NodesChanged: s.nodes.BalancedChanged, Opened: &s.opened, Health: &s.health, Log: stage.Log(),
 	}).Run(ctx, stage.Ready)
 }
 

@@ -40,15 +40,14 @@ func (s *System) apply(set config.Config) {
 		fab.SetPaths(set.Tunnel.Relays(), uint16(set.Tunnel.StreamPort))
 	}
 	if off := s.offload.Load(); off != nil {
-		off.ShareChanged()
-		off.WithheldChanged()
-		off.Choose()
+		off.SettingsChanged()
 		s.services.SettingChanged()
 	}
 	s.ingress.Load().Switch(set.Ingress)
 	s.burst.Configure(set.Burst)
 	s.console.Configure(set, s.hostNames())
 	s.metrics.Configure(set.Metrics)
+	s.nodes.Configured()
 	s.supervisor.Changed()
 }
 

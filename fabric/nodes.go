@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -23,7 +22,13 @@ func (o *operator) Join(ctx context.Context, c trust.Code) error {
 		v, err := o.approve(ctx, c.ID, c.Addrs, peer.TrustServer)
 		if err == nil && v.State.Apart() {
 			_ = o.decisions.Met(c.ID) // a token that failed is not stored
-			err = fmt.Errorf("the token has not worked: %s", v.Reason)
+			o.members.mu.Lock()
+			defer o.members.mu.Unlock()
+			failed := notWorked{reason: v.Reason}
+			if m := o.members.byID(c.ID); m != nil {
+				failed.refusal, _ = m.Refusal()
+			}
+			err = failed
 		}
 		return err
 	}
@@ -32,6 +37,15 @@ func (o *operator) Join(ctx context.Context, c trust.Code) error {
 	}
 	return o.party.Change(c.ID, func(r *peer.Record) { r.Trust = peer.Trust{How: peer.TrustServer, At: time.Now()} })
 }
+
+// notWorked is the end of a try to join; refusal is nil if the other side has not answered.
+type notWorked struct {
+	reason  string
+	refusal error
+}
+
+func (e notWorked) Error() string { return "the token has not worked: " + e.reason }
+func (e notWorked) Unwrap() error { return e.refusal }
 
 // exchangeNow waits for an exchange with the peer that begins now.
 func (o *operator) exchangeNow(ctx context.Context, id peer.ID) error {

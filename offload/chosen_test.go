@@ -28,7 +28,7 @@ func TestUnchosen(t *testing.T) {
 		rule, err := policy.ParseNodes(text)
 		must(t, err)
 		a.nodes.Store(&rule)
-		a.offload.Choose()
+		a.offload.SettingsChanged()
 	}
 	unchosen := func(what string, want bool) {
 		t.Helper()

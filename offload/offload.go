@@ -184,8 +184,12 @@ func (o *Offload) Linked(links []peer.Link) []peer.Link {
 // HomeAPI routes pods away to API servers of this device.
 func (o *Offload) HomeAPI() *homeapi.Router { return o.router }
 
-// Choose applies a changed Config.Nodes at once.
-func (o *Offload) Choose() { o.peers.Choose() }
+// SettingsChanged applies changed Config.Nodes, Shares and Withheld at once.
+func (o *Offload) SettingsChanged() {
+	o.ShareChanged()
+	o.WithheldChanged()
+	o.peers.Choose()
+}
 
 // ExportedChanged applies a changed Config.Exported at once.
 func (o *Offload) ExportedChanged() { o.moved.Notify() }

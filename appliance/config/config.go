@@ -25,7 +25,9 @@ const DefaultPath = "/etc/rivulet/config.yaml"
 // Config has all settings. The zero value of a field is "not set"; WithDefaults has its meaning.
 type Config struct {
 	// Name is this cluster's for its peers; empty is the name of its node.
-	Name  string `yaml:"name,omitempty" json:"name,omitempty"`
+	Name string `yaml:"name,omitempty" json:"name,omitempty"`
+	// Join is a token of another cluster's, of which a device without pods of its own becomes a node.
+	Join  Secret `yaml:"join,omitempty" json:"join,omitempty"`
 	LAN   LAN    `yaml:"lan,omitempty" json:"lan,omitzero"`
 	Trust Trust  `yaml:"trust,omitempty" json:"trust,omitzero"`
 	// Peers are addresses of clusters beyond the LAN; ParsePeer parses one.

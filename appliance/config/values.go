@@ -15,6 +15,7 @@ import (
 	"rivulet/appliance/machine/host"
 	"rivulet/fabric/cure"
 	"rivulet/fabric/ipam"
+	"rivulet/fabric/trust"
 	"rivulet/offload/offer"
 )
 
@@ -47,6 +48,13 @@ func checkMode(s string) error {
 
 // minSecret is the length of a secret that cannot be guessed by trying, bytes.
 const minSecret = 16
+
+func checkToken(s string) error {
+	if _, err := trust.ParseCode(s); err != nil {
+		return cure.Errorf("this is no token to join with, or not all of one; copy what rivulet token create has printed")
+	}
+	return nil
+}
 
 func checkSecret(s string) error {
 	if len(s) < minSecret {

@@ -58,6 +58,7 @@ var (
 	BurstLeft       = declare("burst-left", Warning, "a burst target that was removed is not cleaned up yet")
 	LANUnmatched    = declare("lan-unmatched", Warning, "no interface is allowed as a LAN")
 
+	JoinFailed     = declare("join-failed", Warning, "this device has not joined the cluster of its configuration")
 	WorkerUnusable = declare("worker-unusable", Error, "this device cannot use the cluster that it belongs to")
 	WorkerRemoved  = declare("worker-removed", Error, "this device was removed from its cluster")
 

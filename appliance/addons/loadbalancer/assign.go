@@ -14,8 +14,8 @@ import (
 
 // Port is protocol and number of a port.
 type Port struct {
-	Protocol corev1.Protocol
-	Number   uint16
+	Protocol corev1.Protocol `json:"protocol"`
+	Number   uint16          `json:"number"`
 }
 
 func (p Port) String() string { return fmt.Sprintf("%d/%s", p.Number, p.Protocol) }
@@ -52,6 +52,7 @@ func (d decision) String() string {
 // situation is the input of decisions beside the Services.
 type situation struct {
 	addrs    []netip.Addr
+	nodes    []Node
 	own      map[Port]string
 	listener func(Port) (who string, listens bool)
 	tenants  map[string]bool // namespaces
@@ -103,10 +104,16 @@ func alone(s *corev1.Service, in situation) decision {
 			return no(reasonListener, "choose another port, or stop that program", "port %s of this device is listened on%s, which the Service would cut off", p, who)
 		}
 	}
-	if len(in.addrs) == 0 {
+	addrs := slices.Clone(in.addrs)
+	for _, n := range in.nodes { // a port that one of its programs uses stays that program's
+		if !slices.Contains(addrs, n.Addr) && !slices.ContainsFunc(portsOf(s), func(p Port) bool { return n.Taken[p] }) {
+			addrs = append(addrs, n.Addr)
+		}
+	}
+	if len(addrs) == 0 {
 		return no(reasonNoLAN, "plug in a cable or join a Wi-Fi; it goes on by itself", "the device has no address on a LAN")
 	}
-	addrs := in.addrs
+	slices.SortFunc(addrs, netip.Addr.Compare)
 	if wish := s.Spec.LoadBalancerIP; wish != "" {
 		addr, err := netip.ParseAddr(wish)
 		if err != nil || !slices.Contains(addrs, addr) {

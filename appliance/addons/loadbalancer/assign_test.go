@@ -165,3 +165,29 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 }
+
+// Other nodes' addresses are given, too, but for ports that their programs use; the device's own decides whether at all.
+func TestOtherNodes(t *testing.T) {
+	node := Node{Name: "b", Addr: netip.MustParseAddr("192.0.2.3"), Taken: map[Port]bool{tcp(22): true}}
+	in := situation{addrs: lan, nodes: []Node{node}, listener: nobody}
+	wish := service("wish", 0, tcp(80))
+	wish.Spec.LoadBalancerIP = "192.0.2.3"
+	for _, c := range []struct {
+		s    *corev1.Service
+		in   situation
+		want string
+	}{
+		{service("web", 0, tcp(80)), in, "192.0.2.3, 192.0.2.7, 198.51.100.7"},
+		{service("ssh", 0, tcp(22)), in, " 192.0.2.7, 198.51.100.7"},
+		{service("both", 0, tcp(80), tcp(22)), in, " 192.0.2.7, 198.51.100.7"},
+		{wish, in, " 192.0.2.3"},
+		{service("unplugged", 0, tcp(80)), situation{nodes: in.nodes, listener: nobody}, " 192.0.2.3"},
+	} {
+		if got := alone(c.s, c.in).String(); !strings.HasSuffix(got, c.want) {
+			t.Errorf("%s: %s, want %s", c.s.Name, got, c.want)
+		}
+	}
+	if len(lan) != 2 || lan[0].String() != "192.0.2.7" {
+		t.Errorf("the device's own addresses were changed: %v", lan)
+	}
+}

@@ -2,10 +2,12 @@ package loadbalancer
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -66,6 +68,13 @@ func listeners(addrs []netip.Addr) map[Port]bool {
 		f.Close()
 	}
 	return out
+}
+
+// Listening are the ports of this device with a listener at any of the addresses, sorted.
+func Listening(addrs []netip.Addr) []Port {
+	return slices.SortedFunc(maps.Keys(listeners(addrs)), func(a, b Port) int {
+		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Number, b.Number))
+	})
 }
 
 // parse reads a table of sockets of /proc/net.

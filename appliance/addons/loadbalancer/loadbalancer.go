@@ -53,7 +53,14 @@ type LANs interface {
 	Changed() (<-chan struct{}, func())
 }
 
-// Config of a Controller. All fields must be set but Yields and Listeners.
+// Node is another node of the cluster on a LAN of this device.
+type Node struct {
+	Name  string
+	Addr  netip.Addr
+	Taken map[Port]bool // ports that its programs use
+}
+
+// Config of a Controller. All fields must be set but Yields, Nodes and Listeners.
 type Config struct {
 	Client kubernetes.Interface
 	LANs   LANs
@@ -61,6 +68,9 @@ type Config struct {
 	Own map[Port]string
 	// Yields reports whether the device itself listens on a port that it leaves to a Service; nil is none.
 	Yields func(Port) bool
+	// Nodes are other nodes, whose kube-proxy accepts the same traffic, and NodesChanged their changes; nil are none.
+	Nodes        func() []Node
+	NodesChanged func() (<-chan struct{}, func())
 	// Opened receives the Services that have their addresses.
 	Opened *Opened
 	Health *health.Tracker
@@ -117,6 +127,13 @@ func (c *Controller) Run(ctx context.Context, ready func()) error {
 	}
 	lans, end := c.cfg.LANs.Changed()
 	defer end()
+	if c.cfg.NodesChanged != nil {
+		var all changes.Signal
+		merged, stop := all.Changed()
+		defer stop()
+		all.Follow(ctx, c.cfg.LANs.Changed, c.cfg.NodesChanged)
+		lans = merged
+	}
 	kick(nil)
 	return c.follow(ctx, changed, lans, ready)
 }
@@ -217,8 +234,12 @@ func (c *Controller) settle(ctx context.Context, taken map[Port]bool) error {
 	if err != nil {
 		return err
 	}
+	var nodes []Node
+	if c.cfg.Nodes != nil {
+		nodes = c.cfg.Nodes()
+	}
 	decisions := assign(services, situation{
-		addrs: Addresses(c.cfg.LANs.LANs()), own: c.cfg.Own, tenants: tenants,
+		addrs: Addresses(c.cfg.LANs.LANs()), nodes: nodes, own: c.cfg.Own, tenants: tenants,
 		listener: func(p Port) (string, bool) { return listenerName(p), taken[p] },
 	})
 	told := map[string]string{}

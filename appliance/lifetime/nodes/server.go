@@ -79,7 +79,10 @@ func (d *Device) runServer(ctx context.Context, ready func()) error {
 	defer s.proxy.Close()
 	s.fabric.Handle("POST "+infoPath, http.HandlerFunc(s.info))
 	s.fabric.Handle(apiPath, http.HandlerFunc(s.serveAPI))
+	s.fabric.Handle("PUT "+lanPath, http.HandlerFunc(s.receiveLAN))
+	d.lanChanged.Follow(ctx, s.fabric.Changed)
 	ready()
+	go d.joinConfigured(ctx, s.client)
 	return s.follow(ctx)
 }
 
@@ -182,9 +185,12 @@ func (s *server) free(ctx context.Context, wanted string, id peer.ID) (string, e
 		if slices.ContainsFunc(s.fabric.Nodes(), func(r peer.Record) bool { return r.Node == name }) {
 			return true, nil
 		}
-		_, err := s.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		n, err := s.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return false, nil
+		}
+		if err == nil && n.Labels[policy.VirtualNodeLabel] == string(id) {
+			err = fmt.Errorf("the virtual node %s of what this device was as a peer is being removed", name)
 		}
 		return true, err
 	}

@@ -9,17 +9,22 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
 
+	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/api"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/network"
 	"rivulet/fabric"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/pairing"
+
 	"rivulet/fabric/peer"
 )
 
@@ -148,9 +153,26 @@ type Device struct {
 	Block    func() netip.Prefix
 	Policies network.Ranges
 	Health   *health.Tracker
+	LANs     loadbalancer.LANs
+	// Token is that of the configuration, empty for a cluster of its own.
+	Token func() string
+	// Upgrade begins an upgrade that the server has sent.
+	Upgrade *upgrade.Handover
 	// Restart ends the supervisor, to begin again.
 	Restart func()
 	Log     *slog.Logger
+
+	configured chan struct{}
+
+	lanMu      sync.Mutex
+	lan        map[peer.ID]lanReport // of workers
+	lanChanged changes.Signal
+}
+
+// New completes a device.
+func New(d *Device) *Device {
+	d.configured, d.lan = make(chan struct{}, 1), map[peer.ID]lanReport{}
+	return d
 }
 
 // Run is the component.
@@ -191,6 +213,7 @@ func (d *Device) Routes(mux *http.ServeMux) {
 	say("POST /v1/nodes/leave", d.serveLeave)
 	say("POST /v1/nodes/remove", d.remove)
 	say("POST /v1/tokens", d.token)
+	mux.HandleFunc("/v1/nodes/{node}/upgrade", d.passUpgrade)
 }
 
 func (d *Device) onServer() error {

@@ -36,8 +36,11 @@ func (j *Joined) Engine() *engine.Join {
 // runWorker keeps the device a worker of its cluster until ctx ends. It calls ready when the engine has all it needs.
 func (d *Device) runWorker(ctx context.Context, ready func()) error {
 	f := d.Fabric()
+	d.serveUpgrades(f)
 	changed, stop := f.Changed()
 	defer stop()
+	lans, end := d.LANs.Changed()
+	defer end()
 	j, current, begun := *d.Joined, false, false // current: the server has answered in this run
 	for ctx.Err() == nil {
 		if !member(f, j.Server) {
@@ -59,6 +62,9 @@ func (d *Device) runWorker(ctx context.Context, ready func()) error {
 			err = cure.Errorf("the server of %s does not answer; pods here go on, and nothing can be changed; see that it is on, and that this device reaches it", j.Cluster)
 		}
 		d.Health.Report(health.WorkerUnusable, err)
+		if l.State == peer.Connected {
+			d.reportLAN(ctx, f)
+		}
 		if l.State != peer.Connected {
 			current = false
 		} else if !current {
@@ -75,6 +81,7 @@ func (d *Device) runWorker(ctx context.Context, ready func()) error {
 		select {
 		case <-ctx.Done():
 		case <-changed:
+		case <-lans:
 		case <-pause.C:
 		}
 		pause.Stop()

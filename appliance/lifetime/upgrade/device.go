@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"rivulet/appliance/lifetime/backup"
+	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/durable"
 	"rivulet/appliance/state/paths"
 	"rivulet/appliance/vcluster"
@@ -46,6 +47,9 @@ func (d *Device) Snapshot(ctx context.Context, s State) (string, error) {
 		return "", err
 	}
 	name := snapshotPrefix + s.Attempt.Next.Dir + ".backup"
+	if d.worker() {
+		return name, updateErr(copyFile(paths.Store(d.State), d.snapshot(name)))
+	}
 	src, done, err := backup.Stopped(d.State)
 	if err != nil {
 		return "", err
@@ -66,6 +70,9 @@ func (d *Device) Restore(ctx context.Context, s State) (string, error) {
 	if err := d.endEngine(ctx); err != nil {
 		return "", err
 	}
+	if d.worker() {
+		return d.restoreStore(s)
+	}
 	f, err := os.Open(d.snapshot(s.Attempt.Snapshot))
 	if err != nil {
 		return "", fmt.Errorf("update: the data of before cannot be brought back: %w; restore a backup with the old version: rivulet restore FILE", err)
@@ -75,6 +82,46 @@ func (d *Device) Restore(ctx context.Context, s State) (string, error) {
 		Over: true, DataOnly: true, Kubernetes: s.Attempt.From.Kubernetes, Now: time.Now(),
 	})
 	return r.Aside, err
+}
+
+// worker reports whether this device is a node of another device's cluster: state.db is all that it has.
+func (d *Device) worker() bool {
+	_, err := os.Lstat(paths.Worker(d.State))
+	return err == nil
+}
+
+// restoreStore restores a worker's state.db; each step may be repeated.
+func (d *Device) restoreStore(s State) (aside string, err error) {
+	store := paths.Store(d.State)
+	aside = filepath.Join(d.State, "before-rollback-"+s.Attempt.Begun.UTC().Format("20060102T150405Z"))
+	if err := os.MkdirAll(aside, 0o700); err != nil {
+		return "", updateErr(durable.Cure(err))
+	}
+	kept := filepath.Join(aside, filepath.Base(store))
+	if _, err := os.Lstat(kept); errors.Is(err, fs.ErrNotExist) {
+		if err := copyFile(store, kept); err != nil {
+			return "", updateErr(err)
+		}
+	}
+	if err := copyFile(d.snapshot(s.Attempt.Snapshot), store); err != nil {
+		return "", updateErr(err)
+	}
+	if err := os.Remove(bolt.CopyOf(store)); err != nil && !errors.Is(err, fs.ErrNotExist) { // it must not outlive its original
+		return "", updateErr(err)
+	}
+	return aside, nil
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return durable.Replace(to, 0o600, func(f *os.File) error {
+		_, err := io.Copy(f, in)
+		return durable.Cure(err)
+	})
 }
 
 // endEngine ends the processes left by a killed supervisor, and waits for their end.

@@ -52,22 +52,27 @@ func (h *Handover) Routes(mux *http.ServeMux) {
 		if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
 			return nil, err
 		}
-		st, err := Load(paths.Versions(h.State))
-		if err != nil {
-			return nil, err
-		}
-		if st.Phase != Staged {
-			return nil, errors.New("no upgrade is staged; stage one with: rivulet upgrade FILE")
-		}
-		holders := h.holders(r.Context())
-		if req.Now || len(holders) == 0 {
-			// After the answer, because the socket closes with the supervisor.
-			time.AfterFunc(100*time.Millisecond, h.restart)
-			return h.View(), nil
-		}
-		h.waitForHolders(holders)
-		return h.View(), nil
+		return h.Begin(r.Context(), req.Now)
 	}))
+}
+
+// Begin restarts into the staged version, when no pod holds it or now.
+func (h *Handover) Begin(ctx context.Context, now bool) (*api.Upgrade, error) {
+	st, err := Load(paths.Versions(h.State))
+	if err != nil {
+		return nil, err
+	}
+	if st.Phase != Staged {
+		return nil, errors.New("no upgrade is staged; stage one with: rivulet upgrade FILE")
+	}
+	holders := h.holders(ctx)
+	if now || len(holders) == 0 {
+		// After the answer, because the socket closes with the supervisor.
+		time.AfterFunc(100*time.Millisecond, h.restart)
+		return h.View(), nil
+	}
+	h.waitForHolders(holders)
+	return h.View(), nil
 }
 
 func (h *Handover) restart() {

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -25,11 +26,13 @@ type seen struct {
 	Ready   bool       `json:"ready"`
 	Waiting string     `json:"waiting"`
 	Peers   []seenPeer `json:"peers"`
+	Nodes   []seenPeer `json:"nodes"` // other nodes of its cluster
 }
 
 type seenPeer struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
+	Node  string `json:"node"`
 	State string `json:"state"`
 }
 
@@ -57,17 +60,20 @@ func (d *Device) healthy(ctx context.Context, a Attempt) error {
 	if !st.Ready {
 		return fmt.Errorf("it is not ready: %s", st.Waiting)
 	}
-	if err := touch(ctx, paths.Kubeconfig(d.State), a.Next.Name); err != nil {
-		return fmt.Errorf("the datastore takes no write: %w", err)
+	if !d.worker() { // which has no datastore; that it is ready shows that its server answers
+		if err := touch(ctx, paths.Kubeconfig(d.State), a.Next.Name); err != nil {
+			return fmt.Errorf("the datastore takes no write: %w", err)
+		}
 	}
 	var missing []string
+	all := slices.Concat(st.Peers, st.Nodes)
 	for _, id := range a.Peers {
-		i := slices.IndexFunc(st.Peers, func(p seenPeer) bool { return p.ID == id })
+		i := slices.IndexFunc(all, func(p seenPeer) bool { return p.ID == id })
 		switch {
 		case i < 0:
 			missing = append(missing, id+" (forgotten)")
-		case st.Peers[i].State != connected:
-			missing = append(missing, fmt.Sprintf("%s (%s)", st.Peers[i].Name, st.Peers[i].State))
+		case all[i].State != connected:
+			missing = append(missing, fmt.Sprintf("%s (%s)", cmp.Or(all[i].Name, all[i].Node, id), all[i].State))
 		}
 	}
 	if len(missing) > 0 {

@@ -45,6 +45,9 @@ type Request struct {
 	Now                   time.Time
 }
 
+// RunsAlready is in the text of the refusal of the running version, also when it comes from another device.
+const RunsAlready = "runs already"
+
 var (
 	// ErrBusy is returned while an update is tried.
 	ErrBusy = errors.New("update: another update is being tried")
@@ -188,8 +191,8 @@ func readSignature(file string) (signed.Signature, error) {
 }
 
 const (
-	// maxBinary bounds the unpacked size of a compressed file, bytes.
-	maxBinary = 1 << 30
+	// MaxRelease bounds a release, unpacked, bytes.
+	MaxRelease = 1 << 30
 	// spare is what stays free on the disk beside the new version and the snapshot, bytes.
 	spare = 100 << 20
 )
@@ -226,13 +229,13 @@ func take(r Request, digest io.Writer, to string) (hash string, err error) {
 	defer out.Close()
 	sum := sha256.New()
 	disk := &durable.Writer{Writer: out}
-	n, err := io.Copy(io.MultiWriter(disk, sum, digest), io.LimitReader(content, maxBinary+1))
+	n, err := io.Copy(io.MultiWriter(disk, sum, digest), io.LimitReader(content, MaxRelease+1))
 	switch {
 	case disk.Err != nil:
 		return "", fmt.Errorf("update: %w; look at the disk (space, read-only mount)", disk.Err)
 	case err != nil:
 		return "", refused("the file cannot be unpacked: %w; get it once more", err)
-	case n > maxBinary:
+	case n > MaxRelease:
 		return "", refused("the file is larger than any release; get the file of a release")
 	}
 	if err := out.Sync(); err != nil {
@@ -255,11 +258,11 @@ func enough(state string, f *os.File) error {
 	if strings.HasSuffix(f.Name(), ".zst") {
 		want += 4 * fi.Size()
 	}
-	return room(state, want)
+	return Room(state, want)
 }
 
-// room checks for that many bytes, and the snapshot of the data.
-func room(state string, want int64) error {
+// Room checks for that many bytes, and the snapshot of the data.
+func Room(state string, want int64) error {
 	if db, err := os.Stat(datastore.Path(state)); err == nil {
 		want += 2 * db.Size()
 	}
@@ -288,7 +291,7 @@ func running(ctx context.Context, r Request) (Version, error) {
 // fits checks the step from one version to another.
 func fits(from, next Version) error {
 	if from.BuildID == next.BuildID {
-		return refused("%s runs already; there is nothing to do", next.Name)
+		return refused("%s "+RunsAlready+"; there is nothing to do", next.Name)
 	}
 	was, err := version.Minor(from.Kubernetes)
 	if err != nil {

@@ -58,7 +58,7 @@ func StageImage(ctx context.Context, r Request) (next Version, err error) {
 	if next.Dir, err = dirName(next.Name, next.BuildID); err != nil || r.CheckOnly {
 		return next, err
 	}
-	if err := room(r.State, spare); err != nil {
+	if err := Room(r.State, spare); err != nil {
 		return next, err
 	}
 	if err := remembers(layout.DataFailed); err != nil {

@@ -26,7 +26,7 @@ var ends = map[string]string{
 // endNothing are the others: they look, make or change, and what they take back is there again
 // with another verb, nothing that ran having ended.
 var endNothing = strings.Fields(`run status doctor doctor/peer config/check config/show config/reload config/example config/explain install peers approve
-	nodes token/create token/list token/revoke invite invite/list invite/revoke burst/add burst/check burst/list burst/status vcluster/create vcluster/list vcluster/describe vcluster/connect vcluster/kubeconfig
+	nodes nodes/upgrade token/create token/list token/revoke invite invite/list invite/revoke burst/add burst/check burst/list burst/status vcluster/create vcluster/list vcluster/describe vcluster/connect vcluster/kubeconfig
 	course/list course/status course/report course/sleep course/kubeconfigs vcluster/sleep vcluster/pause vcluster/resume vcluster/set vcluster/snapshot vcluster/restore vcluster/logs offload pods why trace cordon uncordon move/volume tenants services
 	open close image/push image/list backup upgrade support metrics metrics/grant metrics/list rotate-key broker firstboot console console/login console/list console/end kubectl ctr crictl version kubeconfig kubeconfig/list licenses help`)
 

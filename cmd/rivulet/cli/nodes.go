@@ -18,6 +18,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/engine"
+	"rivulet/appliance/lifetime/nodes"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/policy"
@@ -109,16 +110,12 @@ func (c *common) mayBeLost(cmd *cobra.Command, reset bool) error {
 	if err != nil {
 		return err
 	}
-	claims, err := client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{})
+	own, err := nodes.OwnOf(ctx, client, c.dirs.State)
 	if err != nil {
 		return err
 	}
-	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: "!" + policy.OriginLabel})
-	if err != nil {
-		return err
-	}
-	if n, v := len(pods.Items), len(claims.Items); n+v > 0 {
-		lost := fmt.Sprintf("%d pods and %d volume claims of this device's own cluster", n, v)
+	if own.Any() {
+		lost := fmt.Sprintf("%d pods, %d volume claims and %d virtual clusters of this device's own", own.Pods, own.Claims, own.VirtualClusters)
 		if !reset {
 			return fmt.Errorf("nothing was done: %s would be lost; to join nevertheless: rivulet join TOKEN --reset", lost)
 		}
@@ -207,7 +204,7 @@ func newNodes(c *common) *cobra.Command {
 			}
 			if !force {
 				if err := c.drainNode(cmd, args[0], patience); err != nil {
-					return err
+					return fmt.Errorf("%w; nothing was removed; to remove it nevertheless: rivulet nodes remove %s --force", err, args[0])
 				}
 			}
 			var v peer.View
@@ -220,7 +217,7 @@ func newNodes(c *common) *cobra.Command {
 	remove.Flags().BoolVar(&force, "force", false, "do not drain it, and remove it even if it cannot be notified")
 	remove.Flags().DurationVar(&patience, "timeout", time.Minute, "how long to wait until its pods have ended")
 	yesFlag(remove)
-	cmd.AddCommand(remove)
+	cmd.AddCommand(remove, newNodesUpgrade(c))
 	return withOutput(c, cmd)
 }
 
@@ -299,7 +296,7 @@ func printNodes(out io.Writer, list []clusterNode) error {
 	})
 }
 
-// drainNode ends the pods of a node, within their disruption budgets, before the node is removed.
+// drainNode ends the pods of a node, within their disruption budgets; it takes no new ones.
 func (c *common) drainNode(cmd *cobra.Command, name string, patience time.Duration) error {
 	client, err := c.client()
 	if err != nil {
@@ -317,7 +314,7 @@ func (c *common) drainNode(cmd *cobra.Command, name string, patience time.Durati
 		return err
 	}
 	if err := drain.RunNodeDrain(d, name); err != nil {
-		return fmt.Errorf("%w; nothing was removed, and the node takes no new pods (rivulet kubectl uncordon %s); to remove it nevertheless: rivulet nodes remove %s --force", err, name, name)
+		return fmt.Errorf("%w (it takes no new pods until: rivulet kubectl uncordon %s)", err, name)
 	}
 	return nil
 }

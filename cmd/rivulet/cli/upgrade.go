@@ -122,6 +122,11 @@ func describeRunning(ctx context.Context, c *common, r *upgrade.Request) (runs b
 			r.Peers = append(r.Peers, string(p.ID))
 		}
 	}
+	for _, n := range st.Nodes {
+		if n.State == peer.Connected {
+			r.Peers = append(r.Peers, string(n.ID))
+		}
+	}
 	return true, nil
 }
 

@@ -297,6 +297,48 @@ func TestTheLANReachesNothing(t *testing.T) {
 	conn.Close()
 }
 
+// A Service of type LoadBalancer is reached at the addresses of both devices, but for ports that a program of the worker
+// uses.
+func TestAServiceForTheLAN(t *testing.T) {
+	ctx := suite.Bounded(t, 3*time.Minute)
+	a, b, c := devices()
+	apply(t, ctx, a, strings.NewReplacer(`"name":"web"`, `"name":"lan"`, `"spec":{`, `"spec":{"type":"LoadBalancer",`, `"port":80`, `"port":8081`).Replace(service))
+	addresses := func(want ...string) {
+		t.Helper()
+		await.NoError(t, ctx, time.Minute, fmt.Sprintf("its addresses are %v", want), func() error {
+			out, err := a.Kubectl(ctx, "get", "service", "lan", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
+			if err == nil && out != strings.Join(want, " ") {
+				err = errors.New(out)
+			}
+			return err
+		})
+	}
+	atA, atB := labtest.Status(t, ctx, a).Addresses[0].String(), labtest.Status(t, ctx, b).Addresses[0].String()
+	addresses(atA, atB)
+	for _, at := range []string{atA, atB} {
+		await.NoError(t, ctx, 30*time.Second, "c reaches it at "+at, func() error {
+			conn, err := c.Dial(ctx, "tcp", net.JoinHostPort(at, "8081"))
+			if err == nil {
+				conn.Close()
+			}
+			return err
+		})
+	}
+	listener, err := b.Command(ctx, "busybox", "nc", "-l", "-p", "8081")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := listener.Start(); err != nil {
+		t.Fatal(err)
+	}
+	addresses(atA)
+	if err := listener.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = listener.Wait()
+	labtest.Kubectl(t, ctx, a, "delete", "service", "lan")
+}
+
 // Volumes of the default class are on the disk of the pod's node, and keep their content.
 func TestAVolumeOnTheWorker(t *testing.T) {
 	ctx := suite.Bounded(t, 2*time.Minute)
@@ -482,7 +524,7 @@ func TestADeviceJoinsByItsConfiguration(t *testing.T) {
 	}
 	await.NoError(t, ctx, 2*time.Minute, "b has joined by itself", func() error {
 		out, err := a.Kubectl(ctx, "get", "nodes", "-l", "rivulet.dev/worker", "-o", "name")
-		if err == nil && out != "node/b" {
+		if err == nil && strings.TrimSpace(out) != "node/b" {
 			err = fmt.Errorf("the workers are %q", out)
 		}
 		return err
