@@ -11,6 +11,7 @@ import (
 
 	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/fabric"
+	"rivulet/fabric/netmon"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 )
@@ -76,22 +77,15 @@ func (d *Device) Balanced() (out []loadbalancer.Node) {
 	}
 	d.lanMu.Lock()
 	defer d.lanMu.Unlock()
-	known := map[peer.ID]bool{}
+	known, lans := map[peer.ID]bool{}, d.LANs.LANs()
 	for _, v := range f.Peers() {
-		report := d.lan[v.ID]
 		if v.Trust.How != peer.TrustWorker {
 			continue
 		}
 		known[v.ID] = true
-		at, err := netip.ParseAddrPort(strings.TrimPrefix(v.Path, "direct "))
-		if err != nil || v.State != peer.Connected || time.Since(report.at) > lanLife || !slices.Contains(report.Addresses, at.Addr().Unmap()) || !d.onLAN(at.Addr().Unmap()) {
-			continue
+		if n, ok := d.lan[v.ID].balanced(v, lans, time.Now()); ok {
+			out = append(out, n)
 		}
-		n := loadbalancer.Node{Name: v.Node, Addr: at.Addr().Unmap(), Taken: map[loadbalancer.Port]bool{}}
-		for _, p := range report.Ports {
-			n.Taken[p] = true
-		}
-		out = append(out, n)
 	}
 	for id := range d.lan {
 		if !known[id] {
@@ -101,12 +95,27 @@ func (d *Device) Balanced() (out []loadbalancer.Node) {
 	return out
 }
 
+// balanced is the worker as one of Balanced.
+func (r lanReport) balanced(v peer.View, lans netmon.LANs, now time.Time) (n loadbalancer.Node, ok bool) {
+	path, direct := strings.CutPrefix(v.Path, "direct ")
+	at, err := netip.ParseAddrPort(path)
+	addr := at.Addr().Unmap()
+	if !direct || err != nil || v.State != peer.Connected || now.Sub(r.at) > lanLife || !slices.Contains(r.Addresses, addr) || !onLAN(lans, addr) {
+		return n, false
+	}
+	n = loadbalancer.Node{Name: v.Node, Addr: addr, Taken: map[loadbalancer.Port]bool{}}
+	for _, p := range r.Ports {
+		n.Taken[p] = true
+	}
+	return n, true
+}
+
 // BalancedChanged reports changes of Balanced.
 func (d *Device) BalancedChanged() (<-chan struct{}, func()) { return d.lanChanged.Changed() }
 
 // onLAN reports whether the address is on a link of this device.
-func (d *Device) onLAN(a netip.Addr) bool {
-	for _, lan := range d.LANs.LANs() {
+func onLAN(lans netmon.LANs, a netip.Addr) bool {
+	for _, lan := range lans {
 		if slices.ContainsFunc(lan.Addrs, func(p netip.Prefix) bool { return p.Contains(a) }) {
 			return true
 		}
