@@ -510,7 +510,6 @@ func TestADeviceJoinsByItsConfiguration(t *testing.T) {
 	ctx := suite.Bounded(t, 5*time.Minute)
 	a, b, _ := devices()
 	apply(t, ctx, b, web("own", "b", "", ""))
-	running(t, ctx, b, "own")
 	labtest.Must(t, ctx, b, "sh", "-c", "mkdir -p /etc/rivulet && umask 077 && echo 'join: "+token(t, ctx, a)+"' > /etc/rivulet/config.yaml && rivulet config reload")
 	await.NoError(t, ctx, 30*time.Second, "b says why it does not join", func() error {
 		if out := labtest.On(t, ctx, b, "rivulet", "status").Out; !strings.Contains(out, "this device has 1 pods, 0 volume claims and 0 virtual clusters of its own") {
