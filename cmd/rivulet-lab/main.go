@@ -120,13 +120,22 @@ func with(l *lab.Lab, name string, f func(*lab.Device) error) error {
 
 func up() *cobra.Command {
 	o := lab.Options{}
-	var wait string
+	var wait, clusters string
 	var env []string
 	var timeout time.Duration
 	var diskMiB, memoryMiB int64
 	cmd := &cobra.Command{Use: "up", Short: "make a lab", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		if wait != "" && wait != "ready" && wait != "peered" {
 			return &usageError{fmt.Errorf("--wait %s is not known: use ready or peered", wait)}
+		}
+		if clusters != "" {
+			if cmd.Flags().Changed("devices") {
+				return &usageError{errors.New("--clusters says how many devices there are: leave out --devices")}
+			}
+			var err error
+			if o.Clusters, err = lab.ParseClusters(clusters); err != nil {
+				return &usageError{fmt.Errorf("--clusters: %s", strings.TrimPrefix(err.Error(), "lab: "))}
+			}
 		}
 		o.Dir, o.Env, o.Disk, o.Memory = dir, map[string][]string{}, diskMiB<<20, memoryMiB<<20
 		for _, e := range env {
@@ -149,15 +158,19 @@ func up() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if err := l.Join(ctx, o.Clusters); err != nil {
+			return err
+		}
 		return waitFor(ctx, l, wait, o)
 	}}
 	f := cmd.Flags()
 	f.IntVar(&o.Devices, "devices", 3, "how many; they are called a, b, c …")
+	f.StringVar(&clusters, "clusters", "", "clusters of several devices instead, each as NAME=1+WORKERS, as a=1+2,b=1: devices a, a1, a2 and b, where a1 and a2 join a")
 	f.StringVar(&o.Binary, "binary", lab.Beside(), "the rivulet to run; by default the one beside this program")
 	f.Int64Var(&diskMiB, "disk", 0, "MiB of a disk of its own for each device: it can be full, and a power cut loses what was not synced; 0: a folder")
 	f.Int64Var(&memoryMiB, "memory", 0, "MiB of RAM that each device has and believes to have; 0: all of the host's")
 	f.Float64Var(&o.CPUs, "cpus", 0, "cores of the host's that each device may use, all of it together, e.g. 1 or 0.5; 0: all")
-	f.StringVar(&wait, "wait", "", "ready: until pods can run; peered: until every device is a virtual node of every other")
+	f.StringVar(&wait, "wait", "", "ready: until pods can run and all nodes are Ready; peered: until every cluster is a virtual node of every other")
 	f.StringArrayVar(&env, "env", nil, "KEY=VALUE for rivulet run on all devices, a:KEY=VALUE on device a only")
 	f.DurationVar(&timeout, "timeout", 3*time.Minute, "give up after")
 	return cmd
@@ -175,14 +188,42 @@ func waitFor(ctx context.Context, l *lab.Lab, wait string, o lab.Options) error 
 		}
 		o.Tell("%s is ready", d.Name)
 	}
+	clusters := o.Clusters
+	if clusters == nil {
+		for _, d := range devices {
+			clusters = append(clusters, lab.Cluster{Server: d.Name})
+		}
+	}
+	for _, c := range clusters {
+		server, err := l.Device(c.Server)
+		if err != nil {
+			return err
+		}
+		if err := server.WaitNodes(ctx, c.Devices()...); err != nil {
+			return err
+		}
+		if len(c.Workers) > 0 {
+			o.Tell("%s has %d nodes, all Ready", c.Server, len(c.Devices()))
+		}
+	}
 	if wait != "peered" {
 		return nil
 	}
-	for _, d := range devices {
-		if err := d.WaitPeered(ctx, len(devices)-1); err != nil {
+	for _, c := range clusters {
+		server, err := l.Device(c.Server)
+		if err != nil {
 			return err
 		}
-		o.Tell("%s has %d virtual nodes", d.Name, len(devices)-1)
+		var peers []string
+		for _, other := range clusters {
+			if other.Server != c.Server {
+				peers = append(peers, other.Server)
+			}
+		}
+		if err := server.WaitPeers(ctx, peers...); err != nil {
+			return err
+		}
+		o.Tell("%s has %d virtual nodes", c.Server, len(peers))
 	}
 	return nil
 }
@@ -204,6 +245,9 @@ func status() *cobra.Command {
 			state := "ready"
 			if !st.Ready {
 				state = st.Waiting
+			}
+			if st.Member != nil {
+				state += ", worker of " + st.Member.Cluster
 			}
 			var peers, nodes []string
 			for _, p := range st.Peers {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +28,30 @@ func TestTheBinaryIsBesideTheProgram(t *testing.T) {
 	for _, want := range []string{filepath.Join(filepath.Dir(self), "rivulet") + ":", "make build", "--binary"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %q", err, want)
+		}
+	}
+}
+
+// What clusters cannot be is a mistake on the command line, before anything is made.
+func TestClustersThatCannotBe(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--clusters", "a=3"}, "one server for each cluster"},
+		{[]string{"--clusters", "a"}, "write NAME=1"},
+		{[]string{"--clusters", "a=1", "--devices", "2"}, "leave out --devices"},
+	} {
+		dir := t.TempDir()
+		cmd := root()
+		cmd.SetArgs(append([]string{"up", "--dir", dir}, c.args...))
+		err := cmd.ExecuteContext(t.Context())
+		var mistake *usageError
+		if !errors.As(err, &mistake) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.args, err, c.want)
+		}
+		if left, _ := os.ReadDir(dir); len(left) > 0 {
+			t.Errorf("%v: %v was made", c.args, left)
 		}
 	}
 }

@@ -263,13 +263,20 @@ type Status struct {
 		State  string `json:"state"`
 		Reason string `json:"reason"`
 	} `json:"peers"`
-	VirtualNodes []struct {
-		Name  string `json:"name"`
-		Ready bool   `json:"ready"`
-	} `json:"virtualNodes"`
-	Pods struct {
+	VirtualNodes []VirtualNode `json:"virtualNodes"`
+	Pods         struct {
 		Home, Away, Tenants int
 	} `json:"pods"`
+	// Member is there on a worker.
+	Member *struct {
+		Cluster string `json:"cluster"`
+	} `json:"member"`
+}
+
+// VirtualNode stands for a peer.
+type VirtualNode struct {
+	Name  string `json:"name"`
+	Ready bool   `json:"ready"`
 }
 
 // Status asks the device's rivulet.

@@ -30,6 +30,8 @@ type Options struct {
 	Dir     string // the lab's folder; everything is below it
 	Binary  string // the rivulet binary; devices see its folder as /opt/rivulet
 	Devices int    // named a, b, c …
+	// Clusters, instead of Devices, says which devices to make: see ParseClusters. Join makes them clusters.
+	Clusters []Cluster
 	// Disk, in bytes, gives each device an ext4 disk of that size: it can be full, and a power cut loses what was not
 	// synced. 0: a folder on the host's disk.
 	Disk int64
@@ -81,12 +83,13 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if filepath.Base(binary) != "rivulet" {
 		return nil, fmt.Errorf("lab: the binary must be called rivulet, not %s", filepath.Base(binary))
 	}
-	if o.Devices < 1 || o.Devices > maxDevices {
-		return nil, fmt.Errorf("lab: %d devices: choose 1 to %d", o.Devices, maxDevices)
+	names := o.names()
+	if len(names) < 1 || len(names) > maxDevices {
+		return nil, fmt.Errorf("lab: %d devices: choose 1 to %d", len(names), maxDevices)
 	}
 	for name := range o.Env {
-		if name != "" && (len(name) != 1 || name[0] < 'a' || name[0] >= 'a'+byte(o.Devices)) {
-			return nil, fmt.Errorf("lab: environment for %q: there is no device of that name; the last one is %c", name, 'a'+o.Devices-1)
+		if name != "" && !slices.Contains(names, name) {
+			return nil, fmt.Errorf("lab: environment for %q: there is no device of that name; there are %s", name, strings.Join(names, ", "))
 		}
 	}
 	if err := validCPUs(o.CPUs); err != nil {
@@ -113,8 +116,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	for _, h := range hs {
 		s.Cgroups = append(s.Cgroups, filepath.Join(h.Mount, cgroupName(s.ID)))
 	}
-	for i := range o.Devices {
-		name := string(rune('a' + i))
+	for i, name := range names {
 		s.Devices = append(s.Devices, deviceState{
 			Name: name, Address: lanAddress(firstIP + i), MAC: fmt.Sprintf("02:77:00:00:00:%02x", firstIP+i),
 			Env: slices.Concat(o.Env[""], o.Env[name]), Unplugged: o.Unplugged,
@@ -124,7 +126,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := s.save(dir); err != nil {
 		return nil, err
 	}
-	if warning := inotifyShortage(o.Devices); warning != "" {
+	if warning := inotifyShortage(len(names)); warning != "" {
 		l.say("%s", warning)
 	}
 	if err := l.make(ctx, s, hs); err != nil {
