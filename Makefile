@@ -155,8 +155,15 @@ demo-course: deps ## thirty students on three devices, from the course's file to
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/suites/demo
 	@$(SUDO) $(BIN)/demo -course -students $(or $(RIVULET_DEMO_STUDENTS),30) -dir "$${RIVULET_LAB:-/var/lib/rivulet-lab}"
 
-.PHONY: demo-down demo-burst-down demo-course-down
-demo-burst-down demo-course-down: demo-down
+.PHONY: demo-shelf
+demo-shelf: deps ## a cluster of three devices and a peer: joins, a Deployment over all nodes, power cuts of server and worker, a removal
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	@if [ -e "$${RIVULET_LAB:-/var/lib/rivulet-lab}/lab.json" ]; then echo "removing the lab that is there already"; $(SUDO) $(BIN)/rivulet-lab down; fi
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/suites/demo
+	@$(SUDO) $(BIN)/demo -shelf -dir "$${RIVULET_LAB:-/var/lib/rivulet-lab}"
+
+.PHONY: demo-down demo-burst-down demo-course-down demo-shelf-down
+demo-burst-down demo-course-down demo-shelf-down: demo-down
 demo-down: ## end the demo and remove all of it
 	$(SUDO) $(BIN)/rivulet-lab down
 

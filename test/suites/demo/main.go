@@ -1,7 +1,7 @@
 // Command demo plays the main job on the lab that is up and prints what happens:
 // who runs what where, and the proof that it works. With -burst it makes a lab of its
 // own, in which one device is a campus that runs no Rivulet; with -course one in which
-// students have clusters. It is never shipped.
+// students have clusters; with -shelf one with a cluster of three devices. It is never shipped.
 package main
 
 import (
@@ -25,8 +25,9 @@ func main() {
 	dir := flag.String("dir", lab.DefaultDir, "the lab's folder")
 	burst := flag.Bool("burst", false, "home, a peer and a campus, in a lab that this makes")
 	course := flag.Bool("course", false, "a course of students on three devices, in a lab that this makes")
+	shelf := flag.Bool("shelf", false, "a cluster of three devices and its peer, in a lab that this makes")
 	students := flag.Int("students", 30, "with -course: how many")
-	binary := flag.String("binary", lab.Beside(), "with -burst and -course: the rivulet to run")
+	binary := flag.String("binary", lab.Beside(), "with -burst, -course and -shelf: the rivulet to run")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer cancel()
@@ -46,6 +47,8 @@ func main() {
 		play, after = func() error { return makeBurst(ctx, *dir, *binary, tell) }, afterBurst
 	case *course:
 		play, after = func() error { return makeCourse(ctx, *dir, *binary, courseDevices, *students, tell) }, afterCourse
+	case *shelf:
+		play, after = func() error { return makeShelf(ctx, *dir, *binary, tell) }, afterShelf
 	}
 	if err := play(); err != nil {
 		fmt.Fprintln(os.Stderr, "demo: "+err.Error())
