@@ -1,5 +1,5 @@
 // Package apicount counts what is asked of an API server, by what the server says of
-// itself: so many requests of each kind since it started. Tests and benchmarks bound
+// itself: so many requests of each kind since it started, and how long they took. Tests and benchmarks bound
 // with it what Rivulet writes. It writes nothing, and asks for /metrics alone.
 package apicount
 
@@ -26,19 +26,32 @@ type Counts map[Kind]int
 // Writes asks the server how many changes it was asked for since it started, whether
 // it made them or refused. Dry runs, reviews and tokens are none: nothing is stored.
 func Writes(ctx context.Context, client kubernetes.Interface) (Counts, error) {
+	families, err := metrics(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	return counts(families)
+}
+
+// metrics is what the API server says of itself.
+func metrics(ctx context.Context, client kubernetes.Interface) (map[string]*dto.MetricFamily, error) {
 	raw, err := client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("apicount: %w", err)
 	}
-	return parse(raw)
+	return parseFamilies(raw)
 }
 
-func parse(raw []byte) (Counts, error) {
+func parseFamilies(raw []byte) (map[string]*dto.MetricFamily, error) {
 	parser := expfmt.NewTextParser(model.LegacyValidation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(raw))
 	if err != nil {
 		return nil, fmt.Errorf("apicount: what the API server says of itself: %w", err)
 	}
+	return families, nil
+}
+
+func counts(families map[string]*dto.MetricFamily) (Counts, error) {
 	total := families["apiserver_request_total"]
 	if total == nil {
 		return nil, fmt.Errorf("apicount: the API server does not say how much was asked of it")

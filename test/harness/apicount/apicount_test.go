@@ -13,7 +13,14 @@ apiserver_request_total{code="200",component="apiserver",dry_run="",group="coord
 `
 
 func TestOnlyWhatIsStoredCounts(t *testing.T) {
-	got, err := parse([]byte(said))
+	parse := func(text string) (Counts, error) {
+		families, err := parseFamilies([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return counts(families)
+	}
+	got, err := parse(said)
 	if err != nil || len(got) != 2 || got["PUT pods/status"] != 9 || got["PUT leases"] != 3 {
 		t.Fatalf("%v %v", got, err)
 	}
@@ -21,7 +28,7 @@ func TestOnlyWhatIsStoredCounts(t *testing.T) {
 	if since.Sum() != 5 || got.Without("leases").Sum() != 9 || since.Each(2) != "PUT pods/status 2.50" {
 		t.Errorf("%v %v %q", since, got.Without("leases"), since.Each(2))
 	}
-	if _, err := parse([]byte("up 1\n")); err == nil {
+	if _, err := parse("up 1\n"); err == nil {
 		t.Error("a server that says nothing has been asked nothing")
 	}
 }

@@ -26,7 +26,7 @@ const (
 	awayPods    = 1000
 	heldRounds  = 2 // on equal machines
 	awayRounds  = 1 // with what the machine has
-	hollowNodes = 10
+	awayNodes   = 10
 	hollowLabel = "bench.rivulet.dev/hollow"
 	atRest      = 15 * time.Second
 )
@@ -35,7 +35,7 @@ const (
 // is what Rivulet and the API servers do and not a kubelet with 1000 containers.
 func (b *bench) away(ctx context.Context, s *figures.Section) error {
 	s.Title = "Services, and a thousand pods, away"
-	s.How = fmt.Sprintf("b has %d hollow nodes: Node objects kept Ready, on which bound pods are said to run at once, without containers; its own node is cordoned. A Deployment of %d on a for b's virtual node, or on b itself; from the request to the last pod Ready in a watch on the cluster asked, interleaved, after one round with 100 that does not count. **On equal machines**, %d rounds: each device, its engine, supervisor, tunnel and containerd together, is held to %.2f cores by its cgroup, for either figure, while load generator and hollow kubelets have what is left. **On this machine**, %d rounds: both clusters share its cores, which the offloaded pods need twice. Writes are what the API servers count (`apiserver_request_total`), leases and nodes left out. Before that, Services of running pods of both clusters: from the request to the first answer over HTTP at the cluster IP, on the device that asks.", hollowNodes, awayPods, heldRounds, heldCPUs(), awayRounds)
+	s.How = fmt.Sprintf("b has %d hollow nodes: Node objects kept Ready, on which bound pods are said to run at once, without containers; its own node is cordoned. A Deployment of %d on a for b's virtual node, or on b itself; from the request to the last pod Ready in a watch on the cluster asked, interleaved, after one round with 100 that does not count. **On equal machines**, %d rounds: each device, its engine, supervisor, tunnel and containerd together, is held to %.2f cores by its cgroup, for either figure, while load generator and hollow kubelets have what is left. **On this machine**, %d rounds: both clusters share its cores, which the offloaded pods need twice. Writes are what the API servers count (`apiserver_request_total`), leases and nodes left out. Before that, Services of running pods of both clusters: from the request to the first answer over HTTP at the cluster IP, on the device that asks.", awayNodes, awayPods, heldRounds, heldCPUs(), awayRounds)
 	m := awayFigures{}
 	defer func() { m.rows(s) }()
 	return b.stage.Lab(ctx, b.stage.Binary(), 2, nil, func(l *lab.Lab, ds []*device.Device) error {
@@ -78,20 +78,34 @@ func (b *bench) away(ctx context.Context, s *figures.Section) error {
 
 // hollowOut gives b nodes without containers and closes its own.
 func hollowOut(ctx context.Context, home where, provider *where) (stop func(), err error) {
-	cordon := []byte(`{"spec":{"unschedulable":true}}`)
-	if _, err := provider.client.CoreV1().Nodes().Patch(ctx, provider.device.Name, types.MergePatchType, cordon, metav1.PatchOptions{}); err != nil {
-		return nil, fmt.Errorf("bench: %w", err)
-	}
-	fast, err := provider.device.FastClient()
+	stop, err = hollowNodes(ctx, provider, awayNodes)
 	if err != nil {
 		return nil, err
 	}
-	own, err := provider.client.CoreV1().Nodes().Get(ctx, provider.device.Name, metav1.GetOptions{})
+	// The offer counts them: home may send so many.
+	_, err = home.device.WaitNode(ctx, 1, func(n *corev1.Node) bool {
+		return device.Virtual(n) && n.Status.Allocatable.Pods().Value() >= awayPods
+	})
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	return stop, nil
+}
+
+// hollowNodes gives a place n nodes without containers and closes its own.
+func hollowNodes(ctx context.Context, p *where, n int) (stop func(), err error) {
+	cordon := []byte(`{"spec":{"unschedulable":true}}`)
+	own, err := p.client.CoreV1().Nodes().Patch(ctx, p.device.Name, types.MergePatchType, cordon, metav1.PatchOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
+	fast, err := p.device.FastClient()
+	if err != nil {
+		return nil, err
+	}
 	var nodes []fakenodes.Node
-	for i := range hollowNodes {
+	for i := range n {
 		nodes = append(nodes, fakenodes.Node{Name: fmt.Sprintf("hollow-%d", i), Architecture: own.Status.NodeInfo.Architecture,
 			Labels: map[string]string{hollowLabel: "yes"}, Pods: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 42, byte(200 + i), 0}), 24),
 			Room: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi"),
@@ -107,17 +121,8 @@ func hollowOut(ctx context.Context, home where, provider *where) (stop func(), e
 		defer close(done)
 		kept.Run(ctx)
 	}()
-	stop = func() { cancel(); <-done }
-	provider.selector = map[string]string{hollowLabel: "yes"}
-	// The offer counts them: home may send so many.
-	_, err = home.device.WaitNode(ctx, 1, func(n *corev1.Node) bool {
-		return device.Virtual(n) && n.Status.Allocatable.Pods().Value() >= awayPods
-	})
-	if err != nil {
-		stop()
-		return nil, err
-	}
-	return stop, nil
+	p.selector = map[string]string{hollowLabel: "yes"}
+	return func() { cancel(); <-done }, nil
 }
 
 // awayFigures gathers what the rounds show. Index 0 is home, 1 the provider.

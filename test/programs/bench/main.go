@@ -55,6 +55,8 @@ var measurements = []measurement{
 	{"peers", 15 * time.Minute, (*bench).peers, "peers.md"},
 	{"burst", 14 * time.Minute, (*bench).burst, "burst.md"},
 	{"vcluster", 20 * time.Minute, (*bench).vcluster, "vcluster.md"},
+	{"nodes", 15 * time.Minute, (*bench).nodes, "nodes.md"},
+	{"hollow", 8 * time.Minute, (*bench).hollow, "nodes.md"},
 	{"board", 18 * time.Minute, (*bench).board, "board.md"},
 }
 

@@ -314,6 +314,19 @@ func (d *Device) Processes() (map[string][]procs.Process, error) {
 	return out, nil
 }
 
+// PodNamespace is the network namespace of the device's only pod of Image.
+func (d *Device) PodNamespace() (*wire.Namespace, error) {
+	tree, err := procs.Tree(d.init)
+	if err != nil {
+		return nil, err
+	}
+	tree = slices.DeleteFunc(tree, func(p procs.Process) bool { return filepath.Base(p.Args[0]) != "web" })
+	if len(tree) != 1 {
+		return nil, fmt.Errorf("bench: %d pods run on %s, not one", len(tree), d.Name)
+	}
+	return wire.OfProcess(tree[0].PID)
+}
+
 // kindOf goes by the name alone: k3s rewrites the titles of its processes, the
 // supervisor's too, and arguments are lost.
 func kindOf(args []string) string {

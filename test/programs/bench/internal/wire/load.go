@@ -26,6 +26,13 @@ func (l *Link) Throughput(flows int, during time.Duration) (bits float64, carrie
 	return throughput(l.net.a.pod.Do, l.net.b.pod.Do, l.from(), l.to(), l.far(), flows, during)
 }
 
+// Between sends from one pod to another, which this package did not make, over so many connections, and returns what
+// arrived, bits per second.
+func Between(from, to *Namespace, local, remote netip.Addr, flows int, during time.Duration) (bits float64, err error) {
+	bits, _, err = throughput(from.Do, to.Do, local, remote, remote, flows, during)
+	return bits, err
+}
+
 // RTT sends n datagrams of 64 bytes, one after the other, each answered by the far
 // pod, and returns their round trips in seconds. One that is lost is an error.
 func (l *Link) RTT(n int, each time.Duration) ([]float64, error) {
