@@ -19,7 +19,7 @@ const fileMax = 16 << 20
 
 // named matches values with the name of a secret, in JSON, YAML and in the raw pages of state.db, which may be locked
 // or damaged.
-var named = regexp.MustCompile(`(?i)["']?[\w.-]*(?:seed|wireguard|passw|passphrase|secret|token|psk|key-data|private|auth)[\w.-]*["']?[ \t]*[:=][ \t]*["']?([^\s"',;}{\[\]]{6,512})`)
+var named = regexp.MustCompile(`(?i)["']?[\w.-]*(?:seed|wireguard|passw|passphrase|secret|token|psk|key-data|private|auth|join)[\w.-]*["']?[ \t]*[:=][ \t]*["']?([^\s"',;}{\[\]]{6,512})`)
 
 // elsewhere matches files that a configuration names.
 var elsewhere = regexp.MustCompile(`(?im)^[ \t-]*(secretFile|kubeconfig)[ \t]*:[ \t]*(\S+)`)

@@ -80,7 +80,7 @@ func planted(t *testing.T) (Device, []string) {
 	put(t, dir+"/group", c("groupfile")+"\n")
 	put(t, dir+"/campus", "users: [{name: x, user: {token: "+c("campus")+"}}]\n")
 	put(t, d.State+"/config.good.yaml", "trust:\n  secretFile: "+dir+"/group\nburst:\n- name: c\n  kubeconfig: "+dir+"/campus\n")
-	put(t, d.ConfigDir+"/config.yaml", "name: pi\ntrust:\n  secret: "+c("group")+"\nwifi:\n  psk: '"+c("wifi")+"'\n")
+	put(t, d.ConfigDir+"/config.yaml", "name: pi\njoin: "+c("join")+"\ntrust:\n  secret: "+c("group")+"\nwifi:\n  psk: '"+c("wifi")+"'\n")
 	put(t, d.ConfigDir+"/registries.yaml", "configs:\n  r.example:\n    auth:\n      username: me\n      password: "+c("registry")+"\n      auth: "+b64("me:"+canary("registry"))+"\n")
 
 	var log strings.Builder
