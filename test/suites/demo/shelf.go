@@ -204,7 +204,7 @@ func (s *shelf) serverOff(ctx context.Context) error {
 		return errors.Join(s.server.Kill(ctx, "power"), s.server.Start(ctx))
 	})
 	if err != nil {
-		cmd.Process.Kill() //nolint:errcheck // it may have ended
+		cmd.Process.Kill() // it may have ended
 	}
 	if werr := cmd.Wait(); err != nil || werr != nil {
 		return fmt.Errorf("demo: the download did not go on: %w: %s", errors.Join(err, werr), strings.TrimSpace(errOut.String()))
