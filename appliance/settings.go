@@ -25,7 +25,7 @@ func (s *System) peerImages() bool { return s.config().ImagesPass() }
 func (s *System) engineSettings() engine.Settings {
 	set := s.config()
 	text, own := set.Registries.InForce()
-	return engine.Settings{ReserveCPU: set.Reserve.CPU, ReserveMemory: set.Reserve.Memory, Registries: text, Own: own}
+	return engine.Settings{ReserveCPU: set.Reserve.CPU, ReserveMemory: set.Reserve.Memory, Registries: text, Own: own, Datastore: set.Datastore.Reveal()}
 }
 
 // apply passes the configuration in force to every running component.

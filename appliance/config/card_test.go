@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -97,6 +98,17 @@ func TestWhatIsRightOnACard(t *testing.T) {
 	}
 	if _, p, _ := good(t, "wifi: {networks: [{ssid: a, password: short}, {ssid: b, password: long-enough}]}\n"); len(p.Problems) != 1 {
 		t.Error(p.Problems)
+	}
+}
+
+// A password of a database is refused on a card, and everything else is used.
+func TestACardHasNoDatabase(t *testing.T) {
+	c, p := ParseCard([]byte("name: a\ndatastore: postgres://rivulet:CANARY@db/lab\n"), Options{})
+	if len(p.Problems) != 1 || !strings.Contains(p.Problems[0].Cure, DefaultPath) || strings.Contains(fmt.Sprint(p.Problems), "CANARY") {
+		t.Error(p.Problems)
+	}
+	if got := string(c.Good(p, "", nil)); got != "name: a\n" {
+		t.Errorf("%q", got)
 	}
 }
 

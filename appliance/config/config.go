@@ -37,6 +37,8 @@ type Config struct {
 	VClusters  VClusters  `yaml:"vclusters,omitempty" json:"vclusters,omitzero"`
 	Reserve    Reserve    `yaml:"reserve,omitempty" json:"reserve,omitzero"`
 	Registries Registries `yaml:"registries,omitempty" json:"registries,omitzero"`
+	// Datastore is the SQL database with the cluster's objects, as of sqlserver.Parse; empty is a file of this device's.
+	Datastore Secret `yaml:"datastore,omitempty" json:"datastore,omitempty"`
 	// PeerImages: offloaded pods get their images from their home; nil is true.
 	PeerImages *bool   `yaml:"peerImages,omitempty" json:"peerImages,omitempty"`
 	Burst      []Burst `yaml:"burst,omitempty" json:"burst,omitempty"`

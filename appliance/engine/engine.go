@@ -25,6 +25,7 @@ import (
 
 	lumberjack "github.com/natefinch/lumberjack"
 
+	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/engine/iptables"
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/memory"
@@ -53,7 +54,8 @@ type Config struct {
 	Join *Join
 	// Before is called before each start of an engine; it may be nil.
 	Before func(context.Context, *Engine) error
-	// Answered is called with each answer of the API server to a probe; it may be nil.
+	// Answered is called with each answer of the API server to a probe, and where a restart would not help to get one; it
+	// may be nil.
 	Answered func()
 	Settings
 	Log *slog.Logger
@@ -151,6 +153,9 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 	}
 	if e.cfg.Before != nil {
 		if err := e.cfg.Before(ctx, e); err != nil {
+			if e.cfg.Datastore != "" && e.cfg.Answered != nil {
+				e.cfg.Answered() // no restart here brings back a database elsewhere
+			}
 			return false, err
 		}
 	}
@@ -234,15 +239,18 @@ func (e *Engine) spawn(args []string) (*child, error) {
 	if err := os.MkdirAll(filepath.Dir(e.LogFile()), 0o700); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
+	secrets, err := e.secrets()
+	if err != nil {
+		return nil, err
+	}
 	c := &child{tail: &tail{}}
 	logs := &lumberjack.Logger{Filename: e.LogFile(), MaxSize: 10, MaxBackups: 2}
 	cmd := exec.Command(e.cfg.Executable, args...)
 	cmd.Args[0] = e.cfg.Argv0
 	cmd.Dir = "/"
-	cmd.Env = e.environ()
+	cmd.Env = append(e.environ(), secrets...)
 	out := io.MultiWriter(logs, c.tail)
 	cmd.Stdout, cmd.Stderr = out, out
-	var err error
 	if c.Child, err = process.Start(cmd, syscall.SIGTERM, func() { logs.Close() }); err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
@@ -282,6 +290,19 @@ func (e *Engine) environ() []string {
 	}
 	// k3s passes variables with the prefix CONTAINERD_ to containerd, without it.
 	return e.plan().Engine.Environ(e.plan().Containerd.Environ(env, "CONTAINERD_"), "")
+}
+
+// Datastore is the address of the SQL database with the objects, a secret; empty is the file of package kine.
+func (e *Engine) Datastore() string { return e.cfg.Datastore }
+
+// secrets are variables of an engine with an SQL server: others could read them in a command line. The engine removes
+// them from its environment before it starts programs (package k3s).
+func (e *Engine) secrets() ([]string, error) {
+	if e.cfg.Datastore == "" || e.cfg.Join != nil { // a worker has no objects
+		return nil, nil
+	}
+	c, err := datastore.LoadSQLCluster(e.cfg.StateDir)
+	return []string{"K3S_DATASTORE_ENDPOINT=" + e.cfg.Datastore, "K3S_TOKEN=" + c.Token}, err
 }
 
 // forced is how long to wait for a killed engine of an earlier supervisor: two on one datastore would damage it.

@@ -18,6 +18,9 @@ type Settings struct {
 	// Registries is k3s's configuration of image registries; empty means /etc/rivulet/registries.yaml, whose content is
 	// Own.
 	Registries, Own string
+	// Datastore is the address of the SQL database with the objects, a secret; empty is the file of package kine. A
+	// worker has none.
+	Datastore string
 }
 
 // Supervisor runs an engine, and restarts it whenever its settings have changed. Nothing else stops, and pods continue.
@@ -95,6 +98,9 @@ func (e Settings) differ(o Settings) string {
 	}
 	if e.Registries != o.Registries || e.Own != o.Own {
 		keys = append(keys, "registries")
+	}
+	if e.Datastore != o.Datastore {
+		keys = append(keys, "datastore")
 	}
 	return strings.Join(keys, " and ")
 }

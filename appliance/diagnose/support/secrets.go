@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"rivulet/appliance/config/sqlserver"
 	"rivulet/appliance/diagnose/redact"
 	"rivulet/appliance/state/paths"
 )
@@ -23,6 +24,9 @@ var named = regexp.MustCompile(`(?i)["']?[\w.-]*(?:seed|wireguard|passw|passphra
 
 // elsewhere matches files that a configuration names.
 var elsewhere = regexp.MustCompile(`(?im)^[ \t-]*(secretFile|kubeconfig)[ \t]*:[ \t]*(\S+)`)
+
+// database matches the address of an SQL server in a configuration.
+var database = regexp.MustCompile(`(?im)^[ \t]*["']?datastore["']?[ \t]*:[ \t]*["']?([^\s"']+)`)
 
 // Secrets are this device's secrets, in the forms in which they could appear in a log or a list. They are removed from
 // everything in the archive.
@@ -74,6 +78,9 @@ func (d Device) Secrets() []string {
 		}
 	}
 	for _, f := range texts {
+		for _, m := range database.FindAllStringSubmatch(contents(f), -1) {
+			out = append(out, sqlserver.Secrets(m[1])...)
+		}
 		for _, m := range named.FindAllStringSubmatch(contents(f), -1) {
 			// A path or a plain word of a configuration is none.
 			if v := m[1]; !strings.HasPrefix(v, "/") && !slices.Contains([]string{"default", "system:admin"}, v) {

@@ -2,12 +2,9 @@ package certs
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"os"
 	"time"
 
-	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/changes"
@@ -29,10 +26,17 @@ type Engine interface {
 	Restart(why string) // stops it in order and starts it again; does not wait
 }
 
+// Database is the datastore of an engine that does not run.
+type Database interface {
+	New(context.Context) (bool, error) // it has never had a cluster
+	// Delete is datastore.Delete.
+	Delete(ctx context.Context, prefix string, match func(key string, value []byte) bool) (int, error)
+}
+
 // Renewer keeps the certificates of an engine valid, before it starts and while it runs.
 type Renewer struct {
 	engine    Engine
-	database  string
+	database  Database
 	plausible func() bool
 	health    *health.Tracker
 	log       *slog.Logger
@@ -43,7 +47,7 @@ type Renewer struct {
 }
 
 // NewRenewer returns the Renewer of an engine with its database; plausible reports whether the clock is plausible.
-func NewRenewer(e Engine, database string, plausible func() bool, t *health.Tracker, log *slog.Logger) *Renewer {
+func NewRenewer(e Engine, database Database, plausible func() bool, t *health.Tracker, log *slog.Logger) *Renewer {
 	return &Renewer{engine: e, database: database, plausible: plausible, health: t, log: log,
 		poke: make(chan struct{}, 1), back: make(chan struct{}, 1)}
 }
@@ -62,8 +66,11 @@ func put(ch chan struct{}) {
 
 // Prepare is called before the engine starts: it makes certificates of another time valid now.
 func (k *Renewer) Prepare(ctx context.Context) error {
-	_, err := os.Stat(k.database)
-	report, err := Prepare(k.engine.DataDir(), errors.Is(err, os.ErrNotExist), offline{ctx, k.database}, time.Now())
+	first, err := k.database.New(ctx)
+	if err != nil {
+		return err
+	}
+	report, err := Prepare(k.engine.DataDir(), first, offline{ctx, k.database}, time.Now())
 	if !report.Empty() {
 		k.log.Info("made valid for this time", "authorities_made", report.Made,
 			"authorities_renewed", report.Renewed, "certificates_removed", report.Removed, "leases_of_the_future", report.Leases)
@@ -73,12 +80,12 @@ func (k *Renewer) Prepare(ctx context.Context) error {
 
 // offline is the datastore while no engine runs.
 type offline struct {
-	ctx  context.Context
-	path string
+	ctx context.Context
+	Database
 }
 
 func (o offline) Delete(prefix string, match func(string, []byte) bool) (int, error) {
-	return datastore.Delete(o.ctx, o.path, prefix, match)
+	return o.Database.Delete(o.ctx, prefix, match)
 }
 
 // Run restarts the engine when certificates end soon, or when a jump of the clock made them invalid. After a jump back

@@ -6,6 +6,9 @@
 // sets the old one aside. A recovery interrupted by a power cut is completed at the next start. If nothing can be
 // recovered, the engine is not started, because an empty cluster would end every pod on the machine; `rivulet status`
 // shows this.
+//
+// Of a database in an SQL server (sql.go) it checks whose it is before the engine opens it, and whether it answers
+// while the engine uses it; the rest is that server's.
 package datastore
 
 import (

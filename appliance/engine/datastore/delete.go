@@ -2,6 +2,7 @@ package datastore
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -20,14 +21,21 @@ func Delete(ctx context.Context, path, prefix string, match func(key string, val
 		return 0, err
 	}
 	defer db.Close()
+	return deleteIn(ctx, db, func(statement string) string { return statement }, prefix, match)
+}
+
+// deleteIn is Delete in any SQL database; bind gives a statement the database's form of parameters.
+func deleteIn(ctx context.Context, db *sql.DB, bind func(string) string, prefix string, match func(key string, value []byte) bool) (n int, err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return 0, fmt.Errorf("datastore: %w", err)
 	}
 	defer tx.Rollback()
+	end := []byte(prefix) // the first key beyond those with the prefix
+	end[len(end)-1]++
 	// The highest revision of a key is the current one.
-	rows, err := tx.QueryContext(ctx, `SELECT id, name, value FROM kine WHERE deleted = 0 AND id IN
-		(SELECT MAX(id) FROM kine WHERE name >= ? AND name < ? GROUP BY name) ORDER BY id`, prefix, prefix+"\xff")
+	rows, err := tx.QueryContext(ctx, bind(`SELECT id, name, value FROM kine WHERE deleted = 0 AND id IN
+		(SELECT MAX(id) FROM kine WHERE name >= ? AND name < ? GROUP BY name) ORDER BY id`), prefix, string(end))
 	if err != nil {
 		if strings.Contains(err.Error(), "no such table") {
 			return 0, nil // the engine stopped before it created the table
@@ -52,8 +60,8 @@ func Delete(ctx context.Context, path, prefix string, match func(key string, val
 	}
 	rows.Close()
 	for _, id := range ids {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO kine(name, created, deleted, create_revision, prev_revision, lease, value, old_value)
-			SELECT name, 0, 1, CASE created WHEN 1 THEN id ELSE create_revision END, id, 0, value, value FROM kine WHERE id = ?`, id); err != nil {
+		if _, err := tx.ExecContext(ctx, bind(`INSERT INTO kine(name, created, deleted, create_revision, prev_revision, lease, value, old_value)
+			SELECT name, 0, 1, CASE created WHEN 1 THEN id ELSE create_revision END, id, 0, value, value FROM kine WHERE id = ?`), id); err != nil {
 			return 0, fmt.Errorf("datastore: %w; look at the disk (space, read-only mount)", err)
 		}
 	}

@@ -7,12 +7,16 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/state/durable"
+	"rivulet/appliance/state/paths"
+	"rivulet/fabric/cure"
 )
 
 const (
@@ -31,7 +35,8 @@ type Guard struct {
 	Health *health.Tracker
 	Log    *slog.Logger
 
-	looked bool // the database was checked since the last engine
+	looked bool                     // the database was checked since the last engine
+	db     atomic.Pointer[database] // the SQL database in use; nil for the file
 }
 
 // cleanFile marks an orderly end of the engine, after which its database is not checked before the next start.
@@ -41,13 +46,38 @@ func (g *Guard) cleanFile() string { return filepath.Join(g.State, "datastore.cl
 type Cluster interface {
 	Settled() bool              // it has served at least once
 	BeginAnew(why string) error // removes one that never served
+	Datastore() string          // address of the SQL database; empty is the file
 }
 
 // Prepare is called before the engine opens its database.
 func (g *Guard) Prepare(ctx context.Context, e Cluster) error {
-	err := g.prepare(ctx, e)
+	if db := g.db.Swap(nil); db != nil {
+		db.Close()
+	}
+	if address := e.Datastore(); address != "" {
+		err := g.prepareSQL(ctx, address)
+		g.Health.Report(health.DatastoreUnusable, err)
+		return err
+	}
+	err := g.leaveSQL()
+	if g.Health.Report(health.DatastoreUnusable, err); err != nil {
+		return err
+	}
+	err = g.prepare(ctx, e)
 	g.looked = err == nil
 	return err
+}
+
+// leaveSQL returns an error if the objects of this cluster are in an SQL server.
+func (g *Guard) leaveSQL() error {
+	c, err := LoadSQLCluster(g.State)
+	if err != nil || c.Token == "" {
+		return err
+	}
+	if c.Database != "" {
+		return cure.Errorf("the objects of this cluster are in %s, and datastore is not in the configuration; put it back, or begin anew with an empty cluster: rivulet reset", c.Database)
+	}
+	return durable.Remove(paths.SQLCluster(g.State)) // it never got a database
 }
 
 func (g *Guard) prepare(ctx context.Context, e Cluster) error {
@@ -85,8 +115,12 @@ func (g *Guard) Ended(err error) {
 	}
 }
 
-// Run makes snapshots of the datastore.
+// Run makes snapshots of the datastore; an SQL server has its own.
 func (g *Guard) Run(ctx context.Context, stage *lifecycle.Stage) error {
+	if g.db.Load() != nil {
+		stage.Ready()
+		return g.watchSQL(ctx)
+	}
 	k := &Snapshotter{
 		Database: Path(g.State), Dir: Snapshots(g.State),
 		Temp: g.Temp, Every: snapshotEvery, Keep: snapshotsKept,

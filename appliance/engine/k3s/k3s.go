@@ -80,7 +80,12 @@ func serve() {
 	app := cmds.NewApp()
 	app.DisableSliceFlagSeparator = true
 	app.Commands = []*cli.Command{
-		cmds.NewServerCommand(server.Run),
+		cmds.NewServerCommand(func(c *cli.Context) error {
+			// They were read, and are secret: programs that the engine starts would inherit them.
+			os.Unsetenv("K3S_DATASTORE_ENDPOINT")
+			os.Unsetenv("K3S_TOKEN")
+			return server.Run(c)
+		}),
 		cmds.NewAgentCommand(agent.Run),
 	}
 	if err := app.Run(os.Args); err != nil && !errors.Is(err, context.Canceled) {

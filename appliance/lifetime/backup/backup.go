@@ -25,6 +25,7 @@ const (
 	storeName     = "state.db"
 	datastoreName = "datastore.db"
 	passwordName  = "node/password"
+	sqlName       = "k3s-sql.json" // instead of datastoreName, if the objects are in an SQL server
 	serverDir     = "server"
 	configDir     = "etc"
 	storageDir    = "storage"
@@ -44,6 +45,8 @@ type Manifest struct {
 	Volumes    bool      `json:"volumes"` // local volumes are included
 	// VClusters reports whether virtual clusters, if any, are included; since format 2.
 	VClusters bool `json:"vclusters,omitempty"`
+	// SQL names the database in an SQL server with the cluster's objects, which are not included.
+	SQL string `json:"sql,omitempty"`
 }
 
 // Paths are the places to save and restore.
@@ -77,6 +80,14 @@ func (m Manifest) check(ourKubernetes string) error {
 		return unusable("%w", err)
 	}
 	return nil
+}
+
+// objects is the name of the member with the objects, or with what leads to them.
+func (m Manifest) objects() string {
+	if m.SQL != "" {
+		return sqlName
+	}
+	return datastoreName
 }
 
 // Skips reports whether a restore of m with this program skips minor versions of Kubernetes, which mostly works but is

@@ -68,6 +68,37 @@ func TestRestoredElsewhereItIsTheSameCluster(t *testing.T) {
 	}
 }
 
+// Of a cluster in an SQL server the way to its objects is saved, and a restore leads to nothing else.
+func TestObjectsInAnSQLServer(t *testing.T) {
+	from, to := device(t, "kitchen", 0), device(t, "attic", 50)
+	must(t, os.RemoveAll(filepath.Join(from.State, "k3s/server/db")))
+	write(t, filepath.Join(from.State, sqlName), `{"token":"secret","database":"PostgreSQL at db:5432, database lab"}`)
+	stream := save(t, source(from, "kitchen"))
+	o := options()
+	o.Over = true
+	r, err := Restore(t.Context(), bytes.NewReader(stream), to, o)
+	must(t, err)
+	if r.Manifest.SQL != "PostgreSQL at db:5432, database lab" {
+		t.Errorf("%+v", r.Manifest)
+	}
+	if got := read(t, filepath.Join(to.State, sqlName)); got != read(t, filepath.Join(from.State, sqlName)) {
+		t.Errorf("%q", got)
+	}
+	if _, err := os.Stat(filepath.Join(to.State, "k3s/server/db/state.db")); err == nil {
+		t.Error("the cluster before is still in its file")
+	}
+	// And back: the way to the database goes with the cluster that it belongs to.
+	o.Now = o.Now.Add(time.Hour)
+	r, err = Restore(t.Context(), bytes.NewReader(save(t, source(device(t, "attic", 50), "attic"))), to, o)
+	must(t, err)
+	if _, err := os.Stat(filepath.Join(to.State, sqlName)); err == nil {
+		t.Error("the way to the database is still there")
+	}
+	if _, err := os.Stat(filepath.Join(r.Aside, sqlName)); err != nil {
+		t.Error(err)
+	}
+}
+
 // Watches of before the restore must be answered "too old", wherever they stood.
 func checkMovedOn(t *testing.T, path string, last int64) {
 	t.Helper()

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/state/archive"
 	"rivulet/appliance/state/bolt"
 )
@@ -35,7 +36,7 @@ func stage(ctx context.Context, in io.Reader, passphrase, ourKubernetes, dir str
 	if err != nil {
 		return m, err
 	}
-	for _, name := range []string{storeName, datastoreName, passwordName, path.Join(serverDir, "token"), path.Join(serverDir, "tls/server-ca.key")} {
+	for _, name := range []string{storeName, s.manifest.objects(), passwordName, path.Join(serverDir, "token"), path.Join(serverDir, "tls/server-ca.key")} {
 		if !names[name] {
 			return m, unusable("%s is missing in it; take another backup file", name)
 		}
@@ -45,7 +46,11 @@ func stage(ctx context.Context, in io.Reader, passphrase, ourKubernetes, dir str
 
 // checkContent opens both databases as their owners would.
 func checkContent(ctx context.Context, dir string, m Manifest) error {
-	if err := sound(ctx, filepath.Join(dir, datastoreName)); err != nil {
+	if m.SQL != "" {
+		if c, err := datastore.LoadSQLCluster(dir); err != nil || c.Token == "" {
+			return unusable("its %s is damaged; take another backup file", sqlName)
+		}
+	} else if err := sound(ctx, filepath.Join(dir, datastoreName)); err != nil {
 		return unusable("%w; take another backup file", err)
 	}
 	st, err := bolt.Open(filepath.Join(dir, storeName))
@@ -91,7 +96,7 @@ func known(name string) bool {
 	if name != path.Clean(name) || !filepath.IsLocal(name) {
 		return false
 	}
-	if slices.Contains([]string{manifestName, storeName, datastoreName, passwordName}, name) {
+	if slices.Contains([]string{manifestName, storeName, datastoreName, sqlName, passwordName}, name) {
 		return true
 	}
 	first, _, below := strings.Cut(name, "/")

@@ -150,16 +150,10 @@ func prepare(ctx context.Context, in io.Reader, at Paths, staged string, o Optio
 	if err != nil {
 		return m, err
 	}
-	database := filepath.Join(staged, datastoreName)
-	if err := datastore.MoveOn(ctx, database); err != nil {
-		return m, err
-	}
-	db := filepath.Join(staged, serverDir, "db")
-	if err := os.MkdirAll(db, 0o700); err != nil {
-		return m, fmt.Errorf("backup: %w", err)
-	}
-	if err := os.Rename(database, filepath.Join(db, "state.db")); err != nil {
-		return m, fmt.Errorf("backup: %w", err)
+	if m.SQL == "" {
+		if err := placeDatabase(ctx, staged); err != nil {
+			return m, err
+		}
 	}
 	if o.Name != "" {
 		if err := rename(filepath.Join(staged, configDir, configFile), o.Name); err != nil {
@@ -167,6 +161,22 @@ func prepare(ctx context.Context, in io.Reader, at Paths, staged string, o Optio
 		}
 	}
 	return m, nil
+}
+
+// placeDatabase moves the database to its place in the folder of the engine's server.
+func placeDatabase(ctx context.Context, staged string) error {
+	database := filepath.Join(staged, datastoreName)
+	if err := datastore.MoveOn(ctx, database); err != nil {
+		return err
+	}
+	db := filepath.Join(staged, serverDir, "db")
+	if err := os.MkdirAll(db, 0o700); err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	if err := os.Rename(database, filepath.Join(db, "state.db")); err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	return nil
 }
 
 func aside(state string, o Options) string {
@@ -186,10 +196,11 @@ func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
 		p.Steps = append(p.Steps, step{New: filepath.Join(staged, name), Place: filepath.Join(at.State, place), Aside: filepath.Join(old, place)})
 	}
 	put(storeName, storeName)
-	second := bolt.CopyOf(storeName)
-	put(second, second)
-	if _, err := os.Lstat(filepath.Join(staged, second)); err != nil {
-		p.Steps[len(p.Steps)-1].New = "" // the old one must not outlive its original
+	for _, name := range []string{bolt.CopyOf(storeName), sqlName} { // the old ones must not outlive what they belong to
+		put(name, name)
+		if _, err := os.Lstat(filepath.Join(staged, name)); err != nil {
+			p.Steps[len(p.Steps)-1].New = ""
+		}
 	}
 	// Snapshots of the old datastore must not be used to recover the restored one.
 	p.Steps = append(p.Steps, step{Place: datastore.Snapshots(at.State), Aside: filepath.Join(old, "snapshots")})

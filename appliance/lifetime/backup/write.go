@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/state/archive"
 	"rivulet/appliance/state/paths"
 	"rivulet/offload/nodeagent/filetree"
@@ -52,8 +53,8 @@ func Write(ctx context.Context, out io.Writer, src Source) error {
 	if err := os.Mkdir(work, 0o700); err != nil {
 		return fmt.Errorf("backup: %w; look at the disk (space, read-only mount)", err)
 	}
-	datastore := filepath.Join(work, datastoreName)
-	if err := snapshot(ctx, paths.Datastore(src.State), datastore); err != nil {
+	objects, err := src.objects(ctx, filepath.Join(work, datastoreName))
+	if err != nil {
 		return err
 	}
 	var store bytes.Buffer // identity and peers: small
@@ -62,12 +63,23 @@ func Write(ctx context.Context, out io.Writer, src Source) error {
 	}
 	w, err := archive.NewWriter(out, src.Passphrase, src.Manifest.Created)
 	if err == nil {
-		err = members{w}.all(ctx, src, datastore, store.Bytes())
+		err = members{w}.all(ctx, src, objects, store.Bytes())
 	}
 	if err == nil {
 		err = w.Close()
 	}
 	return failed(err)
+}
+
+// objects returns the file with the objects, a copy at place, or of what leads to them in an SQL server; then it sets the
+// manifest's SQL.
+func (src *Source) objects(ctx context.Context, place string) (string, error) {
+	c, err := datastore.LoadSQLCluster(src.State)
+	if err != nil || c.Database == "" {
+		return place, errors.Join(err, snapshot(ctx, paths.Datastore(src.State), place))
+	}
+	src.Manifest.SQL = c.Database
+	return paths.SQLCluster(src.State), nil
 }
 
 func failed(err error) error {
@@ -80,7 +92,7 @@ func failed(err error) error {
 // members adds members to a stream.
 type members struct{ *archive.Writer }
 
-func (a members) all(ctx context.Context, src Source, datastore string, store []byte) error {
+func (a members) all(ctx context.Context, src Source, objects string, store []byte) error {
 	m := src.Manifest
 	m.Format, m.Volumes, m.VClusters = Format, src.Volumes, src.VClusters != nil
 	head, err := json.MarshalIndent(m, "", "  ")
@@ -91,7 +103,7 @@ func (a members) all(ctx context.Context, src Source, datastore string, store []
 		err = a.Bytes(storeName, store)
 	}
 	if err == nil {
-		err = a.path(ctx, datastoreName, datastore)
+		err = a.path(ctx, m.objects(), objects)
 	}
 	if err != nil {
 		return err

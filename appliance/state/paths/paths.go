@@ -50,5 +50,8 @@ func Agent(state string, elem ...string) string {
 	return filepath.Join(append([]string{state, "k3s", "agent"}, elem...)...)
 }
 
+// SQLCluster has the token of a cluster whose objects are in an SQL server, and the name of that database.
+func SQLCluster(state string) string { return filepath.Join(state, "k3s-sql.json") }
+
 // Datastore is kine's database.
 func Datastore(state string) string { return Server(state, "db", "state.db") }

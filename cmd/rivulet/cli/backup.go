@@ -15,6 +15,7 @@ import (
 
 	"rivulet/appliance"
 	"rivulet/appliance/api"
+	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/lifetime/backup"
 	"rivulet/appliance/vcluster"
 	"rivulet/appliance/version"
@@ -27,7 +28,7 @@ func newBackup(c *common) *cobra.Command {
 		Use:   "backup FILE|-",
 		Short: "save the whole cluster into one file (- is standard output), which contains private keys",
 		Long: "Saves the cluster's objects, keys, peers and /etc/rivulet, running or stopped. Images are\n" +
-			"not included, local volumes only with --volumes (copied file by file while pods write). The control plane of an awake virtual cluster\n" +
+			"not included, nor are objects in an SQL server; local volumes only with --volumes (copied file by file while pods write). The control plane of an awake virtual cluster\n" +
 			"is stopped for about a second; requests wait meanwhile. The file gives full access to the cluster: protect it like a key, or encrypt it with --passphrase-file.",
 		Args: oneFile,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -37,6 +38,9 @@ func newBackup(c *common) *cobra.Command {
 			}
 			defer done()
 			src.Volumes = volumes
+			if sql, err := datastore.LoadSQLCluster(c.dirs.State); err == nil && sql.Database != "" {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: the cluster's objects are not in it: save %s there, about now\n", sql.Database)
+			}
 			src.LeftOut = func(name, why string) {
 				fmt.Fprintf(cmd.ErrOrStderr(), "warning: virtual cluster %s is not in it: %s\n", name, why)
 			}

@@ -3,6 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/lifetime/install"
 	"rivulet/appliance/lifetime/reset"
 	"rivulet/appliance/state/paths"
@@ -21,6 +22,9 @@ func newReset(c *common, engineName string) *cobra.Command {
 				return err
 			}
 			question := "all pods, volumes and objects of this cluster are lost, and its peers forgotten" + c.whatThereIs(cmd.Context())
+			if sql, err := datastore.LoadSQLCluster(c.dirs.State); err == nil && sql.Database != "" {
+				question += ". The objects stay in " + sql.Database + ", which this device uses again only after they were deleted there"
+			}
 			if factory {
 				question += ". Its identity and its configuration are lost, too"
 			}

@@ -74,6 +74,9 @@ func restore(cmd *cobra.Command, c *common, o backup.Options, in io.Reader, pass
 	if r.Aside != "" {
 		fmt.Fprintf(out, "what was here before is in %s\n", r.Aside)
 	}
+	if m.SQL != "" {
+		fmt.Fprintf(out, "the cluster's objects are what %s has: restore that as well, if it is to be as of then, before you start this device\n", m.SQL)
+	}
 	if !m.Volumes {
 		fmt.Fprintln(out, "local volumes were not in the backup: those that are missing here start empty")
 	}
