@@ -118,6 +118,11 @@ $(BIN)/gossip.tar: $(call gofiles,test/suites/gossip/member test/programs/mkimag
 	@cd test/suites/gossip/member && CGO_ENABLED=0 $(GO) build -o $(CURDIR)/$(BIN)/member .
 	@$(GO) run ./test/programs/mkimage -tag rivulet.dev/gossip:1 -web $(BIN)/member -o $@
 
+# PostgreSQL and MariaDB of Debian, for test/suites/datastore and the unit tests of appliance/engine/datastore.
+.PHONY: sql-servers
+sql-servers:
+	@test/deps databases
+
 # etcd and PostgreSQL of Debian, for test/suites/gossip: the programs and what they are linked to.
 postgres := /usr/lib/postgresql/15
 $(BIN)/databases.tar: $(call gofiles,test/programs/mkimage image/oci) go.mod test/deps
@@ -218,6 +223,7 @@ checked = $(environment) $(CHECK) -tags "$(TAGS)"
 test-binaries: deps $(CHECK)
 	@test/deps prometheus
 	@test/deps browser
+	@test/deps databases
 	@$(CHECK) time build $(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 
 .PHONY: test
