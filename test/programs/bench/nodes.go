@@ -28,7 +28,7 @@ const (
 // nodes: a server and two workers: how long a join takes, what passes between their pods, and what a worker costs.
 func (b *bench) nodes(ctx context.Context, s *figures.Section) error {
 	s.Title = "Devices of one cluster"
-	s.How = fmt.Sprintf("A server and two workers, each with its own copy of the ELF. Join: from the command `rivulet join` on a device that is a cluster of its own to its Node Ready in a watch on the server, %d times. TCP between pods, from the one's address to the other's, on the server and on a worker, through `riv0`, : bare wireguard-go as in `tunnel`, whose nodes are on one cable without a bridge, and without kube-proxy's rules; %d rounds, rotated, %v each. The idle devices share the cores with both. Memory is read as in `memory`, then nobody uses the cluster for %v.", 2*joinRounds, nodeRounds, tunnelFor, nodesIdle)
+	s.How = fmt.Sprintf("A server and two workers, each with its own copy of the ELF. Join: from the command `rivulet join` on a device that is a cluster of its own to its Node Ready in a watch on the server, %d times. TCP between pods, from the one's address to the other's, on the server and on a worker, through `riv0`, : bare wireguard-go as in `tunnel`, whose nodes are on one cable without a bridge, and without kube-proxy's rules; %d rounds, rotated, %v each. The idle devices share the cores with both. Memory is read as in `memory`, before that, and without pods; then nobody uses the cluster for %v.", 2*joinRounds, nodeRounds, tunnelFor, nodesIdle)
 	own, err := b.stage.Beside("own", device.OwnCopy)
 	if err != nil {
 		return err
@@ -42,10 +42,10 @@ func (b *bench) nodes(ctx context.Context, s *figures.Section) error {
 		if err := b.joins(ctx, ds[0], ds[1:], s); err != nil {
 			return err
 		}
-		if err := b.betweenNodes(ctx, ds[0], ds[1], s); err != nil {
+		if err := b.idleNodes(ctx, ds, s); err != nil { // before load: the tunnel keeps the buffers that it had
 			return err
 		}
-		return b.idleNodes(ctx, ds, s)
+		return b.betweenNodes(ctx, ds[0], ds[1], s)
 	}, func(o *lab.Options) { o.Clusters = []lab.Cluster{{Server: "a", Workers: []string{"a1", "a2"}}} })
 }
 
@@ -147,7 +147,7 @@ func (b *bench) betweenNodes(ctx context.Context, server, worker *device.Device,
 	got := make([]figures.Samples, len(ways))
 	defer func() {
 		for i, w := range ways {
-			row := figures.Row{What: fmt.Sprintf("%s: TCP, %d flows", w.name, w.flows), Figure: scaled(got[i], 1e-9).Show("%.2f", "Gbit/s")}
+			row := figures.Row{What: fmt.Sprintf("%s: TCP, flows: %d", w.name, w.flows), Figure: scaled(got[i], 1e-9).Show("%.2f", "Gbit/s")}
 			if base := got[i/3*3]; i%3 > 0 {
 				row.Ratio = got[i].Over(base)
 				row.Promise, row.Value, row.Limit, row.AtLeast = "≥ 0.95", row.Ratio.Median(), 0.95, true
