@@ -256,9 +256,7 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 		_, err := c.CoreV1().Pods(twin).Create(ctx, bare("good", nil), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	if err := good(); err != nil {
-		t.Fatal(err)
-	}
+	await.NoError(t, ctx, time.Minute, "the twin has its quota", good)
 	before := p.ofBounds(t, objects, policies, bindings)
 	kept := func(what string) {
 		t.Helper()

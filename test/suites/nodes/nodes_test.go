@@ -571,3 +571,42 @@ func TestADeviceJoinsByItsConfiguration(t *testing.T) {
 		t.Errorf("b belongs to %+v, with problems %+v", st.Member, st.Health)
 	}
 }
+
+// A server that is lost is restored from its backup on another device, and its worker finds it there: its pods have not
+// ended meanwhile. The last test: a stays off, and c is a's cluster.
+func TestALostServerOnAnotherDevice(t *testing.T) {
+	ctx := suite.Bounded(t, 5*time.Minute)
+	a, b, c := devices()
+	if err := mainjob.ImportImage(ctx, []*lab.Device{b}); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, ctx, a, web("stays", "b", "", ""))
+	running(t, ctx, a, "stays")
+	before := labtest.Must(t, ctx, b, "rivulet", "crictl", "ps", "-q", "--name", "^web$")
+	const file = "/var/lib/a.backup"
+	labtest.Must(t, ctx, a, "rivulet", "backup", file)
+	raw, err := os.ReadFile(a.Path(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(a.Kill(ctx, "power"), c.Stop(ctx), os.WriteFile(c.Path(file), raw, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	labtest.Must(t, ctx, c, "rivulet", "restore", "--yes", file)
+	if err := c.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	await.NoError(t, ctx, 0, "the worker is Ready on the new server", func() error {
+		out, err := c.Kubectl(ctx, "get", "node", "b", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+		if nodes := labtest.Status(t, ctx, b).Nodes; err == nil && (strings.TrimSpace(out) != "True" || len(nodes) != 1 || nodes[0].State != peer.Connected) {
+			err = fmt.Errorf("%q, %+v", out, nodes)
+		}
+		return err
+	})
+	if out := labtest.Kubectl(t, ctx, c, "logs", "stays"); !strings.Contains(out, "serves") {
+		t.Errorf("the log of the pod: %q", out)
+	}
+	if after := labtest.Must(t, ctx, b, "rivulet", "crictl", "ps", "-q", "--name", "^web$"); after != before {
+		t.Errorf("the container was %s and is %s", before, after)
+	}
+}
