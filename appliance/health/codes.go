@@ -60,7 +60,6 @@ var (
 	LANUnmatched    = declare("lan-unmatched", Warning, "no interface is allowed as a LAN")
 
 	JoinFailed     = declare("join-failed", Warning, "this device has not joined the cluster of its configuration")
-	NodeTwice      = declare("node-twice", Error, "two devices run as one node")
 	WorkerUnusable = declare("worker-unusable", Error, "this device cannot use the cluster that it belongs to")
 	WorkerRemoved  = declare("worker-removed", Error, "this device was removed from its cluster")
 

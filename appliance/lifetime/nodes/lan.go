@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"rivulet/appliance/addons/loadbalancer"
-	"rivulet/appliance/health"
 	"rivulet/fabric"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/peer"
@@ -30,31 +29,7 @@ const maxReport, maxAddresses = 256 << 10, 32
 type lanReport struct {
 	Addresses []netip.Addr        `json:"addresses"`
 	Ports     []loadbalancer.Port `json:"ports"`
-	// Run is another one after each start of the worker's supervisor.
-	Run string `json:"run"`
-	at  time.Time
-}
-
-// runs are the last two of a worker's.
-type runs struct {
-	node        string
-	now, before string
-	twice       time.Time // when the one before was last heard again
-}
-
-// twiceFor is how long a worker counts as one that runs twice after the last sign of it.
-const twiceFor = 5 * time.Minute
-
-// hear notes a run, and reports whether two devices run as this worker: one that was followed by another cannot come
-// again.
-func (r *runs) hear(run string, now time.Time) bool {
-	if run != r.now && run != "" {
-		if run == r.before {
-			r.twice = now
-		}
-		r.now, r.before = run, r.now
-	}
-	return !r.twice.IsZero() && now.Sub(r.twice) < twiceFor
+	at        time.Time
 }
 
 // reportLAN tells the server what this worker has on its LAN; it is repeated.
@@ -64,7 +39,7 @@ func (d *Device) reportLAN(ctx context.Context, f *fabric.Fabric) {
 	client, base, err := f.Client(d.Server)
 	if err == nil {
 		addrs := loadbalancer.Addresses(d.LANs.LANs())
-		err = rpc.Call(ctx, client, http.MethodPut, base+lanPath, lanReport{Addresses: addrs, Ports: loadbalancer.Listening(addrs), Run: d.run}, nil)
+		err = rpc.Call(ctx, client, http.MethodPut, base+lanPath, lanReport{Addresses: addrs, Ports: loadbalancer.Listening(addrs)}, nil)
 	}
 	if err != nil && ctx.Err() == nil {
 		d.Log.Warn("the server does not know this device's addresses on the LAN; it is tried again", "err", err)
@@ -74,8 +49,7 @@ func (d *Device) reportLAN(ctx context.Context, f *fabric.Fabric) {
 // receiveLAN stores a worker's report.
 func (s *server) receiveLAN(w http.ResponseWriter, r *http.Request) {
 	id, _ := rpc.PeerID(r)
-	rec, err := s.fabric.Worker(id)
-	if err != nil {
+	if _, err := s.fabric.Worker(id); err != nil {
 		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-node", Message: err.Error()})
 		return
 	}
@@ -87,16 +61,7 @@ func (s *server) receiveLAN(w http.ResponseWriter, r *http.Request) {
 	s.lanMu.Lock()
 	before := s.lan[id]
 	s.lan[id] = report
-	if s.runs[id] == nil {
-		s.runs[id] = &runs{node: rec.Node}
-	}
-	twice := s.runs[id].hear(report.Run, report.at)
 	s.lanMu.Unlock()
-	if twice {
-		s.Health.SetFor(health.NodeTwice, rec.Node, "two devices run as node "+rec.Node+": one has a copy of the other's card, and both lose connections", "find the copy, on it: rivulet reset --factory")
-	} else {
-		s.Health.ClearFor(health.NodeTwice, rec.Node)
-	}
 	if !slices.Equal(before.Addresses, report.Addresses) || !slices.Equal(before.Ports, report.Ports) {
 		s.lanChanged.Notify()
 	}
@@ -124,9 +89,7 @@ func (d *Device) Balanced() (out []loadbalancer.Node) {
 	}
 	for id := range d.lan {
 		if !known[id] {
-			d.Health.ClearFor(health.NodeTwice, d.runs[id].node)
 			delete(d.lan, id)
-			delete(d.runs, id)
 		}
 	}
 	return out

@@ -66,28 +66,3 @@ func TestUpgradeQuery(t *testing.T) {
 		values.Set(key, was)
 	}
 }
-
-// A worker that starts again is one device; one that comes back after another one are two.
-func TestAWorkerThatRunsTwice(t *testing.T) {
-	now := time.Now()
-	for what, c := range map[string]struct {
-		heard string // a run each, a minute apart
-		want  bool
-	}{
-		"one":                        {"aaa", false},
-		"starts again":               {"aab", false},
-		"starts again and again":     {"abcd", false},
-		"two devices":                {"abab", true},
-		"two, one of which restarts": {"abac", true},
-		"the copy is gone":           {"ababbbbbb", false},
-		"an older version":           {"  a a", false},
-	} {
-		r, got := runs{}, false
-		for i, run := range strings.Split(c.heard, "") {
-			got = r.hear(strings.TrimSpace(run), now.Add(time.Duration(i)*time.Minute))
-		}
-		if got != c.want {
-			t.Errorf("%s: %v", what, got)
-		}
-	}
-}

@@ -2,7 +2,6 @@ package nodes
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -164,17 +163,15 @@ type Device struct {
 	Log     *slog.Logger
 
 	configured chan struct{}
-	run        string // of the supervisor, see lanReport
 
 	lanMu      sync.Mutex
 	lan        map[peer.ID]lanReport // of workers
-	runs       map[peer.ID]*runs
 	lanChanged changes.Signal
 }
 
 // New completes a device.
 func New(d *Device) *Device {
-	d.configured, d.run, d.lan, d.runs = make(chan struct{}, 1), rand.Text(), map[peer.ID]lanReport{}, map[peer.ID]*runs{}
+	d.configured, d.lan = make(chan struct{}, 1), map[peer.ID]lanReport{}
 	return d
 }
 

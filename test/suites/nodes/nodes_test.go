@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -463,39 +461,6 @@ func TestRestartsAndPowerCuts(t *testing.T) {
 			}
 			both()
 		})
-	}
-}
-
-// A copy of a worker's card on another device is noticed, and the worker goes on when it is gone.
-func TestACopyOfAWorker(t *testing.T) {
-	ctx := suite.Bounded(t, 6*time.Minute)
-	a, b, c := devices()
-	const state, aside = "/var/lib/rivulet", "/var/lib/rivulet.own"
-	twice := func() bool {
-		return slices.ContainsFunc(labtest.Status(t, ctx, a).Health, func(p health.Problem) bool { return p.Code == health.NodeTwice.Code && p.Subject == "b" })
-	}
-	if twice() {
-		t.Fatal("one device counts as two")
-	}
-	if err := errors.Join(c.Kill(ctx, "power"), b.Stop(ctx), os.Rename(c.Path(state), c.Path(aside)), os.MkdirAll(c.Path(state+"/k3s/server"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"state.db", "worker.json", "k3s/server/networks.json", "k3s-node"} {
-		if out, err := exec.CommandContext(ctx, "cp", "-a", b.Path(state+"/"+name), c.Path(state+"/"+name)).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-	}
-	if err := errors.Join(b.Start(ctx), c.Start(ctx)); err != nil {
-		t.Fatal(err)
-	}
-	await.True(t, 3*time.Minute, "the server shows it", twice)
-	if err := errors.Join(c.Kill(ctx, "power"), os.RemoveAll(c.Path(state)), os.Rename(c.Path(aside), c.Path(state)), c.Start(ctx)); err != nil {
-		t.Fatal(err)
-	}
-	readyNode(t, ctx, a, "b")
-	sees(t, ctx, a, "on-a", "on-b")
-	if err := c.WaitReady(ctx); err != nil {
-		t.Fatal(err)
 	}
 }
 
