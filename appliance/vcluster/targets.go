@@ -314,6 +314,7 @@ func toTarget(c *cluster, w http.ResponseWriter, r *http.Request) {
 			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = to.Scheme, to.Host, to.Host
 			p.Out.URL.Path, p.Out.URL.RawPath = provider.HostedPrefix+own.Seed+at, ""
 		},
+		ModifyResponse: rpc.EndBody(r),
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			http.Error(w, fmt.Sprintf("peer %s does not answer: %v; see: rivulet peers", l.Name, err), http.StatusBadGateway)
 		},

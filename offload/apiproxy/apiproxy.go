@@ -77,6 +77,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, as As, at, escaped
 				Impersonate(out.Out.Header, as)
 			}
 		},
+		ModifyResponse: rpc.EndBody(r),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
 				p.log.Warn("a request did not reach the API server", "user", as.User, "path", at, "err", err)
