@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ import (
 	bootstrap "k8s.io/cluster-bootstrap/token/api"
 
 	"rivulet/appliance/addons/dns"
+	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/machine/host"
@@ -52,6 +54,8 @@ type server struct {
 	fabric *fabric.Fabric
 	client kubernetes.Interface
 	proxy  *apiproxy.Proxy
+	// balanced is the last of Balanced.
+	balanced []loadbalancer.Node
 }
 
 // request is what a worker sends about itself.
@@ -80,7 +84,6 @@ func (d *Device) runServer(ctx context.Context, ready func()) error {
 	s.fabric.Handle("POST "+infoPath, http.HandlerFunc(s.info))
 	s.fabric.Handle(apiPath, http.HandlerFunc(s.serveAPI))
 	s.fabric.Handle("PUT "+lanPath, http.HandlerFunc(s.receiveLAN))
-	d.lanChanged.Follow(ctx, s.fabric.Changed)
 	ready()
 	go d.joinConfigured(ctx, s.client)
 	return s.follow(ctx)
@@ -281,6 +284,10 @@ func (s *server) until(ctx context.Context, events <-chan watch.Event, moved <-c
 }
 
 func (s *server) compare(ctx context.Context) error {
+	if now := s.Balanced(); !reflect.DeepEqual(now, s.balanced) {
+		s.balanced = now
+		s.lanChanged.Notify()
+	}
 	list, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.WorkerLabel})
 	if err != nil {
 		return err

@@ -48,7 +48,7 @@ func (d *Device) Snapshot(ctx context.Context, s State) (string, error) {
 	}
 	name := snapshotPrefix + s.Attempt.Next.Dir + ".backup"
 	if d.worker() {
-		return name, updateErr(copyFile(paths.Store(d.State), d.snapshot(name)))
+		return name, updateErr(copyFile(paths.Store(d.State), d.snapshot(name), 0o600))
 	}
 	src, done, err := backup.Stopped(d.State)
 	if err != nil {
@@ -99,11 +99,11 @@ func (d *Device) restoreStore(s State) (aside string, err error) {
 	}
 	kept := filepath.Join(aside, filepath.Base(store))
 	if _, err := os.Lstat(kept); errors.Is(err, fs.ErrNotExist) {
-		if err := copyFile(store, kept); err != nil {
+		if err := copyFile(store, kept, 0o600); err != nil {
 			return "", updateErr(err)
 		}
 	}
-	if err := copyFile(d.snapshot(s.Attempt.Snapshot), store); err != nil {
+	if err := copyFile(d.snapshot(s.Attempt.Snapshot), store, 0o600); err != nil {
 		return "", updateErr(err)
 	}
 	if err := os.Remove(bolt.CopyOf(store)); err != nil && !errors.Is(err, fs.ErrNotExist) { // it must not outlive its original
@@ -112,13 +112,13 @@ func (d *Device) restoreStore(s State) (aside string, err error) {
 	return aside, nil
 }
 
-func copyFile(from, to string) error {
+func copyFile(from, to string, mode fs.FileMode) error {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	return durable.Replace(to, 0o600, func(f *os.File) error {
+	return durable.Replace(to, mode, func(f *os.File) error {
 		_, err := io.Copy(f, in)
 		return durable.Cure(err)
 	})
@@ -182,15 +182,7 @@ func install(from, to string) error {
 		}
 		return err
 	}
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	return durable.Replace(to, 0o755, func(f *os.File) error {
-		_, err := io.Copy(f, in)
-		return durable.Cure(err)
-	})
+	return copyFile(from, to, 0o755)
 }
 
 func (v *Version) buildID() string {

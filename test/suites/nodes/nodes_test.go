@@ -51,11 +51,11 @@ func apply(t *testing.T, ctx context.Context, d *lab.Device, object string) {
 // token makes a token on the server.
 func token(t *testing.T, ctx context.Context, on *lab.Device) string {
 	t.Helper()
-	var made struct{ Code string }
-	if err := json.Unmarshal([]byte(labtest.Output(t, ctx, on, "rivulet", "token", "create", "-o", "json")), &made); err != nil {
+	code, err := on.Token(ctx)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return made.Code
+	return code
 }
 
 // web is a pod that answers, on a node, with further fields of its spec and of its container.

@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -15,11 +14,11 @@ import (
 func TestAServerUpgradesItsWorker(t *testing.T) {
 	ctx := suite.Bounded(t, 8*time.Minute)
 	file, next, now := other(t, ctx)
-	var token struct{ Code string }
-	if err := json.Unmarshal([]byte(labtest.Must(t, ctx, c, "rivulet", "token", "create", "-o", "json")), &token); err != nil {
+	code, err := c.Token(ctx)
+	if err != nil {
 		t.Fatal(err)
 	}
-	labtest.Must(t, ctx, b, "rivulet", "join", token.Code, "--reset", "--yes")
+	labtest.Must(t, ctx, b, "rivulet", "join", code, "--reset", "--yes")
 	labtest.Kubectl(t, ctx, c, "wait", "--for=condition=Ready", "--timeout=90s", "node/b")
 	inUse := func() {
 		t.Helper()
