@@ -12,14 +12,12 @@ import (
 	"rivulet/appliance/engine/images"
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/machine/host"
-	"rivulet/appliance/network"
 	"rivulet/appliance/state/paths"
 	"rivulet/appliance/vcluster/courses"
 	"rivulet/offload"
 	"rivulet/offload/nodeagent"
 	"rivulet/offload/nodeagent/admission"
 	"rivulet/offload/nodeagent/podgate"
-	"rivulet/offload/nodeagent/podmemory"
 	tenantimages "rivulet/offload/nodeagent/tenantimages"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
@@ -43,11 +41,11 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		ServerTLSDir: filepath.Join(s.engine.DataDir(), "server", "tls"),
 		Peers:        s.fabric.Load(), Nodes: func() policy.Nodes { return s.config().Nodes() }, Shares: func() offer.Shares { return s.config().Lent() }, Withheld: s.withheld, Log: stage.Log(),
 		NodesChanged: s.virtualNodes.Notify,
-		Memory:       host.RAM(), PodMemory: podmemory.Here,
+		Memory:       host.RAM(), PodMemory: s.nodes.Memory(),
 		Volumes: s.volumes, LAN: loadbalancer.Lent(s.lans, func() offer.Ports { return s.config().VClusters.PortRange() }),
 		Images: s.images.Architectures, PeerImages: s.images, PeerImagesOn: s.peerImages,
 		Policies: s.netpol, Exported: s.services.Openings, Hosted: s.vclusters,
-		Isolation: &nodeagent.Node{Rules: s.rules, Held: s.heldPods, HomeAddrs: s.homeAddrs, Results: fixed.CNIResults, DNS: fixed.ClusterDNS, Interface: fixed.Tunnel, Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) }},
+		Isolation: s.isolation(),
 	})
 	if err != nil {
 		return err
@@ -58,6 +56,10 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 	go s.vclusters.FollowTargets(ctx, s.fabric.Load(), fixed.ControlAPI, o.HomeAPI())
 	stage.Ready()
 	return o.Run(ctx)
+}
+
+func (s *System) isolation() *nodeagent.Node {
+	return &nodeagent.Node{Rules: s.rules, Held: s.heldPods, HomeAddrs: s.homeAddrs, Results: fixed.CNIResults, DNS: fixed.ClusterDNS, Interface: fixed.Tunnel, Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) }}
 }
 
 func (s *System) runBurst(ctx context.Context, stage *lifecycle.Stage) error {
@@ -82,8 +84,7 @@ func (s *System) runVirtualClusters(ctx context.Context, stage *lifecycle.Stage)
 	return courses.RunAll(ctx, courses.Objects{API: home, Clusters: s.vclusters, Log: stage.Log()}, s.images, s.plausible, stage.Ready)
 }
 
-// runPodGate decides on the network of each pod that starts. The engine waits for it, because without an answer no pod
-// starts.
+// runPodGate decides on the network of each pod that starts. The engine waits for it: without an answer no pod starts.
 func (s *System) runPodGate(ctx context.Context, stage *lifecycle.Stage) error {
 	a := admission.Admission{Client: s.engine.Client, Held: s.heldPods, HomeAddrs: s.homeAddrs, Kubelet: fixed.Kubelet}
 	return podgate.Serve(ctx, podgate.Socket(s.cfg.Dirs.Run), a.Admit, stage.Ready)
@@ -92,7 +93,7 @@ func (s *System) runPodGate(ctx context.Context, stage *lifecycle.Stage) error {
 // runImages separates images of tenants. The engine waits for it, because the kubelet requests images from it.
 func (s *System) runImages(ctx context.Context, stage *lifecycle.Stage) error {
 	return tenantimages.Run(ctx, tenantimages.Socket(s.cfg.Dirs.Run), images.Socket, tenantimages.RelayConfig{
-		Registries: func() string { return cmp.Or(s.config().Registries.InForce()) }, Withheld: s.withheld, Home: network.Home(s.fabric.Load, s.peerImages),
+		Registries: func() string { return cmp.Or(s.config().Registries.InForce()) }, Withheld: s.withheld, Home: s.nodes.HomeOf,
 		Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) },
 		Folder:   paths.Agent(s.cfg.Dirs.State, "etc", "containerd", "certs.d"),
 	}, stage.Ready)

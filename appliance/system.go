@@ -134,10 +134,10 @@ func (s *System) run(ctx context.Context) error {
 	s.sources.Set(s.config().Peers)
 	s.newPages()
 	s.nodes = nodes.New(&nodes.Device{Joined: s.worker, State: s.cfg.Dirs.State, NodeName: s.nodeName, ID: s.id.ID(), Name: s.name, Kubernetes: version.Kubernetes(), API: s.engine.REST, Fabric: s.fabric.Load, Address: s.nodeIP, AddressOf: network.NodeAddress, Taken: s.virtual.Has,
-		Block: func() netip.Prefix { return s.config().Tunnel.Block() }, Policies: s.netpol, Health: &s.health, Token: func() string { return s.config().Join.Reveal() }, LANs: s.lans, Upgrade: s.upgrade, Restart: s.upgrade.Restart, Log: s.log(nodes.Component)})
+		Block: func() netip.Prefix { return s.config().Tunnel.Block() }, Policies: s.netpol, Health: &s.health, Token: func() string { return s.config().Join.Reveal() }, LANs: s.lans, Upgrade: s.upgrade, Restart: s.upgrade.Restart, Tenants: nodes.Tenants{Offload: s.offload.Load, Isolation: s.isolation, Home: network.Home(s.fabric.Load, s.peerImages)}, Log: s.log(nodes.Component)})
 	s.notify, s.heldPods = watchdog.NewNotifier(s.cfg.Log), isolation.NewHeld()
 	s.fleet = fleet.New(fleet.Config{Fabric: s.fabric.Load, Status: s.Status, Allow: func() bool { return s.config().Fleet }})
-	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, ID: s.id.ID(), Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.heldPods, Log: s.log("vclusters")})
+	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, ID: s.id.ID(), Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.nodes.Pods(s.heldPods), Log: s.log("vclusters")})
 	s.homeAddrs, s.users, s.metrics, s.services = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers(), s.newMetrics(), s.newServices()
 	s.history = history.New(history.Config{Dir: paths.History(s.cfg.Dirs.State), Status: s.Status, VClusters: vcluster.Usages(s.vclusters), Now: s.plausible, Log: s.log("history")})
 	s.settings.Apply, s.settings.LANs, s.settings.Health = s.apply, s.lans.Changed, &s.health
@@ -189,7 +189,7 @@ func (s *System) components() []lifecycle.Component {
 		{Name: nodes.Component, Needs: []string{"engine", "fabric"}, Run: s.nodes.Run},
 		{Name: "peers", Needs: []string{"engine", "fabric"}, Run: s.runPeers},
 		{Name: "vclusters", Needs: []string{"clock", "host-firewall"}, Run: s.runVClusters},
-		{Name: "offload", Needs: []string{"engine", "fabric", "vclusters"}, Run: s.runOffload},
+		{Name: "offload", Needs: []string{"engine", "fabric", "vclusters"}, Run: s.nodes.OffloadOn(s.runOffload)},
 		{Name: "kubeconfig", Needs: []string{"engine", "fabric"}, Run: s.runUsers},
 		{Name: "burst", Needs: []string{"offload"}, Run: s.runBurst},
 		{Name: "services", Needs: []string{"engine", "offload"}, Run: s.services.Run},

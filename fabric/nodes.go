@@ -91,14 +91,6 @@ func (s *members) Nodes() (out []peer.Record) {
 	return out
 }
 
-// Behind are the prefixes behind other nodes of this cluster.
-func (s *members) Behind() (out []netip.Prefix) {
-	for _, r := range s.Nodes() {
-		out = append(out, r.Behind...)
-	}
-	return out
-}
-
 // Worker is the record of a worker of this cluster; an *rpc.Error for any other ID.
 func (s *members) Worker(id peer.ID) (peer.Record, error) {
 	r, ok := s.record(id)

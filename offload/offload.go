@@ -105,6 +105,7 @@ type Offload struct {
 	*provider.Provider
 	agent     *nodeagent.Agent // nil without Config.Isolation
 	elsewhere *elsewhere.Elsewhere
+	consumers *consumers
 	peers     *peertarget.Source
 	router    *homeapi.Router
 	moved     *changes.Signal
@@ -151,10 +152,13 @@ func New(cfg Config) (*Offload, error) {
 	if cfg.Isolation == nil {
 		return o, nil
 	}
+	o.consumers = &consumers{Offload: o, peers: cfg.Peers, hosted: cfg.Hosted}
 	o.agent, err = nodeagent.New(nodeagent.Config{
-		Hosted: cfg.Hosted, Node: *cfg.Isolation, Home: cfg.Home, PodCIDR: cfg.PodCIDR, Control: cfg.Control.Addr(), Peers: cfg.Peers, Linked: o.Linked, Twins: o.Twins(), Elsewhere: o.elsewhere,
-		At: o.At, Moved: moved, Exported: cfg.Exported,
-		TenantsChanged: o.TenantsChanged, Log: cfg.Log,
+		Node: *cfg.Isolation, Home: cfg.Home, PodCIDR: cfg.PodCIDR, Twins: o.Twins(), Consumers: o.consumers, Log: cfg.Log,
+		Reach: &nodeagent.Reach{
+			Peers: cfg.Peers, Control: cfg.Control.Addr(), Elsewhere: o.elsewhere, At: o.At, Moved: moved, Others: o.consumers.byConsumer, Exported: cfg.Exported,
+			TenantsChanged: func() { o.TenantsChanged(); o.consumers.changed.Notify() },
+		},
 	})
 	return o, err
 }
@@ -168,6 +172,7 @@ func (o *Offload) Run(ctx context.Context) error {
 	if o.agent != nil {
 		wg.Go(func() { _ = o.agent.Run(ctx) })
 		wg.Go(func() { o.agent.Keep(ctx, "elsewhere", o.elsewhere.Run) })
+		wg.Go(func() { o.consumers.follow(ctx) })
 	}
 	wg.Wait()
 	return ctx.Err()

@@ -217,7 +217,7 @@ func (f *loopback) setState(s peer.State) {
 }
 
 func (f *loopback) Gateways() []netip.Prefix { return nil }
-func (f *loopback) Behind() []netip.Prefix   { return nil }
+func (f *loopback) Nodes() []peer.Record     { return nil }
 
 // newRoutes forgets what was served, as a process that starts again.
 func (f *loopback) newRoutes() {

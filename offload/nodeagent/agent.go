@@ -1,5 +1,5 @@
 // Package nodeagent isolates the pods of other clusters that run on this node, and restricts what packets of other
-// clusters reach of it. It wires the parts. It reads the owners of namespaces (Twins), the links of the fabric, CNI
+// clusters reach of it. It wires the parts. It reads the owners of namespaces (Twins), what is known of Consumers, CNI
 // results, where pods of this cluster run (At), and what the owner opens. It alone writes the tables of isolation,
 // reach and homeaddr. Restart: the tables stay until their new content is known. Failure: in Problems.
 package nodeagent
@@ -30,8 +30,8 @@ type Peers interface {
 	peer.Following
 	// Gateways are the prefixes behind gateways of external targets.
 	Gateways() []netip.Prefix
-	// Behind are the prefixes behind other nodes of this cluster.
-	Behind() []netip.Prefix
+	// Nodes are the records of this cluster's other nodes, with the prefixes behind them.
+	Nodes() []peer.Record
 }
 
 // Twins returns the owners of namespaces.
@@ -41,15 +41,6 @@ type Twins interface {
 	// Twins returns the consumer of each twin namespace.
 	Twins() map[string]peer.ID
 	TwinsChanged() (<-chan struct{}, func())
-}
-
-// Hosted are consumers with API servers on this host.
-type Hosted interface {
-	// API is the address of a consumer's API server for its pods; not valid for others.
-	API(id peer.ID) netip.AddrPort
-	// Away are the addresses of a consumer's pods at its further targets, sorted.
-	Away(id peer.ID) []netip.Addr
-	Changed() (<-chan struct{}, func())
 }
 
 // Node are the settings of this node.
@@ -65,33 +56,41 @@ type Node struct {
 	Rules *nft.Guard
 	// Interface is the tunnel's.
 	Interface string
+	// Server is this cluster's server if that is another node: its address in the tunnel. Otherwise it is not valid.
+	Server netip.Addr
 	// Networks are those of the device.
 	Networks func() []netip.Prefix
 }
 
-// Config are the dependencies of an Agent. All fields but Hosted are required.
+// Config are the dependencies of an Agent. All fields but Reach are required.
 type Config struct {
 	Node
 	// Home is a configuration for this cluster's API server.
-	Home    *rest.Config
-	PodCIDR netip.Prefix
+	Home      *rest.Config
+	PodCIDR   netip.Prefix
+	Twins     Twins
+	Consumers Consumers
+	// Reach is of the node with tunnels to peers; nil on a worker, which receives what that node lets in.
+	Reach *Reach
+	Log   *slog.Logger
+}
+
+// Reach are the dependencies of what packets of peers reach here. All fields are required.
+type Reach struct {
+	Peers Peers
 	// Control is the address of the control port inside the tunnel.
 	Control netip.Addr
-	Peers   Peers
-	Twins   Twins
-	Hosted  Hosted
-	// Linked adds links of the virtual clusters of peers, see provider.Provider.
-	Linked func([]peer.Link) []peer.Link
 	// Elsewhere exchanges with peers where pods of this cluster and of others are.
 	Elsewhere *elsewhere.Elsewhere
 	// At returns this cluster's pods at a peer; Moved reports a change of it.
 	At    func(peer.ID) (peerrules.Peer, bool)
 	Moved *changes.Signal
+	// Others are the addresses of each consumer's pods on other nodes of this cluster; Moved reports a change of it, too.
+	Others func() map[peer.ID][]netip.Addr
 	// Exported are Services that are open to these peers without a label; nil is none. Moved reports a change of it, too.
 	Exported func() (services []types.NamespacedName, to []peer.ID)
 	// TenantsChanged is called after the result of Tenants has changed.
 	TenantsChanged func()
-	Log            *slog.Logger
 }
 
 // Agent are the parts of offloading that every node needs.
@@ -101,7 +100,7 @@ type Agent struct {
 	home     kubernetes.Interface
 	services tenantServices
 	opened   atomic.Pointer[map[string][]string]      // see Open
-	tenants  atomic.Pointer[map[peer.ID][]netip.Addr] // running here, by consumer
+	tenants  atomic.Pointer[map[peer.ID][]netip.Addr] // running in this cluster, by consumer
 }
 
 // New makes an Agent; Run starts it.
@@ -117,7 +116,9 @@ func New(cfg Config) (*Agent, error) {
 func (a *Agent) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { a.Keep(ctx, "isolation", a.isolate) })
-	wg.Go(func() { a.Keep(ctx, "reach", a.keepReach) })
+	if a.cfg.Reach != nil {
+		wg.Go(func() { a.Keep(ctx, "reach", a.keepReach) })
+	}
 	if a.cfg.HomeAddrs != nil {
 		wg.Go(func() { a.Keep(ctx, "addresses of home", a.keepHomeAddresses) })
 	}
@@ -134,7 +135,7 @@ func (a *Agent) Open() map[string][]string {
 	return nil
 }
 
-// Tenants are the addresses of the consumer's pods here, sorted.
+// Tenants are the addresses of the consumer's pods in this cluster, sorted; none without Config.Reach.
 func (a *Agent) Tenants(id peer.ID) []netip.Addr {
 	if all := a.tenants.Load(); all != nil {
 		return (*all)[id]

@@ -65,9 +65,9 @@ func (a *Agent) keepHomeAddresses(ctx context.Context) error {
 		}
 	}()
 	views := func(id peer.ID) homeaddr.View {
-		return homeaddr.ViewOf(a.consumerLinks(), id, a.cfg.PodCIDR, a.cfg.Elsewhere.Under(id))
+		return homeaddr.ViewOf(a.cfg.Consumers.Links(), id, a.cfg.PodCIDR, a.cfg.Consumers.Of(id).Under)
 	}
-	signal.Follow(ctx, a.cfg.Peers.Changed, a.cfg.Elsewhere.Changed)
+	signal.Follow(ctx, a.cfg.Consumers.Changed)
 	of := func(id peer.ID) homeaddr.Services {
 		mu.Lock()
 		defer mu.Unlock()

@@ -44,26 +44,18 @@ func (a *Agent) isolate(ctx context.Context) error {
 	if !a.cfg.Twins.WaitTwins(ctx) || !cache.WaitForCacheSync(ctx.Done(), classes.Informer().HasSynced, ports.Informer().HasSynced) {
 		return ctx.Err()
 	}
-	signal.Follow(ctx, a.cfg.Peers.Changed, a.cfg.Twins.TwinsChanged, a.cfg.Elsewhere.Changed, a.services.changed.Changed)
-	var api func(peer.ID) netip.AddrPort
-	if a.cfg.Hosted != nil {
-		signal.Follow(ctx, a.cfg.Hosted.Changed)
-		api = a.cfg.Hosted.API
-	}
+	signal.Follow(ctx, a.cfg.Consumers.Changed, a.cfg.Twins.TwinsChanged, a.services.changed.Changed)
 	const part = "isolation of tenants"
 	fewer := map[string]bool{} // consumers with a problem
 	return isolation.Run(ctx, isolation.Config{
 		Held:    a.cfg.Held,
 		Results: a.cfg.Results, Pods: a.cfg.PodCIDR.Masked(), DNS: a.cfg.DNS, Networks: a.cfg.Networks,
-		Twins: a.cfg.Twins.Twins, Links: a.consumerLinks, Changed: changed,
+		Twins: a.cfg.Twins.Twins, Links: a.cfg.Consumers.Links, Changed: changed,
 		Endpoints: func(consumer peer.ID) iter.Seq[netip.Addr] {
-			confirmed := a.cfg.Elsewhere.Confirmed(consumer)
-			if a.cfg.Hosted != nil {
-				confirmed = append(confirmed, a.cfg.Hosted.Away(consumer)...)
-			}
-			return slices.Values(confirmed)
+			return slices.Values(a.cfg.Consumers.Of(consumer).Confirmed)
 		},
-		Services: a.services.here, API: api,
+		Others: func(consumer peer.ID) []netip.Addr { return a.cfg.Consumers.Of(consumer).Others }, Server: a.cfg.Server,
+		Services: a.services.here, API: func(consumer peer.ID) netip.AddrPort { return a.cfg.Consumers.Of(consumer).API },
 		LAN: func(consumer peer.ID) []isolation.Port {
 			all, _ := ports.Lister().List(labels.Everything()) // a cache cannot fail
 			return lanPorts(all, a.cfg.Twins.Twins(), consumer)
@@ -94,16 +86,8 @@ func (a *Agent) isolate(ctx context.Context) error {
 	})
 }
 
-// consumerLinks are the links to all consumers.
-func (a *Agent) consumerLinks() []peer.Link {
-	if a.cfg.Linked == nil {
-		return a.cfg.Peers.Links()
-	}
-	return a.cfg.Linked(a.cfg.Peers.Links())
-}
-
 func (a *Agent) peerName(id peer.ID) string {
-	for _, l := range a.cfg.Peers.Links() {
+	for _, l := range a.cfg.Consumers.Links() {
 		if l.ID == id {
 			return cmp.Or(l.Name, id.Short())
 		}

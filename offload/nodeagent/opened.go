@@ -79,7 +79,7 @@ func (n *opened) run(ctx context.Context) bool {
 }
 
 func (n *opened) follow(ctx context.Context, inf cache.SharedIndexInformer) {
-	_, _ = inf.AddEventHandler(watch.Changes(n.a.cfg.Moved.Notify)) // fails only on a stopped informer
+	_, _ = inf.AddEventHandler(watch.Changes(n.a.cfg.Reach.Moved.Notify)) // fails only on a stopped informer
 	go inf.RunWithContext(ctx)
 }
 
@@ -108,8 +108,8 @@ func (n *opened) wishes() (map[request]bool, []string) {
 		s := obj.(*corev1.Service)
 		add(s, s.Namespace, s.Name)
 	}
-	if n.a.cfg.Exported != nil {
-		services, to := n.a.cfg.Exported()
+	if n.a.cfg.Reach.Exported != nil {
+		services, to := n.a.cfg.Reach.Exported()
 		for _, s := range services {
 			for _, id := range to {
 				out[request{s.Namespace, s.Name, string(id)}] = true
@@ -160,7 +160,7 @@ func (n *opened) grants() []table.Grant {
 		}
 	}
 	add(policy.OpenToAll, netip.PrefixFrom(netip.IPv4Unspecified(), 0))
-	links := n.a.cfg.Peers.Links()
+	links := n.a.cfg.Reach.Peers.Links()
 	slices.SortFunc(links, func(a, b peer.Link) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	for _, l := range links {
 		add(string(l.ID), l.PeerMappedCIDR.Masked())

@@ -105,7 +105,7 @@ func (t *Tally) Measure(nodes []*corev1.Node, shares Shares, members map[peer.ID
 		if _, virtual := n.Labels[policy.VirtualNodeLabel]; virtual {
 			continue
 		}
-		if _, worker := n.Labels[policy.WorkerLabel]; worker {
+		if n.Labels[policy.WorkerLabel] == policy.WorkerPlain {
 			continue
 		}
 		if !ready(n) {

@@ -45,7 +45,8 @@ func arch(a string) nodeOption {
 func notReady(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }
 func cordoned(n *corev1.Node) { n.Spec.Unschedulable = true }
 func virtual(n *corev1.Node)  { n.Labels[policy.VirtualNodeLabel] = "x" }
-func worker(n *corev1.Node)   { n.Labels[policy.WorkerLabel] = "true" }
+func plain(n *corev1.Node)    { n.Labels[policy.WorkerLabel] = policy.WorkerPlain }
+func isolates(n *corev1.Node) { n.Labels[policy.WorkerLabel] = policy.WorkerIsolates }
 func zone(z string) nodeOption {
 	return func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = z }
 }
@@ -104,7 +105,8 @@ func TestCompute(t *testing.T) {
 		{name: "who has taken all is asked for half of an equal part", nodes: one, pods: []*corev1.Pod{pod("n", "4", "4Gi", consumer)}, known: []peer.ID{"bbbb"}, cpu: "3", memory: "3Gi", count: 5},
 		{name: "equals", nodes: one, known: []peer.ID{"bbbb", consumer}, cpu: "2", memory: "2Gi", count: 5},
 		{name: "pending pods take nothing", nodes: one, pods: []*corev1.Pod{pod("", "1", "1Gi", ""), pod("", "1", "1Gi", consumer)}, cpu: "4", memory: "4Gi", count: 10},
-		{name: "workers, which run no tenants, lend nothing", nodes: append([]*corev1.Node{node("w", "8", "8Gi", worker)}, one...), pods: []*corev1.Pod{pod("w", "1", "1Gi", "")}, cpu: "4", memory: "4Gi", count: 10},
+		{name: "workers that run no tenants lend nothing", nodes: append([]*corev1.Node{node("w", "8", "8Gi", plain)}, one...), pods: []*corev1.Pod{pod("w", "1", "1Gi", "")}, cpu: "4", memory: "4Gi", count: 10},
+		{name: "workers that isolate tenants lend what they have", nodes: append([]*corev1.Node{node("w", "8", "8Gi", isolates)}, one...), pods: []*corev1.Pod{pod("w", "1", "1Gi", "")}, cpu: "11", memory: "11Gi", count: 19},
 		{name: "finished pods take nothing", nodes: one, pods: []*corev1.Pod{done}, cpu: "4", memory: "4Gi", count: 10},
 		{name: "pods being deleted hold their room", nodes: one, pods: []*corev1.Pod{deleted}, cpu: "3", memory: "3Gi", count: 9},
 		{name: "init container", nodes: one, pods: []*corev1.Pod{initialised}, cpu: "3", memory: "4032Mi", count: 9},

@@ -3,6 +3,7 @@ package offer
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -101,6 +102,31 @@ func (w *Watcher) Run(ctx context.Context) error {
 // Pods are all pods of this cluster: of tenants the parts that Measure and package replacement use. It runs with Run.
 func (w *Watcher) Pods() cache.SharedIndexInformer { return w.factory.Core().V1().Pods().Informer() }
 
+// Addresses are those of tenants' pods on these nodes, by consumer and by node, sorted. A node's pods count by their
+// statuses, which its kubelet writes, and only within its own prefix.
+func (w *Watcher) Addresses(nodes map[string]netip.Prefix) map[peer.ID]map[string][]netip.Addr {
+	out := map[peer.ID]map[string][]netip.Addr{}
+	all, _ := w.pods.List(labels.Everything()) // a cache cannot fail
+	for _, p := range all {
+		within, ok := nodes[p.Spec.NodeName]
+		origin, tenant := p.Labels[policy.OriginLabel]
+		at, err := netip.ParseAddr(p.Status.PodIP)
+		if !ok || !tenant || err != nil || !within.Contains(at) || !counts(p) {
+			continue
+		}
+		if out[peer.ID(origin)] == nil {
+			out[peer.ID(origin)] = map[string][]netip.Addr{}
+		}
+		out[peer.ID(origin)][p.Spec.NodeName] = append(out[peer.ID(origin)][p.Spec.NodeName], at)
+	}
+	for _, byNode := range out {
+		for _, addrs := range byNode {
+			slices.SortFunc(addrs, netip.Addr.Compare)
+		}
+	}
+	return out
+}
+
 // Synced is closed when nodes and pods are loaded.
 func (w *Watcher) Synced() <-chan struct{} { return w.synced }
 
@@ -190,6 +216,9 @@ func trim(o any) (any, error) {
 			p.Spec.NodeSelector = o.Spec.NodeSelector // the platform that it waits for
 			p.Labels = map[string]string{policy.OriginLabel: origin}
 			p.DeletionGracePeriodSeconds = o.DeletionGracePeriodSeconds
+			if !o.Spec.HostNetwork {
+				p.Status.PodIP = o.Status.PodIP // for Addresses
+			}
 			if kept, ok := o.Labels[policy.KeptLabel]; ok { // for users of Pods
 				p.Labels[policy.KeptLabel] = kept
 				p.Finalizers = o.Finalizers

@@ -27,8 +27,10 @@ const (
 
 	// VirtualNodeLabel marks virtual nodes; its value is the target's ID.
 	VirtualNodeLabel = "rivulet.dev/virtual-node"
-	// WorkerLabel marks Nodes of workers, which do not isolate tenants: pods of tenants do not run there.
-	WorkerLabel = "rivulet.dev/worker"
+	// WorkerLabel marks Nodes of workers: WorkerIsolates while they isolate tenants, WorkerPlain otherwise, when no pod of
+	// a tenant is scheduled there.
+	WorkerLabel                 = "rivulet.dev/worker"
+	WorkerPlain, WorkerIsolates = "true", "isolates"
 	// TargetLabel on a virtual node is the target's name. A target has a node for each platform; the first one has the
 	// target's name itself.
 	TargetLabel = "rivulet.dev/target"

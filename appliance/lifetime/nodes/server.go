@@ -54,6 +54,7 @@ type server struct {
 	fabric *fabric.Fabric
 	client kubernetes.Interface
 	proxy  *apiproxy.Proxy
+	begun  time.Time
 	// balanced is the last of Balanced.
 	balanced []loadbalancer.Node
 }
@@ -73,7 +74,7 @@ func (d *Device) runServer(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	s := &server{Device: d, fabric: d.Fabric()}
+	s := &server{Device: d, fabric: d.Fabric(), begun: time.Now()}
 	if s.client, err = kubernetes.NewForConfig(local); err != nil {
 		return err
 	}
@@ -84,6 +85,7 @@ func (d *Device) runServer(ctx context.Context, ready func()) error {
 	s.fabric.Handle("POST "+infoPath, http.HandlerFunc(s.info))
 	s.fabric.Handle(apiPath, http.HandlerFunc(s.serveAPI))
 	s.fabric.Handle("PUT "+lanPath, http.HandlerFunc(s.receiveLAN))
+	s.serveTenants()
 	ready()
 	go d.joinConfigured(ctx, s.client)
 	return s.follow(ctx)
@@ -248,7 +250,8 @@ const followEvery = 30 * time.Second
 
 // follow keeps the prefixes behind workers equal to what the cluster gives them, and removes what former workers leave.
 func (s *server) follow(ctx context.Context) error {
-	moved, stop := s.fabric.Changed()
+	s.polled.Follow(ctx, s.fabric.Changed)
+	moved, stop := s.polled.Changed()
 	defer stop()
 	for ctx.Err() == nil {
 		w, err := s.client.CoreV1().Nodes().Watch(ctx, metav1.ListOptions{LabelSelector: policy.WorkerLabel})
@@ -314,6 +317,7 @@ func (s *server) compare(ctx context.Context) error {
 		if !slices.Equal(behind, r.Behind) {
 			errs = append(errs, s.fabric.SetNode(r.ID, r.Node, behind))
 		}
+		errs = append(errs, s.relabel(ctx, n.Name, n.Labels[policy.WorkerLabel], r.ID))
 		if ready, _ := engine.NodeReady(n); ready {
 			answers[n.Name] = true
 			errs = append(errs, dns.EnsureWorker(ctx, s.client, netip.AddrPortFrom(s.AddressOf(r.ID), fixed.DNSPort), n.Name, map[string]string{policy.WorkerLabel: "true"}))

@@ -20,7 +20,6 @@ import (
 	"rivulet/fabric"
 	"rivulet/fabric/cure"
 	"rivulet/fabric/peer"
-	"rivulet/fabric/rpc"
 )
 
 // upgradePath is the route of a worker for upgrades by its server: PUT stages a release (an UpgradeQuery and the file),
@@ -67,11 +66,7 @@ func (d *Device) serveUpgrades(f *fabric.Fabric) {
 		http.MethodGet:  func(*http.Request) (any, error) { return upgrade.Load(paths.Versions(d.State)) },
 	} {
 		answer := api.JSON(do)
-		f.Handle(method+" "+upgradePath, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if id, _ := rpc.PeerID(r); id != d.Server {
-				rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-server", Message: "this device is a node of another cluster"})
-				return
-			}
+		f.Handle(method+" "+upgradePath, d.forServer(func(w http.ResponseWriter, r *http.Request) {
 			http.NewResponseController(w).SetReadDeadline(time.Now().Add(uploadLimit)) //nolint:errcheck // not every transport has one
 			answer.ServeHTTP(w, r)
 		}))

@@ -37,7 +37,7 @@ const Component = "nodes"
 // order in which they start.
 var (
 	base = []string{"api", "config", "clock", "lans", "status-page", "console", "metrics-endpoint", "rules", "history", "watchdog", "doctor"}
-	node = []string{"bundle", "host-firewall", "pod-gate", "images", "tunnel", "fabric", Component, "dns", "engine", "policies", "node", "storage"}
+	node = []string{"bundle", "host-firewall", "pod-gate", "images", "tunnel", "fabric", Component, "dns", "engine", "policies", "node", "storage", "offload"}
 )
 
 // Components selects this device's of all components.
@@ -56,6 +56,8 @@ func (j *Joined) Components(all []lifecycle.Component) (out []lifecycle.Componen
 			c.Needs = append(slices.Clone(c.Needs), Component) // its API server is behind the tunnel
 		case Component:
 			c.Needs = []string{"fabric"}
+		case "offload":
+			c.Needs = []string{"engine", "fabric"} // the rest is of a server
 		}
 		out = append(out, c)
 	}
@@ -158,6 +160,7 @@ type Device struct {
 	Token func() string
 	// Upgrade begins an upgrade that the server has sent.
 	Upgrade *upgrade.Handover
+	Tenants
 	// Restart ends the supervisor, to begin again.
 	Restart func()
 	Log     *slog.Logger
@@ -171,7 +174,7 @@ type Device struct {
 
 // New completes a device.
 func New(d *Device) *Device {
-	d.configured, d.lan = make(chan struct{}, 1), map[peer.ID]lanReport{}
+	d.configured, d.lan, d.seen = make(chan struct{}, 1), map[peer.ID]lanReport{}, map[peer.ID]time.Time{}
 	return d
 }
 

@@ -31,7 +31,7 @@ import (
 // checkEvery is the interval in which new networks of the host are detected, and failures retried.
 const checkEvery = 15 * time.Second
 
-// Config are the inputs of isolation. All fields but Ingress, API and Services are required.
+// Config are the inputs of isolation. All fields but Ingress, API, Others, Server and Services are required.
 type Config struct {
 	// Held are the tenants.
 	Held *Held
@@ -45,6 +45,12 @@ type Config struct {
 	Twins func() map[string]peer.ID
 	// Endpoints returns the addresses of a consumer's pods on other peers, always in the same order.
 	Endpoints func(peer.ID) iter.Seq[netip.Addr]
+	// Others returns the addresses of a consumer's pods on other nodes of this cluster, sorted; nil is none. They are the
+	// server's word.
+	Others func(peer.ID) []netip.Addr
+	// Server is the node with the API server, if that is another one: its controllers and node ports reach tenants here
+	// as this host does. Not valid is none.
+	Server netip.Addr
 	// Services returns the cluster IPs here of a consumer's Services, of a bounded number: without an endpoint,
 	// connections to them are refused, as at home. Nil is none.
 	Services func(peer.ID) iter.Seq[netip.Addr]

@@ -46,6 +46,8 @@ type stage struct {
 	told   map[peer.ID][]netip.Addr
 	leads  map[peer.ID][]netip.Addr // Services
 	apis   map[peer.ID]netip.AddrPort
+	others map[peer.ID][]netip.Addr // pods on other nodes
+	server netip.Addr               // another node
 	lan    map[peer.ID][]Port
 	twins  map[string]peer.ID
 	err    error
@@ -171,6 +173,11 @@ func (s *stage) run() (end func()) {
 			defer s.mu.Unlock()
 			return slices.Values(s.leads[id])
 		},
+		Server: s.server, Others: func(id peer.ID) []netip.Addr {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.others[id]
+		},
 		API: func(id peer.ID) netip.AddrPort {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -283,6 +290,54 @@ func TestTenantsAreApart(t *testing.T) {
 	} {
 		s.check(c.from, c.source, c.to, c.want)
 	}
+}
+
+// On a worker: a consumer's pods on other nodes are its own, its API server is one port of the server, and the server
+// reaches tenants as the host does; nothing else of other nodes is reached.
+func TestAWorker(t *testing.T) {
+	s := newStage(t)
+	s.host.Do(func() error {
+		return errors.Join(testns.Route("10.42.1.0/24", "192.0.2.2"), testns.Route("100.127.0.0/24", "192.0.2.2"))
+	})
+	s.world.Do(func() error {
+		for _, cidr := range []string{"10.42.1.7/32", "10.42.1.8/32", "100.127.0.1/32", "100.127.0.2/32"} {
+			if err := testns.Give("lo", cidr); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	s.world.Listen("100.127.0.1:17000")
+	for _, to := range []string{"10.42.1.7", "100.127.0.1"} {
+		s.open("a1", "", to)
+	}
+	s.server = netip.MustParseAddr("100.127.0.1")
+	s.others = map[peer.ID][]netip.Addr{alice: {netip.MustParseAddr("10.42.1.7")}, bob: {netip.MustParseAddr("10.42.1.8")}}
+	s.apis = map[peer.ID]netip.AddrPort{alice: netip.MustParseAddrPort("100.127.0.1:17000")}
+	s.run()
+	for _, c := range []struct {
+		from, source, to string
+		want             bool
+	}{
+		{"a1", "", "10.42.1.7", true}, {"world", "10.42.1.7", "a1", true},
+		{"a1", "", "10.42.1.8", false}, {"world", "10.42.1.8", "a1", false}, {"world", "10.42.1.7", "b1", false},
+		{"b1", "", "10.42.1.8", true}, {"own", "", "10.42.1.7", true},
+		{"world", "100.127.0.1", "a1", true}, {"world", "100.127.0.1", "b1", true}, {"world", "100.127.0.2", "a1", false},
+		{"a1", "", "100.127.0.1", false}, {"a1", "", "100.127.0.2", false},
+	} {
+		s.check(c.from, c.source, c.to, c.want)
+	}
+	for pod, want := range map[string]bool{"a1": true, "b1": false} {
+		if got := s.pods[pod].Reaches("", "100.127.0.1:17000"); got != want {
+			t.Errorf("%s reaches alice's API server: %v, want %v", pod, got, want)
+		}
+	}
+	// A pod that has gone elsewhere is none of hers any more.
+	s.mu.Lock()
+	s.others = nil
+	s.mu.Unlock()
+	s.poke <- struct{}{}
+	s.until("a1 does not reach it", func() bool { return !s.reaches("a1", "", "10.42.1.7") })
 }
 
 func TestATenantIsNobodyElse(t *testing.T) {

@@ -136,8 +136,9 @@ var senderType = nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEt
 //	seen     (nat)   saddr vmap @seen ─▶ seen-C: C's home's address for a pod here becomes that pod's
 //	self     (nat)   a tenant that has reached itself this way: masqueraded, otherwise the answer would never leave it
 //	api-C            to the address and port of C's API server: accept
-//	from-C           to C's tenants, endpoints, home, DNS: accept; C's Services: refuse; closed: drop
-//	to-C             from C's tenants, endpoints, home, ingress controllers: accept; from node ports of C's: accept; drop
+//	from-C           to C's tenants of all nodes, endpoints, home, DNS, API server on another node: accept; C's Services: refuse; closed: drop
+//	to-C             from C's tenants of all nodes, endpoints, home, ingress controllers, another node's server: accept;
+//	                 from node ports of C's: accept; drop
 func write(w world, told map[string]nft.Set) []nft.Program {
 	decide := nft.Program{Family: nftables.TableFamilyIPv4, Base: decides(w.DNS), Chains: map[string]nft.Chain{}, Sets: map[string]nft.Set{}}
 	all, from, to := nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr), nft.MakeSet(nftables.TypeIPAddr)
@@ -153,7 +154,7 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 	decide.Chains[closedName] = eachWithin(nft.Destination, closed, nft.Drop)
 	for _, c := range w.Consumers {
 		tenants, endpoints, services := "tenants-"+string(c.ID), endpointsOf(c.ID), servicesOf(c.ID)
-		decide.Sets[tenants], decide.Sets[endpoints], decide.Sets[services] = addresses(c.Tenants), told[endpoints], told[services]
+		decide.Sets[tenants], decide.Sets[endpoints], decide.Sets[services] = addresses(slices.Concat(c.Tenants, c.Others)), told[endpoints], told[services]
 		lan, open := lanOf(c.ID), nft.MakeSet(portType)
 		for _, p := range c.LAN {
 			open.Add([]byte{p.Protocol, 0, 0, 0, byte(p.Number >> 8), byte(p.Number), 0, 0})
@@ -166,10 +167,13 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 				rule(nft.Within(side, c.Home), nft.Accept)
 			}
 		}
-		fromName, toName := named("from-"+string(c.ID), c.Home, closedName, w.DNS), named("to-"+string(c.ID), c.Home)
+		fromName, toName := named("from-"+string(c.ID), c.Home, closedName, w.DNS, c.API), named("to-"+string(c.ID), c.Home, w.Server)
 		decide.Chains[fromName] = func(rule func(...[]expr.Any)) {
 			own(nft.Destination, rule)
 			rule(nft.AddressedTo(w.DNS), nft.Accept)
+			if c.API.IsValid() { // on another node
+				rule(nft.Within(nft.Destination, netip.PrefixFrom(c.API.Addr(), 32)), nft.TCPPort(c.API.Port()), nft.Accept)
+			}
 			// A packet that is still addressed to a Service has no endpoint, or not one of its ports.
 			rule(nft.In(nft.Destination, services), nft.Refuse)
 			rule(nft.Jump(closedName))
@@ -177,6 +181,9 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 		decide.Chains[toName] = func(rule func(...[]expr.Any)) {
 			own(nft.Source, rule)
 			rule(nft.In(nft.Source, ingressPods), nft.Accept)
+			if w.Server.IsValid() {
+				rule(nft.Within(nft.Source, netip.PrefixFrom(w.Server, 32)), nft.Accept)
+			}
 			rule(nft.DestinationTranslated, addressedToPort(lan), nft.Accept)
 			rule(nft.Drop)
 		}

@@ -28,6 +28,7 @@ type world struct {
 	// Closed are networks of the host.
 	Closed []netip.Prefix
 	DNS    netip.Addr
+	Server netip.Addr
 	Pods   netip.Prefix // of this cluster
 }
 
@@ -44,6 +45,7 @@ type consumer struct {
 	// Seen is how the home sees this cluster's pods; invalid if that prefix has other pods here.
 	Seen      netip.Prefix
 	Tenants   []netip.Addr
+	Others    []netip.Addr // on other nodes of this cluster
 	Endpoints []netip.Addr
 	Services  []netip.Addr   // cluster IPs here
 	LAN       []Port         // node ports that lead to its tenants
@@ -58,7 +60,7 @@ func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 	}
 	twins := cfg.Twins()
 	less = map[peer.ID]error{}
-	w = world{DNS: cfg.DNS, Pods: cfg.Pods, Tenants: cfg.Held.tenants(pods, twins)}
+	w = world{DNS: cfg.DNS, Server: cfg.Server, Pods: cfg.Pods, Tenants: cfg.Held.tenants(pods, twins)}
 	if len(w.Tenants) == 0 {
 		return world{}, less, nil // without tenants other changes do not matter
 	}
@@ -89,6 +91,9 @@ func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 			if c.Endpoints, whole = elsewhere(cfg.Endpoints(c.ID), c.ID, home); !whole {
 				less[c.ID] = fmt.Errorf("it has more than %d pods on other clusters (or %d in all), and its pods here do not reach the rest; "+
 					"let it have fewer there, or end the peering: rivulet unpeer", maxEndpoints, maxNamed)
+			}
+			if cfg.Others != nil {
+				c.Others = cfg.Others(c.ID)
 			}
 			if cfg.API != nil {
 				c.API = cfg.API(c.ID)

@@ -46,11 +46,12 @@ type Config struct {
 	Peers func() []Peer
 	// Whole are prefixes in which every address is this cluster's: gateways of external targets.
 	Whole func() []netip.Prefix
-	// Nodes are prefixes behind other nodes of this cluster.
-	Nodes func() []netip.Prefix
+	// Nodes are prefixes behind other nodes of this cluster, Others the addresses of each consumer's pods there.
+	Nodes  func() []netip.Prefix
+	Others func() map[peer.ID][]netip.Addr
 	// Open is what the owner has opened.
 	Open func() []table.Grant
-	// Tenants is called with the addresses of each consumer's pods here whenever they change.
+	// Tenants is called with the addresses of each consumer's pods in this cluster whenever they change.
 	Tenants func(map[peer.ID][]netip.Addr)
 	// Ours is called in each pass with the addresses of this cluster's pods at peers, and which peers these have. It
 	// returns the addresses by which they reach each other through this cluster.
@@ -199,6 +200,12 @@ func (k *guard) rules() table.Rules {
 			of[id] = append(of[id], p.Addr)
 			r.Tenants = append(r.Tenants, p.Addr)
 		}
+	}
+	others := k.Others()
+	for _, id := range slices.Sorted(maps.Keys(others)) {
+		of[id] = append(of[id], others[id]...)
+		slices.SortFunc(of[id], netip.Addr.Compare)
+		r.Tenants = append(r.Tenants, others[id]...)
 	}
 	if !reflect.DeepEqual(of, k.tenants) {
 		k.tenants = of

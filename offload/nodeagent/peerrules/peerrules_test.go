@@ -73,6 +73,7 @@ type stage struct {
 	peers   []Peer
 	open    []table.Grant
 	tenants map[peer.ID][]netip.Addr
+	others  map[peer.ID][]netip.Addr // tenants on other nodes
 	err     error
 	passes  int
 	poke    chan struct{}
@@ -114,6 +115,7 @@ func (s *stage) run() (stop func()) {
 		Peers: func() []Peer { s.mu.Lock(); defer s.mu.Unlock(); return s.peers },
 		Open:  func() []table.Grant { s.mu.Lock(); defer s.mu.Unlock(); return s.open },
 		Whole: func() []netip.Prefix { return nil }, Nodes: func() []netip.Prefix { return nil },
+		Others: func() map[peer.ID][]netip.Addr { s.mu.Lock(); defer s.mu.Unlock(); return s.others },
 		Ours: func(map[peer.ID][]netip.Addr, map[peer.ID]map[peer.ID]netip.Prefix) map[netip.Addr]netip.Addr {
 			return nil
 		},
@@ -204,6 +206,24 @@ func TestRunKeepsTheTable(t *testing.T) {
 		t.Errorf("alice is told of %v", got)
 	}
 	s.mu.Unlock()
+
+	// So is a pod of hers on another node, as long as it is there.
+	say := func(others map[peer.ID][]netip.Addr) {
+		t.Helper()
+		s.mu.Lock()
+		s.others = others
+		s.mu.Unlock()
+		s.settle()
+	}
+	say(map[peer.ID][]netip.Addr{"alice": {netip.MustParseAddr(own)}})
+	try("a tenant on another node", map[[2]string]bool{{b, own}: true})
+	s.mu.Lock()
+	if got := fmt.Sprint(s.tenants["alice"]); got != "["+own+" "+tenant+"]" {
+		t.Errorf("alice is told of %s", got)
+	}
+	s.mu.Unlock()
+	say(nil)
+	try("it has gone", map[[2]string]bool{{b, own}: false})
 
 	// A new tenant is let in by its CNI result alone.
 	s.result("lab-alice", "veth0", own)

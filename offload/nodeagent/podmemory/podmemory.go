@@ -20,13 +20,49 @@ type Reader struct{ Root, Meminfo string }
 // Here reads this machine.
 var Here = Reader{"/sys/fs/cgroup", "/proc/meminfo"}
 
+// Query is about pods of a node: what they hold, or what is charged to them, which is cheaper.
+type Query struct {
+	Pods []types.UID `json:"pods"`
+	Held bool        `json:"held,omitempty"`
+}
+
+// Usage are amounts in bytes.
+type Usage struct {
+	// Pods are those that are here.
+	Pods map[types.UID]int64 `json:"pods"`
+	// Machine is the machine's memory, Available what is available of it; zero if the kernel does not report it.
+	Machine   int64 `json:"machine,omitempty"`
+	Available int64 `json:"available,omitempty"`
+}
+
+// Read answers q.
+func (r Reader) Read(q Query) Usage {
+	u := Usage{Pods: map[types.UID]int64{}}
+	read := r.Charged
+	if q.Held {
+		read = r.Held
+	}
+	for _, uid := range q.Pods {
+		if n, err := read(uid); err == nil {
+			u.Pods[uid] = n
+		}
+	}
+	machine, ok := r.meminfo("MemTotal:")
+	if available, known := r.Available(); ok && known {
+		u.Machine, u.Available = machine, available
+	}
+	return u
+}
+
 // Available is the machine's available memory in bytes, cached files included; false if the kernel does not report it.
-func (r Reader) Available() (int64, bool) {
+func (r Reader) Available() (int64, bool) { return r.meminfo("MemAvailable:") }
+
+func (r Reader) meminfo(line string) (int64, bool) {
 	raw, err := os.ReadFile(r.Meminfo)
 	if err != nil {
 		return 0, false
 	}
-	_, rest, found := strings.Cut(string(raw), "MemAvailable:")
+	_, rest, found := strings.Cut(string(raw), line)
 	if f := strings.Fields(rest); found && len(f) > 0 {
 		kB, err := strconv.ParseInt(f[0], 10, 64)
 		return kB << 10, err == nil

@@ -4,7 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/nodeagent/podmemory"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 )
@@ -78,14 +83,10 @@ func (t *Tenancy) bindMemory(ctx context.Context, twin string, room offer.Room, 
 	return nil
 }
 
-// PodMemory reads how much memory pods of this node use, in bytes. A pod that is not here is an error.
+// PodMemory reads how much memory pods of this cluster's nodes use.
 type PodMemory interface {
-	// Charged is everything that the kernel accounts to a pod, and cheap to read; Held is the part that others cannot
-	// get meanwhile.
-	Charged(pod types.UID) (int64, error)
-	Held(pod types.UID) (int64, error)
-	// Available is the available memory of this machine; false if unknown.
-	Available() (int64, bool)
+	// Read reads pods of one node; those that are not there are left out.
+	Read(ctx context.Context, node string, q podmemory.Query) (podmemory.Usage, error)
 }
 
 const (
@@ -97,7 +98,7 @@ const (
 
 // reserve is the memory in bytes that stays free for the owner; below it, pods of tenants are evicted. It is a
 // twentieth of the machine's, within bounds.
-func reserve(machine uint64) int64 { return int64(min(max(machine/20, 64<<20), 512<<20)) }
+func reserve(machine int64) int64 { return min(max(machine/20, 64<<20), 512<<20) }
 
 // keepMemory evicts pods of tenants that use, by limits above their requests, memory that is not lent, until ctx ends.
 // The kubelet does not evict for memory, and the kernel would also choose pods of the owner. See overusers.
@@ -125,6 +126,39 @@ func (t *Tenancy) keepMemory(ctx context.Context) {
 	}
 }
 
+// usage reads pods of all nodes. A node that does not answer counts as one without pods, until it does.
+func usage(ctx context.Context, memory PodMemory, log *slog.Logger, pods map[types.UID]*corev1.Pod, held bool) (use map[types.UID]int64, short map[string]int64) {
+	on := map[string]*podmemory.Query{}
+	for uid, p := range pods {
+		if on[p.Spec.NodeName] == nil {
+			on[p.Spec.NodeName] = &podmemory.Query{Held: held}
+		}
+		on[p.Spec.NodeName].Pods = append(on[p.Spec.NodeName].Pods, uid)
+	}
+	use, short = map[types.UID]int64{}, map[string]int64{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	ctx, cancel := context.WithTimeout(ctx, memoryLook)
+	defer cancel()
+	for node, q := range on {
+		all.Go(func() {
+			got, err := memory.Read(ctx, node, *q)
+			if err != nil {
+				log.Debug("the memory of a node's pods is not known", "node", node, "err", err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(use, got.Pods)
+			if got.Machine > 0 {
+				short[node] = reserve(got.Machine) - got.Available
+			}
+		})
+	}
+	all.Wait()
+	return use, short
+}
+
 // relieve makes one pass, and reports whether there are pods of tenants.
 func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) (tenants bool) {
 	known := map[types.UID]*corev1.Pod{}
@@ -139,47 +173,46 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 	}
 	for _, obj := range t.room.Pods().GetStore().List() {
 		p, ok := obj.(*corev1.Pod)
-		if !ok || p.Labels[policy.OriginLabel] == "" || p.Spec.NodeName == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-			continue
-		}
-		tenants = true
-		if n, err := t.PodMemory.Charged(p.UID); err == nil {
+		if ok && p.Labels[policy.OriginLabel] != "" && p.Spec.NodeName != "" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
 			known[p.UID] = p
-			charged[room.Account(peer.ID(p.Labels[policy.OriginLabel])) == offer.Pool] += n
 		}
+	}
+	tenants = len(known) > 0
+	all, short := usage(ctx, t.PodMemory, t.Log, known, false)
+	for uid, p := range known {
+		n, there := all[uid]
+		if !there {
+			delete(known, uid)
+		}
+		charged[room.Account(peer.ID(p.Labels[policy.OriginLabel])) == offer.Pool] += n
 	}
 	for uid := range leaving {
 		if known[uid] == nil {
 			delete(leaving, uid)
 		}
 	}
-	short := int64(0)
-	if available, ok := t.PodMemory.Available(); ok {
-		short = reserve(t.Memory) - available
-	}
-	if short <= 0 && (!ready || charged[true] <= lent[true] && charged[false] <= lent[false]) {
+	lacks := func(n int64) bool { return n > 0 }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(short)), lacks) && (!ready || charged[true] <= lent[true] && charged[false] <= lent[false]) {
 		return tenants
 	}
+	held, short := usage(ctx, t.PodMemory, t.Log, known, true)
 	var pods []heldBy
-	for uid, p := range known {
-		held, err := t.PodMemory.Held(uid)
-		if err != nil {
-			continue // it has just ended
-		}
+	for uid, n := range held { // the others have just ended
+		p := known[uid]
 		if since, asked := leaving[uid]; asked && now().Sub(since) < memoryFreed {
-			short -= held
+			short[p.Spec.NodeName] -= n
 			continue
 		}
 		asked := offer.Requests(p)[corev1.ResourceMemory]
-		one := heldBy{consumer: room.Account(peer.ID(p.Labels[policy.OriginLabel])), uid: uid, held: held, requested: asked.Value()}
+		one := heldBy{consumer: room.Account(peer.ID(p.Labels[policy.OriginLabel])), node: p.Spec.NodeName, uid: uid, held: n, requested: asked.Value()}
 		pods = append(pods, one)
 		if !ready { // what is lent is unknown
-			parts[one.consumer] += held
+			parts[one.consumer] += n
 		}
 	}
 	for _, one := range overusers(pods, parts, short) {
 		p := known[one.uid]
-		if err := t.evictForMemory(ctx, p, one, short > 0); err != nil {
+		if err := t.evictForMemory(ctx, p, one, short[one.node] > 0); err != nil {
 			if ctx.Err() == nil {
 				t.Log.Warn("a pod that holds memory of others was not evicted yet", "pod", p.Namespace+"/"+p.Name, "err", err)
 			}

@@ -3,6 +3,7 @@ package tenancy
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ import (
 // and who keeps to what it asked for stays.
 func TestOverusers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		consumers := []peer.ID{alice, bob, offer.Pool}
+		consumers, nodes := []peer.ID{alice, bob, offer.Pool}, []string{"server", "worker"}
 		parts, bound := map[peer.ID]int64{}, map[peer.ID]int64{}
 		lent := map[bool]int64{} // to the virtual clusters, to peers
 		for _, id := range consumers {
@@ -33,7 +34,7 @@ func TestOverusers(t *testing.T) {
 		var pods []heldBy
 		asked := map[peer.ID]int64{}
 		for i := range rapid.IntRange(0, 8).Draw(t, "pods") {
-			p := heldBy{consumer: rapid.SampledFrom(consumers).Draw(t, "whose"), uid: types.UID(fmt.Sprint(i)),
+			p := heldBy{consumer: rapid.SampledFrom(consumers).Draw(t, "whose"), node: rapid.SampledFrom(nodes).Draw(t, "node"), uid: types.UID(fmt.Sprint(i)),
 				held: rapid.Int64Range(0, 100).Draw(t, "held"), requested: rapid.Int64Range(0, 60).Draw(t, "asked")}
 			pods = append(pods, p)
 			asked[p.consumer] += p.requested
@@ -42,7 +43,10 @@ func TestOverusers(t *testing.T) {
 			bound[id] = max(bound[id], asked[id])
 			lent[id == offer.Pool] += bound[id]
 		}
-		short := rapid.Int64Range(-100, 300).Draw(t, "short")
+		short := map[string]int64{}
+		for _, node := range nodes {
+			short[node] = rapid.Int64Range(-100, 300).Draw(t, "short")
+		}
 		sum := func(pods []heldBy, whose ...peer.ID) (n int64) {
 			for _, p := range pods {
 				if len(whose) == 0 || p.consumer == whose[0] {
@@ -51,9 +55,9 @@ func TestOverusers(t *testing.T) {
 			}
 			return n
 		}
-		before := slices.Clone(pods)
+		before, lacked := slices.Clone(pods), maps.Clone(short)
 		out := overusers(pods, parts, short)
-		if !slices.Equal(before, pods) {
+		if !slices.Equal(before, pods) || !maps.Equal(short, lacked) {
 			t.Fatal("what is known was changed")
 		}
 		rest := slices.DeleteFunc(slices.Clone(pods), func(p heldBy) bool { return slices.Contains(out, p) })
@@ -68,10 +72,15 @@ func TestOverusers(t *testing.T) {
 				t.Fatalf("%d are held afterwards, %d are lent (virtual clusters: %v): %v leave of %v", held, lent[pool], pool, out, pods)
 			}
 		}
-		if sum(out) < short {
-			for _, p := range rest {
-				if p.over() > 0 {
-					t.Fatalf("the node lacks %d, %v leave, and %v stays", short, out, p)
+		on := func(pods []heldBy, node string) []heldBy {
+			return slices.DeleteFunc(slices.Clone(pods), func(p heldBy) bool { return p.node != node })
+		}
+		for _, node := range nodes {
+			if sum(on(out, node)) < short[node] {
+				for _, p := range on(rest, node) {
+					if p.over() > 0 {
+						t.Fatalf("%s lacks %d, %v leave, and %v stays", node, short[node], out, p)
+					}
 				}
 			}
 		}
@@ -81,17 +90,17 @@ func TestOverusers(t *testing.T) {
 			}
 			// Before this one left there was a reason, and nobody went further.
 			stayed := slices.DeleteFunc(slices.Clone(pods), func(q heldBy) bool { return slices.Contains(out[:i], q) })
-			lacks := short - sum(out[:i])
+			lacks := short[p.node] - sum(on(out[:i], p.node))
 			if pool := p.consumer == offer.Pool; sum(of(stayed, pool)) <= lent[pool] && lacks <= 0 {
 				t.Fatalf("%v leaves for nothing: %v of %v", p, out, pods)
 			}
 			beyond := func(id peer.ID) bool { return sum(stayed, id) > bound[id] }
 			if !beyond(p.consumer) && (lacks <= 0 || slices.ContainsFunc(consumers, func(id peer.ID) bool {
-				return beyond(id) && slices.ContainsFunc(stayed, func(q heldBy) bool { return q.consumer == id && q.over() > 0 })
+				return beyond(id) && slices.ContainsFunc(on(stayed, p.node), func(q heldBy) bool { return q.consumer == id && q.over() > 0 })
 			})) {
 				t.Fatalf("%v leaves, whose consumer keeps to its part: %v of %v", p, out, pods)
 			}
-			for _, q := range stayed {
+			for _, q := range on(stayed, p.node) {
 				if q.consumer == p.consumer && q.over() > p.over() {
 					t.Fatalf("%v leaves before %v", p, q)
 				}
@@ -101,7 +110,7 @@ func TestOverusers(t *testing.T) {
 }
 
 func TestWhoLeavesFirst(t *testing.T) {
-	pod := func(id peer.ID, uid types.UID, held, asked int64) heldBy { return heldBy{id, uid, held, asked} }
+	pod := func(id peer.ID, uid types.UID, held, asked int64) heldBy { return heldBy{id, "", uid, held, asked} }
 	pods := []heldBy{pod(alice, "a1", 40, 10), pod(alice, "a2", 50, 45), pod(bob, "b1", 30, 0), pod(bob, "b2", 5, 5)}
 	for name, tc := range map[string]struct {
 		parts map[peer.ID]int64
@@ -118,7 +127,7 @@ func TestWhoLeavesFirst(t *testing.T) {
 		"nothing is known of parts":                 {nil, 0, []types.UID{"a1", "b1"}},
 	} {
 		var got []types.UID
-		for _, p := range overusers(pods, tc.parts, tc.short) {
+		for _, p := range overusers(pods, tc.parts, map[string]int64{"": tc.short}) {
 			got = append(got, p.uid)
 		}
 		if !slices.Equal(got, tc.want) {

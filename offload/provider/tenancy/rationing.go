@@ -488,6 +488,9 @@ func (t *Tenancy) TwinsChanged() (<-chan struct{}, func()) {
 	return c, func() { _ = t.namespaces.Informer().RemoveEventHandler(handle) }
 }
 
+// Room is what t lends, with the pods that use it.
+func Room(t *Tenancy) *offer.Watcher { return t.room }
+
 // twinsOf lists the consumer's twins in the cache.
 func (t *Tenancy) twinsOf(consumer peer.ID) []*corev1.Namespace {
 	twins, _ := t.twins.List(labels.SelectorFromSet(labels.Set{policy.OriginLabel: string(consumer)}))

@@ -425,7 +425,7 @@ func testAdmissionInTwins(t *testing.T, p *provider) {
 		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: requirements}}}}}
 	}
-	const here = "{rivulet.dev/virtual-node DoesNotExist []} {rivulet.dev/worker DoesNotExist []}" // on a node that isolates them
+	const here = "{rivulet.dev/virtual-node DoesNotExist []} {rivulet.dev/worker NotIn [true]}" // on a node that isolates them
 	arm := corev1.NodeSelectorRequirement{Key: corev1.LabelArchStable, Operator: corev1.NodeSelectorOpIn, Values: []string{"arm64"}}
 	for what, affinity := range map[string]*corev1.Affinity{"none": nil, "empty": {}, "required": term(arm), "matches nothing": term()} {
 		made := pod(corev1.PodSpec{Affinity: affinity, Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}})

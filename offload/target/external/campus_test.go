@@ -174,7 +174,7 @@ func (nobody) Links() []peer.Link                           { return nil }
 func (nobody) Link(peer.ID) (l peer.Link, ok bool)          { return l, ok }
 func (nobody) Departed() []peer.ID                          { return nil }
 func (nobody) Gateways() []netip.Prefix                     { return nil }
-func (nobody) Behind() []netip.Prefix                       { return nil }
+func (nobody) Nodes() []peer.Record                         { return nil }
 func (nobody) Changed() (<-chan struct{}, func())           { return make(chan struct{}), func() {} }
 func (nobody) Client(peer.ID) (*http.Client, string, error) { return nil, "", errors.New("no peers") }
 func (nobody) Handle(string, http.Handler)                  {}
