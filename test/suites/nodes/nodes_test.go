@@ -11,11 +11,10 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/health"
 	"rivulet/fabric/peer"
@@ -23,6 +22,7 @@ import (
 	"rivulet/test/harness/lab"
 	"rivulet/test/harness/labtest"
 	"rivulet/test/harness/mainjob"
+	"rivulet/test/harness/webhooks"
 )
 
 var suite = labtest.Suite{Prepare: labtest.PeeredWithImage}
@@ -226,15 +226,12 @@ func TestPodsOfTwoNodes(t *testing.T) {
 	}
 }
 
-// A peer's pods reach pods on the worker and are reached by them; the peer's own pods here run on the server, which
-// isolates them.
+// A peer's pods reach pods on the worker and are reached by them.
 func TestAPeerAndTheWorker(t *testing.T) {
 	ctx := suite.Bounded(t, 4*time.Minute)
-	a, _, c := devices()
+	a, _, _ := devices()
 	apply(t, ctx, a, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"both","labels":{"rivulet.dev/offload":"burst"}}}`)
-	in := func(object string) string {
-		return strings.Replace(object, `"metadata":{`, `"metadata":{"namespace":"both",`, 1)
-	}
+	in := func(object string) string { return inNamespace("both", object) }
 	apply(t, ctx, a, in(strings.Replace(service, `"app":"web"`, `"name":"near"`, 1)))
 	apply(t, ctx, a, in(web("near", "b", "", "")))
 	apply(t, ctx, a, in(strings.Replace(web("far", "x", "", ""), `"kubernetes.io/hostname":"x"`, `"type":"virtual-kubelet"`, 1)))
@@ -256,25 +253,161 @@ func TestAPeerAndTheWorker(t *testing.T) {
 	if out, err := a.Kubectl(ctx, "exec", "-n", "both", "far", "--", "web", "show", "http://"+net.JoinHostPort(near, "8080")+"/"); err != nil || !strings.Contains(out, far) {
 		t.Errorf("the pod on the worker does not see %s: %v %s", far, err, out)
 	}
-	// The reverse: ten of c's pods come to this cluster, and none to the worker.
-	apply(t, ctx, c, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"from-c","labels":{"rivulet.dev/offload":"remote"}}}`)
-	apply(t, ctx, c, fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"from-c"},"spec":{"replicas":10,"selector":{"matchLabels":{"app":"web"}},"template":{"metadata":{"labels":{"app":"web"}},
- "spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"web","image":%q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}}}`, mainjob.Image))
-	labtest.Kubectl(t, ctx, c, "rollout", "status", "-n", "from-c", "deployment/web", "--timeout=90s")
-	var pods corev1.PodList
-	if err := json.Unmarshal([]byte(labtest.Kubectl(t, ctx, a, "get", "pods", "-A", "-l", "rivulet.dev/origin", "-o", "json")), &pods); err != nil {
+	labtest.Kubectl(t, ctx, a, "delete", "namespace", "both", "--wait=false")
+}
+
+// awayOn makes one pod of c at this cluster, on that node: the other one takes none meanwhile.
+func awayOn(t *testing.T, ctx context.Context, node, name string) {
+	t.Helper()
+	a, _, c := devices()
+	other := map[string]string{"a": "b", "b": "a"}[node]
+	labtest.Kubectl(t, ctx, a, "cordon", other)
+	defer labtest.Kubectl(t, ctx, a, "uncordon", other)
+	apply(t, ctx, c, inNamespace("from-c", strings.Replace(web(name, "x", "", ""), `"kubernetes.io/hostname":"x"`, `"type":"virtual-kubelet"`, 1)))
+	labtest.Kubectl(t, ctx, c, "wait", "-n", "from-c", "--for=condition=Ready", "--timeout=60s", "pod/"+name)
+	if on := labtest.Kubectl(t, ctx, a, "get", "pods", "-A", "-l", "rivulet.dev/origin,name="+name, "-o", "jsonpath={.items[*].spec.nodeName}"); on != node {
+		t.Fatalf("%s runs on %q, want %s", name, on, node)
+	}
+}
+
+func inNamespace(namespace, object string) string {
+	return strings.Replace(object, `"metadata":{`, `"metadata":{"namespace":"`+namespace+`",`, 1)
+}
+
+// Pods of a peer run on the worker, too: with their Services, names, API server and images of home, and isolated from all
+// that is not theirs, as on the server.
+func TestPodsOfAPeerOnTheWorker(t *testing.T) {
+	ctx := suite.Bounded(t, 5*time.Minute)
+	a, b, c := devices()
+	await.NoError(t, ctx, time.Minute, "the worker isolates", func() error {
+		if out := labtest.Kubectl(t, ctx, a, "get", "node", "b", "-o", `jsonpath={.metadata.labels.rivulet\.dev/worker}`); out != "isolates" {
+			return errors.New(out)
+		}
+		return nil
+	})
+	one, err := strconv.Atoi(labtest.Kubectl(t, ctx, a, "get", "node", "a", "-o", "jsonpath={.status.allocatable.pods}"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if len(pods.Items) != 10 {
-		t.Errorf("%d pods of c are here, want 10", len(pods.Items))
-	}
-	for _, p := range pods.Items {
-		if p.Spec.NodeName != "a" {
-			t.Errorf("a pod of c is on %s", p.Spec.NodeName)
+	await.NoError(t, ctx, 30*time.Second, "the offer has both nodes", func() error {
+		out := labtest.Kubectl(t, ctx, c, "get", "node", "a", "-o", "jsonpath={.status.allocatable.pods}")
+		if n, err := strconv.Atoi(out); err != nil || n <= one {
+			return fmt.Errorf("%s pods are lent, the server alone has room for %d", out, one)
 		}
+		return nil
+	})
+	apply(t, ctx, c, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"from-c","labels":{"rivulet.dev/offload":"burst"}}}`)
+	apply(t, ctx, c, inNamespace("from-c", service))
+	apply(t, ctx, c, inNamespace("from-c", web("stays", "c", "", "")))
+	awayOn(t, ctx, "b", "on-worker")
+	awayOn(t, ctx, "a", "on-server")
+	labtest.Kubectl(t, ctx, c, "wait", "-n", "from-c", "--for=condition=Ready", "--timeout=60s", "pod/stays")
+	all := []string{"stays", "on-worker", "on-server"}
+	at := map[string]string{}
+	for _, pod := range all {
+		at[pod] = labtest.Kubectl(t, ctx, c, "get", "pod", "-n", "from-c", pod, "-o", "jsonpath={.status.podIP}")
 	}
+	for _, from := range all {
+		await.NoError(t, ctx, 30*time.Second, from+" reaches all by name, and its API server", func() error {
+			out, err := c.Kubectl(ctx, "exec", "-n", "from-c", from, "--", "web", "get", "-n", "40", "http://web/")
+			for _, to := range all {
+				if err == nil && !strings.Contains(out, to) {
+					err = fmt.Errorf("no answer of %s: %s", to, out)
+				}
+			}
+			if err == nil {
+				out, err = c.Kubectl(ctx, "exec", "-n", "from-c", from, "--", "web", "api", "/version")
+			}
+			if err == nil && !strings.Contains(out, "gitVersion") {
+				err = errors.New(out)
+			}
+			return err
+		})
+	}
+	if out, err := c.Kubectl(ctx, "exec", "-n", "from-c", "stays", "--", "web", "show", "http://"+net.JoinHostPort(at["on-worker"], "8080")+"/"); err != nil || !strings.Contains(out, at["stays"]) {
+		t.Errorf("the pod on the worker does not see %s: %v %s", at["stays"], err, out)
+	}
+	// What is not c's. A pod of this cluster gets an answer of each.
+	apply(t, ctx, a, web("host", "b", `,"hostNetwork":true`, ""))
+	running(t, ctx, a, "host")
+	lan := labtest.Status(t, ctx, b).Addresses[0].String()
+	for what, url := range map[string]string{
+		"a pod on the server": "http://" + net.JoinHostPort(address(t, ctx, a, "on-a"), "8080") + "/", "a pod on the worker": "http://" + net.JoinHostPort(address(t, ctx, a, "on-b"), "8080") + "/",
+		"a Service": "http://" + labtest.Kubectl(t, ctx, a, "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}") + "/", "a name": "http://web.default.svc.cluster.local/",
+		"the server": "http://" + net.JoinHostPort(labtest.Status(t, ctx, a).NodeAddress, "6443") + "/", "the worker": "http://" + net.JoinHostPort(labtest.Status(t, ctx, b).NodeAddress, "10250") + "/",
+		"the worker's LAN": "http://" + net.JoinHostPort(lan, "8080") + "/",
+	} {
+		if out, err := answers(ctx, a, "on-b", "show", url); err != nil {
+			t.Errorf("on-b does not reach %s, %s: %v %s", what, url, err, out)
+		}
+		short, cancel := context.WithTimeout(ctx, 3*time.Second)
+		if out, err := c.Kubectl(short, "exec", "-n", "from-c", "on-worker", "--", "web", "show", url); err == nil {
+			t.Errorf("a pod of c on the worker reaches %s, %s: %s", what, url, out)
+		}
+		cancel()
+	}
+	here := labtest.Kubectl(t, ctx, a, "get", "pods", "-A", "-l", "rivulet.dev/origin,name=on-worker", "-o", "jsonpath={.items[*].status.podIP}")
+	for _, from := range []string{"on-a", "on-b"} {
+		short, cancel := context.WithTimeout(ctx, 3*time.Second)
+		if out, err := answers(short, a, from, "get", "-n", "1", "http://"+net.JoinHostPort(here, "8080")+"/"); err == nil {
+			t.Errorf("%s reaches a pod of c: %s", from, out)
+		}
+		cancel()
+	}
+	labtest.Kubectl(t, ctx, a, "delete", "pod", "host", "--now")
 	labtest.Kubectl(t, ctx, c, "delete", "namespace", "from-c", "--wait=false")
-	labtest.Kubectl(t, ctx, a, "delete", "namespace", "both", "--wait=false")
+}
+
+// Pods of a virtual cluster run on the worker, too: they reach its API server, which is on the server, and that reaches
+// them: a webhook on the worker decides on its objects.
+func TestAVirtualClusterOnTheWorker(t *testing.T) {
+	ctx := suite.Bounded(t, 4*time.Minute)
+	a, _, _ := devices()
+	labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", "sam")
+	defer labtest.On(t, context.WithoutCancel(ctx), a, "rivulet", "vcluster", "delete", "sam", "--yes", "--force")
+	const file = "/root/sam.yaml"
+	labtest.Must(t, ctx, a, "rivulet", "vcluster", "connect", "sam", "--kubeconfig", file)
+	inside := func(args ...string) (string, error) {
+		return a.Kubectl(ctx, append([]string{"--kubeconfig", file}, args...)...)
+	}
+	send := func(verb string, objects ...any) error {
+		raw, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+		if err == nil {
+			_, err = a.Run(ctx, "sh", "-c", `printf %s "$1" | rivulet kubectl --kubeconfig `+file+" "+verb+" -f -", "send", string(raw))
+		}
+		return err
+	}
+	labtest.Kubectl(t, ctx, a, "cordon", "a")
+	defer labtest.Kubectl(t, ctx, a, "uncordon", "a")
+	tls, err := webhooks.NewTLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := send("apply", append(append(tls.Server(), webhooks.Service(true)), tls.Calls("")...)...); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inside("wait", "--for=condition=Available", "--timeout=60s", "deployment/"+webhooks.Name); err != nil {
+		t.Fatal(err)
+	}
+	if on := labtest.Kubectl(t, ctx, a, "get", "pods", "-A", "-l", "rivulet.dev/origin,app="+webhooks.Name, "-o", "jsonpath={.items[*].spec.nodeName}"); on != "b" {
+		t.Fatalf("its pod runs on %q, want b", on)
+	}
+	await.NoError(t, ctx, time.Minute, "a webhook on the worker refuses an object", func() error {
+		if err := send("create --dry-run=server", webhooks.ConfigMap("good")); err != nil {
+			return err
+		}
+		if err := send("create --dry-run=server", webhooks.ConfigMap("bad")); err == nil || !strings.Contains(err.Error(), "no bad ones") {
+			return fmt.Errorf("a bad one: %v", err)
+		}
+		return nil
+	})
+	await.NoError(t, ctx, 30*time.Second, "the pod reaches its API server", func() error {
+		out, err := inside("exec", "deployment/"+webhooks.Name, "--", "web", "api", "/version")
+		if err == nil && !strings.Contains(out, "gitVersion") {
+			err = errors.New(out)
+		}
+		return err
+	})
 }
 
 // Nothing of the cluster's own is open to the LAN, on neither node.
