@@ -136,8 +136,16 @@ func portsOf(s *corev1.Service) []Port {
 	return out
 }
 
+// older compares times of creation, which are whole seconds. Of two Services of one second, one that has addresses is the
+// older, so that a new Service never takes the port of one in use.
 func older(a, b *corev1.Service) int {
-	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+	pending := func(s *corev1.Service) int {
+		if len(s.Status.LoadBalancer.Ingress) > 0 {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(pending(a), pending(b)), cmp.Compare(a.UID, b.UID))
 }
 
 // Addresses are those at which the LANs reach the device, sorted. Link-local addresses (169.254) count only if there

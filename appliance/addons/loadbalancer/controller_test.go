@@ -150,6 +150,22 @@ func TestStory(t *testing.T) {
 	})
 }
 
+// Of two Services of the same second, the one that has addresses keeps them.
+func TestTwoOfOneSecond(t *testing.T) {
+	d := newDevice(t)
+	d.create(service("b", 0, tcp(80)))
+	d.expect("b", "192.0.2.7")
+	d.create(service("a", 0, tcp(80))) // its UID comes first
+	await.NoError(t, t.Context(), 10*time.Second, "the conflict", func() error {
+		if p := d.health.Problems(); len(p) != 1 || p[0].Subject != "default/a" {
+			return fmt.Errorf("%v", p)
+		}
+		return nil
+	})
+	d.expect("b", "192.0.2.7")
+	d.expect("a", "")
+}
+
 // A program that begins to listen takes its port back from a Service.
 func TestTheDeviceComesFirst(t *testing.T) {
 	d := newDevice(t)
