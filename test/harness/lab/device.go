@@ -66,6 +66,19 @@ func (d *Device) Command(ctx context.Context, args ...string) (*exec.Cmd, error)
 	return cmd, nil
 }
 
+// Adopt moves a process of the host into the device's cgroups: it gets its CPU time with the device's own processes.
+func (d *Device) Adopt(pid int) error {
+	s, err := loadState(d.lab.dir)
+	if err != nil {
+		return err
+	}
+	hs, err := hostHierarchies()
+	if err != nil {
+		return err
+	}
+	return joinCgroups(hs, s.ID, d.Name, "init", pid)
+}
+
 func enterCommand(ctx context.Context, labDir, device string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", append([]string{labDir, device}, args...)...)
 	cmd.Args[0] = enterName

@@ -54,6 +54,7 @@ func TestLab(t *testing.T) {
 			}
 		}},
 		{"a device is a machine of its own", ownMachine},
+		{"a process of the host shares a device's processors", adopted},
 		{"commands", commands},
 		{"everybody hears everybody", func(s story) { s.hears("ab ac bc", "") }},
 		{"cut two devices", cutTwo},
@@ -124,6 +125,31 @@ func ownMachine(s story) {
 	s.is(s.a, other, "sh", "-c", "printf "+other+" > /proc/sys/vm/overcommit_memory; cat /proc/sys/vm/overcommit_memory")
 	if after, _ := os.ReadFile("/proc/sys/vm/overcommit_memory"); string(after) != string(before) {
 		s.Errorf("a device changed the host's vm.overcommit_memory to %s", after)
+	}
+}
+
+func adopted(s story) {
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		s.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	if err := s.a.Adopt(cmd.Process.Pid); err != nil {
+		s.Fatal(err)
+	}
+	state, err := loadState(s.lab.dir)
+	if err != nil {
+		s.Fatal(err)
+	}
+	cgroups := func(pid int) string {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+		if err != nil {
+			s.Fatal(err)
+		}
+		return string(text)
+	}
+	if got, want := cgroups(cmd.Process.Pid), cgroups(state.device("a").Init.PID); got != want {
+		s.Errorf("it is in\n%s, the device's init in\n%s", got, want)
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 // nodes: a server and two workers: how long a join takes, what passes between their pods, and what a worker costs.
 func (b *bench) nodes(ctx context.Context, s *figures.Section) error {
 	s.Title = "Devices of one cluster"
-	s.How = fmt.Sprintf("A server and two workers, each with its own copy of the ELF. Join: from the command `rivulet join` on a device that is a cluster of its own to its Node Ready in a watch on the server, %d times. TCP between pods, from the one's address to the other's, on the server and on a worker, through `riv0`, : bare wireguard-go as in `tunnel`, whose nodes are on one cable without a bridge, and without kube-proxy's rules; %d rounds, rotated, %v each. The idle devices share the cores with both. Memory is read as in `memory`, before that, and without pods; then nobody uses the cluster for %v.", 2*joinRounds, nodeRounds, tunnelFor, nodesIdle)
+	s.How = fmt.Sprintf("A server and two workers, each with its own copy of the ELF. Join: from the command `rivulet join` on a device that is a cluster of its own to its Node Ready in a watch on the server, %d times. TCP between pods, from the one's address to the other's, on the server and on a worker, through `riv0`, : bare wireguard-go as in `tunnel`, whose nodes are on one cable without a bridge, and without kube-proxy's rules; its two ends are in the cgroups of the two devices, because the kernel divides the cores by cgroup; %d rounds, rotated, %v each. The idle devices share the cores with both. Memory is read as in `memory`, before that, and without pods; then nobody uses the cluster for %v.", 2*joinRounds, nodeRounds, tunnelFor, nodesIdle)
 	own, err := b.stage.Beside("own", device.OwnCopy)
 	if err != nil {
 		return err
@@ -136,7 +136,7 @@ func (b *bench) betweenNodes(ctx context.Context, server, worker *device.Device,
 	var ways []way
 	for _, flows := range []int{1, 4} {
 		ways = append(ways,
-			way{"bare wireguard-go", flows, func(flows int) (float64, error) { return b.bareTCP(ctx, flows) }},
+			way{"bare wireguard-go", flows, func(flows int) (float64, error) { return b.bareTCP(ctx, flows, server, worker) }},
 			way{"server → worker", flows, func(flows int) (float64, error) {
 				return wire.Between(at.ns, far.ns, at.address, far.address, flows, tunnelFor)
 			}},
@@ -169,12 +169,18 @@ func (b *bench) betweenNodes(ctx context.Context, server, worker *device.Device,
 	return nil
 }
 
-func (b *bench) bareTCP(ctx context.Context, flows int) (bits float64, err error) {
+// bareTCP measures bare wireguard-go, with each end in the cgroups of one of the devices.
+func (b *bench) bareTCP(ctx context.Context, flows int, ends ...*device.Device) (bits float64, err error) {
 	l, err := wire.Open(ctx, bare, "", b.stage.Dir)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
+	for i, pid := range l.PIDs() {
+		if err := ends[i].Adopt(pid); err != nil {
+			return 0, err
+		}
+	}
 	bits, _, err = l.Throughput(flows, tunnelFor)
 	return bits, err
 }
