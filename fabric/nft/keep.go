@@ -39,15 +39,27 @@ type Guard struct {
 	first *netlink.Conn
 
 	mu     sync.Mutex
+	early  *netlink.Conn // receives notices from NewGuard on; nil: taken by Run, or not available
 	tables map[string]*Tables
 	own    map[uint32]time.Time // this process's writing sockets
 }
 
-// NewGuard makes one for a network namespace; 0 is the process's own.
+// NewGuard makes one for a network namespace; 0 is the process's own. Run detects changes since then, if it begins
+// within a minute.
 func NewGuard(netns int, log *slog.Logger) *Guard {
 	k := &Guard{netns: netns, log: log, tables: map[string]*Tables{}, own: map[uint32]time.Time{}}
-	k.first, _ = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns}) // on failure Run returns an error
+	k.first, _ = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
+	k.early, _ = k.subscribe() // on failure Run tries again
 	return k
+}
+
+func (k *Guard) subscribe() (*netlink.Conn, error) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: k.netns, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
+	if err != nil {
+		return nil, fmt.Errorf("nft: changes by other programs are not seen: %w; see rivulet doctor kernel", err)
+	}
+	_ = c.SetReadBuffer(notices)
+	return c, nil
 }
 
 // Tables creates the tables of a name, in place of earlier ones of that name.
@@ -70,14 +82,19 @@ func (k *Guard) Names() (names []string) {
 
 // Run watches until ctx ends, or until the subscription fails. Ready is called when it has begun.
 func (k *Guard) Run(ctx context.Context, ready func()) error {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: k.netns, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
-	if err != nil {
-		return fmt.Errorf("nft: changes by other programs are not seen: %w; see rivulet doctor kernel", err)
+	k.mu.Lock()
+	c := k.early
+	k.early = nil
+	k.mu.Unlock()
+	if c == nil {
+		var err error
+		if c, err = k.subscribe(); err != nil {
+			return err
+		}
+		k.doubt() // earlier changes
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
-	_ = c.SetReadBuffer(notices)
-	k.doubt() // earlier changes
 	ready()
 	for {
 		messages, err := c.Receive()
@@ -95,7 +112,8 @@ func (k *Guard) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// doubt has all tables written again.
+// doubt has all tables written again. It is for lost notices only: a packet that arrives during the replacement of a table
+// may pass after the end of the old rules and before the new ones.
 func (k *Guard) doubt() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,20 +23,34 @@ import (
 func kept(t testing.TB, room testns.Room, log slog.Handler) (*Tables, []Program) {
 	t.Helper()
 	k := NewGuard(int(room.NS), slog.New(log))
+	watched(t, k)
+	return written(t, k)
+}
+
+// watched runs the guard until stop, or the end of the test.
+func watched(t testing.TB, k *Guard) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	begun, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- k.Run(ctx, func() { close(begun) }) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-	})
 	select {
 	case <-begun:
 	case err := <-ended:
 		t.Fatal(err)
 	}
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// written is the owner of a table.
+func written(t testing.TB, k *Guard) (*Tables, []Program) {
+	t.Helper()
 	program := Program{Family: nftables.TableFamilyIPv4, Sets: map[string]Set{"a": addresses(0, 10)},
 		Base: func(c *nftables.Conn, t *nftables.Table) {
 			Rule(c, Base(c, t, "input", nftables.ChainHookInput, 0), In(Source, "a"), Drop)
@@ -58,6 +73,37 @@ func other(t testing.TB, room testns.Room, what func(c *nftables.Conn)) {
 	if err := c.Flush(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A table that was written before Run is not written again, unless another program has changed it since; after a gap
+// between two runs all tables are.
+func TestWhatIsWrittenBeforeRun(t *testing.T) {
+	room := testns.New(t)
+	k := NewGuard(int(room.NS), slog.New(slog.DiscardHandler))
+	tables, programs := written(t, k)
+	stop := watched(t, k)
+	quietly(t, tables, "the start of the watch")
+	changed := func(after string) {
+		t.Helper()
+		select {
+		case <-tables.Changed():
+		case <-time.After(2 * time.Second):
+			t.Fatalf("nothing is put back after %s", after)
+		}
+		if _, err := tables.Apply(programs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	other(t, room, func(c *nftables.Conn) { c.FlushRuleset() })
+	watched(t, k)
+	changed("a gap")
+
+	k = NewGuard(int(room.NS), slog.New(slog.DiscardHandler))
+	tables, programs = written(t, k)
+	other(t, room, func(c *nftables.Conn) { c.FlushRuleset() })
+	watched(t, k)
+	changed("a change before the watch")
 }
 
 // Whatever another program does to a table, its owner hears of it in time, and once.
