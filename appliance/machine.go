@@ -35,7 +35,7 @@ func (s *System) runRules(ctx context.Context, stage *lifecycle.Stage) error {
 
 // problems are the problems of all components in one list, the same for every output.
 func (s *System) problems() []health.Problem {
-	problems.Collect(&s.health, s.fabric.Load(), s.offload.Load(), s.sources.DNS.Problems())
+	problems.Collect(&s.health, s.fabric.Load(), s.offload.Load(), s.nodes.IsolationProblems(), s.sources.DNS.Problems())
 	return s.health.Problems()
 }
 

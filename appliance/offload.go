@@ -93,7 +93,7 @@ func (s *System) runPodGate(ctx context.Context, stage *lifecycle.Stage) error {
 // runImages separates images of tenants. The engine waits for it, because the kubelet requests images from it.
 func (s *System) runImages(ctx context.Context, stage *lifecycle.Stage) error {
 	return tenantimages.Run(ctx, tenantimages.Socket(s.cfg.Dirs.Run), images.Socket, tenantimages.RelayConfig{
-		Registries: func() string { return cmp.Or(s.config().Registries.InForce()) }, Withheld: s.withheld, Home: s.nodes.HomeOf,
+		Registries: func() string { return cmp.Or(s.config().Registries.InForce()) }, Withheld: s.withheld, Home: s.nodes.HomeOf, Server: s.nodes.ServerImages(),
 		Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) },
 		Folder:   paths.Agent(s.cfg.Dirs.State, "etc", "containerd", "certs.d"),
 	}, stage.Ready)

@@ -21,14 +21,18 @@ import (
 // fabricKinds are the fabric's own codes.
 var fabricKinds = []*health.Kind{health.Tunnel, health.ControlPort, health.Broker}
 
-// Collect updates the list from the fabric and offload. A component that has not started is nil, and leaves the list
-// unchanged. names are configured peers that cannot be resolved, each with the reason and its cure.
-func Collect(t *health.Tracker, fab *fabric.Fabric, off *offload.Offload, names map[string]string) {
+// Collect updates the list from the fabric, and from offload or, on a worker, its tenants' isolation. A component that has
+// not started is nil, and leaves the list unchanged. names are configured peers that cannot be resolved, each with the
+// reason and its cure.
+func Collect(t *health.Tracker, fab *fabric.Fabric, off *offload.Offload, isolation, names map[string]string) {
 	if fab != nil {
 		reportFabric(t, fab.Problems())
 		reportAlarms(t, fab.Alarms())
 	}
 	reportNames(t, names)
+	if isolation != nil {
+		reportOffload(t, isolation)
+	}
 	if off != nil {
 		reportOffload(t, off.Problems())
 		reportCutOff(t, off.VirtualNodes())

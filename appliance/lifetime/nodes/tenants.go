@@ -14,9 +14,12 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
@@ -28,6 +31,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload"
+	"rivulet/offload/consumer/homeimages"
 	"rivulet/offload/nodeagent"
 	"rivulet/offload/nodeagent/homeaddr"
 	"rivulet/offload/nodeagent/podmemory"
@@ -41,6 +45,8 @@ const (
 	consumersPath = "/v1/node/consumers"
 	// homesPath, with the tag of a consumer, leads to images of that consumer's home.
 	homesPath = "/v1/node/homes/"
+	// imagesPath leads to images of this cluster's own that the server has.
+	imagesPath = "/v1/node/images/"
 )
 
 // Routes of a worker for its server.
@@ -66,8 +72,11 @@ type Tenants struct {
 	Isolation func() *nodeagent.Node
 	// Home returns a client for the images of a consumer's home, as in tenantimages.RelayConfig.
 	Home func(tag string) (client *http.Client, base string, ok bool)
+	// Images are those of this device.
+	Images homeimages.Store
 
 	received nodeagent.Received // of a worker
+	agent    atomic.Pointer[nodeagent.Agent]
 
 	seenMu sync.Mutex
 	seen   map[peer.ID]time.Time // of workers that isolate, their last requests
@@ -110,6 +119,7 @@ func (d *Device) runTenants(ctx context.Context, stage *lifecycle.Stage) error {
 	if err != nil {
 		return err
 	}
+	d.agent.Store(agent)
 	stage.Ready()
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -118,6 +128,14 @@ func (d *Device) runTenants(ctx context.Context, stage *lifecycle.Stage) error {
 	all.Go(func() { twins.Run(ctx) })
 	all.Go(func() { d.followConsumers(ctx, d.Fabric(), sync.OnceFunc(func() { close(known) })) })
 	return agent.Run(ctx)
+}
+
+// IsolationProblems are those of the isolation of tenants on a worker; nil on a server, and before it has started.
+func (d *Device) IsolationProblems() map[string]string {
+	if a := d.agent.Load(); a != nil {
+		return a.Problems()
+	}
+	return nil
 }
 
 // forServer refuses all but this worker's server.
@@ -256,6 +274,21 @@ func (d *Device) HomeOf(tag string) (client *http.Client, base string, ok bool) 
 	return client, base + homesPath + url.PathEscape(tag), err == nil
 }
 
+// ServerImages is tenantimages.RelayConfig.Server of this node; nil on a server.
+func (d *Device) ServerImages() func() (client *http.Client, at string, ok bool) {
+	if d.Joined == nil {
+		return nil
+	}
+	return func() (*http.Client, string, bool) {
+		f := d.Fabric()
+		if f == nil {
+			return nil, "", false
+		}
+		client, base, err := f.Client(d.Server)
+		return client, base + imagesPath, err == nil
+	}
+}
+
 // ViewOn is how a consumer sees pods, on this node; own is that of a server.
 func (d *Device) ViewOn(own func(id string) homeaddr.View) func(id string) homeaddr.View {
 	if d.Joined == nil {
@@ -270,6 +303,38 @@ func (d *Device) ViewOn(own func(id string) homeaddr.View) func(id string) homea
 func (s *server) serveTenants() {
 	s.fabric.Handle("GET "+consumersPath, s.forWorkers(s.showConsumers))
 	s.fabric.Handle("GET "+homesPath+"{tag}/v1/images/{what...}", s.forWorkers(s.passImages))
+	images := &homeimages.Server{Store: s.Images, Used: s.imagesOn, On: func() bool { return true }}
+	s.fabric.Handle("GET "+imagesPath+"{what...}", s.forWorkers(func(w http.ResponseWriter, r *http.Request, _ peer.Record) { images.ServeHTTP(w, r) }))
+}
+
+// imagesOn are the names of images in the pods of a worker, as the pods have them.
+func (s *server) imagesOn(id peer.ID) (names []string) {
+	rec, err := s.fabric.Worker(id)
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	pods, err := s.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", rec.Node).String()})
+	if err != nil {
+		return nil
+	}
+	for _, p := range pods.Items {
+		if _, tenant := p.Labels[policy.OriginLabel]; tenant {
+			continue // its images are its home's
+		}
+		for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+			for _, c := range list {
+				names = append(names, c.Image)
+			}
+		}
+		for _, v := range p.Spec.Volumes {
+			if v.Image != nil {
+				names = append(names, v.Image.Reference)
+			}
+		}
+	}
+	return names
 }
 
 // forWorkers refuses all others.

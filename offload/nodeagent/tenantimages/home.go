@@ -37,7 +37,24 @@ func (r *Relay) requestHome(in *http.Request, o object, imported bool) (*http.Re
 	if !ok {
 		return nil, errNoHome
 	}
-	at := base + "/v1/images/" + (&url.URL{Path: o.host + "/" + o.repository + "/" + o.kind + "/" + o.ref}).EscapedPath()
+	return r.request(in, client, base+"/v1/images/", o, imported)
+}
+
+// requestServer requests an object of an image of this cluster's own from its server.
+func (r *Relay) requestServer(in *http.Request, o object) (*http.Response, error) {
+	if r.cfg.Server == nil {
+		return nil, errNoHome
+	}
+	client, at, ok := r.cfg.Server()
+	if !ok {
+		return nil, errNoHome
+	}
+	return r.request(in, client, at, o, o.tag())
+}
+
+// request requests an object from another device, below at.
+func (r *Relay) request(in *http.Request, client *http.Client, at string, o object, imported bool) (*http.Response, error) {
+	at += (&url.URL{Path: o.host + "/" + o.repository + "/" + o.kind + "/" + o.ref}).EscapedPath()
 	if imported {
 		at += "?imported"
 	}

@@ -37,6 +37,9 @@ type RelayConfig struct {
 	// Home returns the client for the home of a consumer, by its Tag; false while there is no way, or it is disabled.
 	// Nil uses no home.
 	Home func(tag string) (client *http.Client, base string, ok bool)
+	// Server returns, on a worker, the client for images of this cluster's own that its server has, and the URL below
+	// which they are; false while there is no way. Nil uses no server.
+	Server func() (client *http.Client, at string, ok bool)
 	// Folder is where containerd reads its configuration of registries.
 	Folder string
 }
@@ -81,6 +84,9 @@ func (r *Relay) Serve(ctx context.Context, ready func()) error {
 	if err := os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hosts), 0o600); err != nil {
 		return fmt.Errorf("images: %w", err)
 	}
+	if err := r.mirror(l.Addr()); err != nil {
+		return err
+	}
 	server := &http.Server{Handler: http.HandlerFunc(r.handle), ReadHeaderTimeout: 10 * time.Second}
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	ready()
@@ -90,11 +96,59 @@ func (r *Relay) Serve(ctx context.Context, ready func()) error {
 	return nil
 }
 
+// everyRegistry is the folder of the mirror of registries without a configuration of their own.
+const everyRegistry = "_default"
+
+// mirror has containerd ask this relay for images of the cluster's own before their registries. The engine overwrites it
+// when the owner has configured a mirror of all registries.
+func (r *Relay) mirror(at net.Addr) error {
+	dir := filepath.Join(r.cfg.Folder, everyRegistry)
+	if r.cfg.Server == nil {
+		if text, err := os.ReadFile(filepath.Join(dir, "hosts.toml")); err == nil && strings.HasPrefix(string(text), mirrorMark) {
+			return os.RemoveAll(dir) // of a worker that became a cluster of its own
+		}
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	hosts := fmt.Sprintf("%s[host.\"http://%s/%s%s\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n", mirrorMark, at, r.secret, ownImages)
+	if err := os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hosts), 0o600); err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	return nil
+}
+
+// mirrorMark begins the file of mirror, ownImages the paths of its requests.
+const mirrorMark, ownImages = "# written by rivulet\n", "/own"
+
+// ownWanted is an object of a registry: repository, kind, name. The registry is the query's ns.
+var ownWanted = regexp.MustCompile(`^/own/([a-z0-9._/-]+)/(manifests|blobs)/([A-Za-z0-9_.:-]+)$`)
+
+// handleOwn answers a request for an image of the cluster's own: what the server has not comes from its registry.
+func (r *Relay) handleOwn(w http.ResponseWriter, in *http.Request, path string) {
+	what := ownWanted.FindStringSubmatch(path)
+	if what == nil || strings.Contains(path, "..") || in.Method != http.MethodGet && in.Method != http.MethodHead {
+		http.NotFound(w, in)
+		return
+	}
+	resp, err := r.requestServer(in, object{host: in.URL.Query().Get("ns"), repository: what[1], kind: what[2], ref: what[3]})
+	if err != nil {
+		http.NotFound(w, in)
+		return
+	}
+	send(w, resp, false)
+}
+
 // wanted is an object of a registry: consumer, host, repository, kind, name.
 var wanted = regexp.MustCompile(`^/([0-9a-f]{12})/([a-z0-9.-]+)(?:__([0-9]{1,5}))?/([a-z0-9._/-]+)/(manifests|blobs)/([A-Za-z0-9_.:-]+)$`)
 
 func (r *Relay) handle(w http.ResponseWriter, in *http.Request) {
 	path, mine := strings.CutPrefix(in.URL.Path, "/"+r.secret)
+	if mine && strings.HasPrefix(path, ownImages+"/") {
+		r.handleOwn(w, in, path)
+		return
+	}
 	what := wanted.FindStringSubmatch(path)
 	switch {
 	case !mine || what == nil || strings.Contains(path, ".."):

@@ -226,6 +226,20 @@ func TestPodsOfTwoNodes(t *testing.T) {
 	}
 }
 
+// Images that only the server has, and that are in no registry, run on the worker.
+func TestImagesOfTheServer(t *testing.T) {
+	ctx := suite.Bounded(t, 2*time.Minute)
+	a, b, _ := devices()
+	const name = "example.test/only-a:1"
+	labtest.Must(t, ctx, a, "rivulet", "ctr", "-n", "k8s.io", "images", "tag", mainjob.Image, name)
+	apply(t, ctx, a, strings.Replace(web("image-of-a", "b", "", ""), mainjob.Image, name, 1))
+	running(t, ctx, a, "image-of-a")
+	if out := labtest.Must(t, ctx, b, "rivulet", "ctr", "-n", "k8s.io", "images", "list", "-q", "name=="+name); out != name {
+		t.Errorf("on the worker: %q", out)
+	}
+	labtest.Kubectl(t, ctx, a, "delete", "pod", "image-of-a", "--now")
+}
+
 // A peer's pods reach pods on the worker and are reached by them.
 func TestAPeerAndTheWorker(t *testing.T) {
 	ctx := suite.Bounded(t, 4*time.Minute)
@@ -256,6 +270,9 @@ func TestAPeerAndTheWorker(t *testing.T) {
 	labtest.Kubectl(t, ctx, a, "delete", "namespace", "both", "--wait=false")
 }
 
+// onlyAtC is an image of c's, in no registry.
+const onlyAtC = "example.test/only-c:1"
+
 // awayOn makes one pod of c at this cluster, on that node: the other one takes none meanwhile.
 func awayOn(t *testing.T, ctx context.Context, node, name string) {
 	t.Helper()
@@ -263,7 +280,8 @@ func awayOn(t *testing.T, ctx context.Context, node, name string) {
 	other := map[string]string{"a": "b", "b": "a"}[node]
 	labtest.Kubectl(t, ctx, a, "cordon", other)
 	defer labtest.Kubectl(t, ctx, a, "uncordon", other)
-	apply(t, ctx, c, inNamespace("from-c", strings.Replace(web(name, "x", "", ""), `"kubernetes.io/hostname":"x"`, `"type":"virtual-kubelet"`, 1)))
+	pod := strings.Replace(web(name, "x", "", ""), mainjob.Image, onlyAtC, 1)
+	apply(t, ctx, c, inNamespace("from-c", strings.Replace(pod, `"kubernetes.io/hostname":"x"`, `"type":"virtual-kubelet"`, 1)))
 	labtest.Kubectl(t, ctx, c, "wait", "-n", "from-c", "--for=condition=Ready", "--timeout=60s", "pod/"+name)
 	if on := labtest.Kubectl(t, ctx, a, "get", "pods", "-A", "-l", "rivulet.dev/origin,name="+name, "-o", "jsonpath={.items[*].spec.nodeName}"); on != node {
 		t.Fatalf("%s runs on %q, want %s", name, on, node)
@@ -297,6 +315,7 @@ func TestPodsOfAPeerOnTheWorker(t *testing.T) {
 		return nil
 	})
 	apply(t, ctx, c, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"from-c","labels":{"rivulet.dev/offload":"burst"}}}`)
+	labtest.Must(t, ctx, c, "rivulet", "ctr", "-n", "k8s.io", "images", "tag", mainjob.Image, onlyAtC)
 	apply(t, ctx, c, inNamespace("from-c", service))
 	apply(t, ctx, c, inNamespace("from-c", web("stays", "c", "", "")))
 	awayOn(t, ctx, "b", "on-worker")
@@ -328,20 +347,22 @@ func TestPodsOfAPeerOnTheWorker(t *testing.T) {
 		t.Errorf("the pod on the worker does not see %s: %v %s", at["stays"], err, out)
 	}
 	// What is not c's. A pod of this cluster gets an answer of each.
-	apply(t, ctx, a, web("host", "b", `,"hostNetwork":true`, ""))
-	running(t, ctx, a, "host")
 	lan := labtest.Status(t, ctx, b).Addresses[0].String()
 	for what, url := range map[string]string{
 		"a pod on the server": "http://" + net.JoinHostPort(address(t, ctx, a, "on-a"), "8080") + "/", "a pod on the worker": "http://" + net.JoinHostPort(address(t, ctx, a, "on-b"), "8080") + "/",
 		"a Service": "http://" + labtest.Kubectl(t, ctx, a, "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}") + "/", "a name": "http://web.default.svc.cluster.local/",
 		"the server": "http://" + net.JoinHostPort(labtest.Status(t, ctx, a).NodeAddress, "6443") + "/", "the worker": "http://" + net.JoinHostPort(labtest.Status(t, ctx, b).NodeAddress, "10250") + "/",
-		"the worker's LAN": "http://" + net.JoinHostPort(lan, "8080") + "/",
+		"the worker's LAN": "7442",
 	} {
-		if out, err := answers(ctx, a, "on-b", "show", url); err != nil {
+		command := []string{"web", "show", url}
+		if url == "7442" {
+			command = []string{"/bin/busybox", "nc", "-w", "2", lan, url, "-e", "/bin/busybox", "true"}
+		}
+		if out, err := a.Kubectl(ctx, append([]string{"exec", "on-b", "--"}, command...)...); err != nil {
 			t.Errorf("on-b does not reach %s, %s: %v %s", what, url, err, out)
 		}
 		short, cancel := context.WithTimeout(ctx, 3*time.Second)
-		if out, err := c.Kubectl(short, "exec", "-n", "from-c", "on-worker", "--", "web", "show", url); err == nil {
+		if out, err := c.Kubectl(short, append([]string{"exec", "-n", "from-c", "on-worker", "--"}, command...)...); err == nil {
 			t.Errorf("a pod of c on the worker reaches %s, %s: %s", what, url, out)
 		}
 		cancel()
@@ -354,7 +375,6 @@ func TestPodsOfAPeerOnTheWorker(t *testing.T) {
 		}
 		cancel()
 	}
-	labtest.Kubectl(t, ctx, a, "delete", "pod", "host", "--now")
 	labtest.Kubectl(t, ctx, c, "delete", "namespace", "from-c", "--wait=false")
 }
 
