@@ -28,7 +28,7 @@ const (
 // nodes: a server and two workers: how long a join takes, what passes between their pods, and what a worker costs.
 func (b *bench) nodes(ctx context.Context, s *figures.Section) error {
 	s.Title = "Devices of one cluster"
-	s.How = fmt.Sprintf("A server and two workers, each with its own copy of the ELF. Join: from the command `rivulet join` on a device that is a cluster of its own to its Node Ready in a watch on the server, %d times. TCP between pods, from the one's address to the other's, on the server and on a worker, through `riv0`, : bare wireguard-go as in `tunnel`, whose nodes are on one cable without a bridge, and without kube-proxy's rules; its two ends are in the cgroups of the two devices, because the kernel divides the cores by cgroup; %d rounds, rotated, %v each. The idle devices share the cores with both. Memory is read as in `memory`, before that, and without pods; then nobody uses the cluster for %v.", 2*joinRounds, nodeRounds, tunnelFor, nodesIdle)
+	s.How = fmt.Sprintf("A server and two workers, each with its own copy of the ELF. Join: from the command `rivulet join` on a device that is a cluster of its own to its Node Ready in a watch on the server, %d times. TCP between pods, from the one's address to the other's, on the server and on a worker, through `riv0`, : bare wireguard-go as in `tunnel`, whose nodes are on one cable without a bridge, and without kube-proxy's rules; its two ends are in the cgroups of the two devices, in the same direction, because the kernel divides the cores by cgroup and a server has more to do; %d rounds, rotated, %v each. The idle devices share the cores with both. Memory is read as in `memory`, before that, and without pods; then nobody uses the cluster for %v.", 2*joinRounds, nodeRounds, tunnelFor, nodesIdle)
 	own, err := b.stage.Beside("own", device.OwnCopy)
 	if err != nil {
 		return err
@@ -133,23 +133,28 @@ func (b *bench) betweenNodes(ctx context.Context, server, worker *device.Device,
 		flows int
 		run   func(flows int) (float64, error)
 	}
-	var ways []way
+	type direction struct {
+		name     string
+		from, to nodePod
+		ends     []*device.Device
+	}
+	directions := []direction{{"server → worker", at, far, []*device.Device{server, worker}}, {"worker → server", far, at, []*device.Device{worker, server}}}
+	var ways []way // each after what it is compared with
 	for _, flows := range []int{1, 4} {
-		ways = append(ways,
-			way{"bare wireguard-go", flows, func(flows int) (float64, error) { return b.bareTCP(ctx, flows, server, worker) }},
-			way{"server → worker", flows, func(flows int) (float64, error) {
-				return wire.Between(at.ns, far.ns, at.address, far.address, flows, tunnelFor)
-			}},
-			way{"worker → server", flows, func(flows int) (float64, error) {
-				return wire.Between(far.ns, at.ns, far.address, at.address, flows, tunnelFor)
-			}})
+		for _, d := range directions {
+			ways = append(ways,
+				way{"bare wireguard-go, " + d.name, flows, func(flows int) (float64, error) { return b.bareTCP(ctx, flows, d.ends) }},
+				way{d.name, flows, func(flows int) (float64, error) {
+					return wire.Between(d.from.ns, d.to.ns, d.from.address, d.to.address, flows, tunnelFor)
+				}})
+		}
 	}
 	got := make([]figures.Samples, len(ways))
 	defer func() {
 		for i, w := range ways {
 			row := figures.Row{What: fmt.Sprintf("%s: TCP, flows: %d", w.name, w.flows), Figure: scaled(got[i], 1e-9).Show("%.2f", "Gbit/s")}
-			if base := got[i/3*3]; i%3 > 0 {
-				row.Ratio = got[i].Over(base)
+			if i%2 > 0 {
+				row.Ratio = got[i].Over(got[i-1])
 				row.Promise, row.Value, row.Limit, row.AtLeast = "≥ 0.95", row.Ratio.Median(), 0.95, true
 			}
 			s.Rows = append(s.Rows, row)
@@ -169,8 +174,8 @@ func (b *bench) betweenNodes(ctx context.Context, server, worker *device.Device,
 	return nil
 }
 
-// bareTCP measures bare wireguard-go, with each end in the cgroups of one of the devices.
-func (b *bench) bareTCP(ctx context.Context, flows int, ends ...*device.Device) (bits float64, err error) {
+// bareTCP measures bare wireguard-go from one end to the other, each in the cgroups of a device.
+func (b *bench) bareTCP(ctx context.Context, flows int, ends []*device.Device) (bits float64, err error) {
 	l, err := wire.Open(ctx, bare, "", b.stage.Dir)
 	if err != nil {
 		return 0, err
