@@ -14,10 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors of holders of a folder: ErrInUse while a pod uses it, ErrBusy while an earlier operation has not ended.
+// Errors of holders of a folder: ErrInUse while a pod uses it, ErrBusy while an earlier operation has not ended,
+// ErrUnreachable while its node is not connected.
 var (
-	ErrInUse = errors.New("a pod uses the volume; stop the pod first")
-	ErrBusy  = errors.New("the files are still being carried; try again in a moment")
+	ErrInUse       = errors.New("a pod uses the volume; stop the pod first")
+	ErrBusy        = errors.New("the files are still being carried; try again in a moment")
+	ErrUnreachable = errors.New("the node of the volume cannot be reached at the moment")
 )
 
 // Total is the size of a tree.
