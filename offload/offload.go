@@ -48,7 +48,7 @@ type Peers interface {
 	Pass(h func(net.Conn), names ...string)
 }
 
-// Volumes are the folders of this device's volumes.
+// Volumes are the folders of the volumes of this cluster's nodes.
 type Volumes interface {
 	move.Local
 	tenancy.Volumes

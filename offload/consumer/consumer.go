@@ -67,7 +67,7 @@ type Config struct {
 	Missing time.Duration
 	// Parting is how long pods stay at home after their target has become unable to report them; 0 is DefaultParting.
 	Parting time.Duration
-	// Volumes are the folders of this device's volumes; nil disables moves of data.
+	// Volumes are the folders of the volumes of this cluster's nodes; nil disables moves of data.
 	Volumes move.Local
 	// Policies caches the NetworkPolicies of home and the pods that they select; nil makes one for reflection only.
 	Policies *networkpolicy.Watcher

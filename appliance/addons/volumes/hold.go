@@ -70,10 +70,23 @@ func (h *holds) take(ctx context.Context, name string) (ctx2 context.Context, do
 	}, nil
 }
 
-// Hold moves the folder of a volume away until release, so that no pod gets it; dir is where it is meanwhile. held ends
-// with ctx, when the volume is held again, and when it is to be removed. The error for a volume in use by a pod is
+// Hold moves the folder of a volume away until release, so that no pod gets it; files are its content. held ends with
+// ctx, when the volume is held again, and when it is to be removed. The error for a volume in use by a pod is
 // filetree.ErrInUse.
-func (l *Local) Hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, dir string, release func(), err error) {
+func (l *Local) Hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, files filetree.Tree, release func(), err error) {
+	held, dir, release, err := l.hold(ctx, v)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if files, err = filetree.OpenFolder(dir, v.Spec.Capacity.Storage().Value()); err != nil {
+		release()
+		return nil, nil, nil, err
+	}
+	return held, files, release, nil
+}
+
+// hold returns the path where the folder is meanwhile.
+func (l *Local) hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, dir string, release func(), err error) {
 	name, err := l.name(v)
 	if err != nil {
 		return nil, "", nil, err

@@ -29,7 +29,7 @@ func TestHeldFromPods(t *testing.T) {
 	}
 	hold := func() (context.Context, string, func()) {
 		t.Helper()
-		held, dir, release, err := w.local.Hold(t.Context(), v)
+		held, dir, release, err := w.local.hold(t.Context(), v)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +74,7 @@ func TestHeldFromPods(t *testing.T) {
 	release = <-next
 	// One that does not end is not waited for without end.
 	w.local.holds.patience = 50 * time.Millisecond
-	if _, _, _, err := w.local.Hold(t.Context(), v); !errors.Is(err, filetree.ErrBusy) {
+	if _, _, _, err := w.local.hold(t.Context(), v); !errors.Is(err, filetree.ErrBusy) {
 		t.Errorf("%v", err)
 	}
 	w.local.holds.patience = patience
@@ -98,7 +98,7 @@ func TestHeldFromPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.holds.patience = 200 * time.Millisecond
-	_, _, _, err = again.Hold(t.Context(), v)
+	_, _, _, err = again.hold(t.Context(), v)
 	if err2 := unix.Unmount(at, 0); err2 != nil {
 		t.Fatal(err2)
 	}
@@ -115,7 +115,7 @@ func TestRemovedWhileHeld(t *testing.T) {
 	claim := w.claim("default", "db")
 	v := w.bind(claim)
 	w.write(v)
-	held, _, release, err := w.local.Hold(t.Context(), v)
+	held, _, release, err := w.local.hold(t.Context(), v)
 	if err != nil {
 		t.Fatal(err)
 	}

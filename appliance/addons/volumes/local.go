@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"rivulet/offload/nodeagent/filetree"
 )
 
 // Local gives access to the folders of this device's volumes: for transfers of a claim's data, and for volumes of other
@@ -27,21 +29,21 @@ func NewLocal(dir, node string) *Local {
 // Node is the device's node.
 func (l *Local) Node() string { return l.node }
 
-// Folder returns the path of a volume's files.
-func (l *Local) Folder(v *corev1.PersistentVolume) (string, error) {
+// Files are those of a volume. They are not kept from pods.
+func (l *Local) Files(v *corev1.PersistentVolume) (filetree.Tree, error) {
 	name, err := l.name(v)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if !l.folders.exists(name) {
-		return "", l.missing(name, v)
+		return nil, l.missing(name, v)
 	}
-	return l.folders.path(name), nil
+	return filetree.OpenFolder(l.folders.path(name), v.Spec.Capacity.Storage().Value())
 }
 
 func (l *Local) name(v *corev1.PersistentVolume) (string, error) {
-	if !isOn(v, l.node) {
-		return "", fmt.Errorf("volume %s is not a folder of this device; only such can be carried", v.Name)
+	if !IsOn(v, l.node) {
+		return "", fmt.Errorf("volume %s is not a folder of node %s; only such can be carried", v.Name, l.node)
 	}
 	return l.folders.nameOf(v)
 }

@@ -20,9 +20,10 @@ import (
 const pvProtection = "kubernetes.io/pv-protection"
 
 // ours reports whether a volume is a folder on this node of this provisioner.
-func (c *Controller) ours(v *corev1.PersistentVolume) bool { return isOn(v, c.node) }
+func (c *Controller) ours(v *corev1.PersistentVolume) bool { return IsOn(v, c.node) }
 
-func isOn(v *corev1.PersistentVolume, node string) bool {
+// IsOn reports whether a volume is a folder of this provisioner on a node.
+func IsOn(v *corev1.PersistentVolume, node string) bool {
 	if v.Annotations[storageutil.AnnDynamicallyProvisioned] != Provisioner || v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return false
 	}

@@ -21,13 +21,14 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/offload/consumer/volume"
+	"rivulet/offload/nodeagent/filetree"
 	"rivulet/offload/policy"
 )
 
 // Finalizer keeps a claim that is being moved.
 const Finalizer = "rivulet.dev/moving"
 
-// Home is the destination of a move to the cluster itself.
+// Home is the destination of a move to the cluster itself: to this device.
 const Home = "home"
 
 const (
@@ -43,13 +44,13 @@ const (
 	pause, glance = 5 * time.Second, 200 * time.Millisecond
 )
 
-// Local are the folders of this device's volumes.
+// Local are the folders of the volumes of this cluster's nodes.
 type Local interface {
 	// Node is this device's node.
 	Node() string
-	// Folder returns the folder of a volume's files; an error if they are not here.
-	Folder(v *corev1.PersistentVolume) (string, error)
-	// Fresh makes an empty folder for a new volume, Discard removes it, and Volume is its object, for the next claim of
+	// Files are those of a volume; an error if it is no folder of a node, or that node cannot be reached.
+	Files(v *corev1.PersistentVolume) (filetree.Tree, error)
+	// Fresh makes an empty folder on this device for a new volume, Discard removes it, and Volume is its object, for the next claim of
 	// that name.
 	Fresh(namespace, claim, volume string) (string, error)
 	Discard(namespace, claim, volume string) error

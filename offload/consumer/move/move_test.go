@@ -104,7 +104,7 @@ type world struct {
 	t      *testing.T
 	client kubernetes.Interface
 	dir    string
-	local  *volumes.Local
+	local  cluster
 	peer   *peer
 	peers  map[string]*peer
 	events *record.FakeRecorder
@@ -113,8 +113,9 @@ type world struct {
 func newWorld(t *testing.T, names ...string) *world {
 	server := apiserver.Start(t)
 	apiserver.StartKubelet(t, server, "here")
+	apiserver.StartKubelet(t, server, "there")
 	w := &world{t: t, client: server.Client, dir: t.TempDir(), peers: map[string]*peer{}, events: record.NewFakeRecorder(1000)}
-	w.local = volumes.NewLocal(w.dir, "here")
+	w.local = cluster{Local: volumes.NewLocal(w.dir, "here"), worker: volumes.NewLocal(t.TempDir(), "there"), off: new(atomic.Bool)}
 	w.namespace("lab")
 	for _, name := range names {
 		p := &peer{name: name, client: server.Client, dir: t.TempDir()}
@@ -125,12 +126,15 @@ func newWorld(t *testing.T, names ...string) *world {
 	}
 	w.peer = w.peers[names[0]]
 	ctx, cancel := context.WithCancel(context.Background())
-	ready, done := make(chan struct{}), make(chan error, 2)
-	s := volumes.New(volumes.Config{Client: w.client, Local: w.local, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)})
-	go func() { done <- s.Run(ctx, func() { close(ready) }) }()
+	ready, done := make(chan struct{}), make(chan error, 3)
+	for _, l := range []*volumes.Local{w.local.Local, w.local.worker} {
+		s := volumes.New(volumes.Config{Client: w.client, Local: l, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)})
+		go func() { done <- s.Run(ctx, func() { ready <- struct{}{} }) }()
+	}
 	v := volume.New(volume.Config{Home: w.client, Cluster: "id-of-a", Peer: func(id string) string { return strings.TrimPrefix(id, "id-of-") }, Recorder: w.events, Log: slog.New(slog.DiscardHandler)})
 	go func() { done <- v.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done; <-done })
+	t.Cleanup(func() { cancel(); <-done; <-done; <-done })
+	<-ready
 	<-ready
 	for _, p := range w.peers {
 		v.Serve(p.place)
@@ -178,11 +182,13 @@ func (w *world) mover(stopAt string, patience time.Duration) (m *Mover, gone <-c
 }
 
 // claim makes one at home with a file in it.
-func (w *world) claim(name string) {
+func (w *world) claim(name string) { w.claimOn(name, "here") }
+
+func (w *world) claimOn(name, node string) {
 	w.t.Helper()
 	class := volumes.ClassName
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"keep": "me"},
-		Annotations: map[string]string{storageutil.AnnSelectedNode: "here", "note": "mine"}},
+		Annotations: map[string]string{storageutil.AnnSelectedNode: node, "note": "mine"}},
 		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: &class,
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}}}}
 	_, err := w.client.CoreV1().PersistentVolumeClaims("lab").Create(w.t.Context(), c, metav1.CreateOptions{})
@@ -317,6 +323,7 @@ func TestMoves(t *testing.T) {
 	}
 
 	betweenPeers(t, w)
+	fromAWorker(t, w)
 
 	t.Run("no room there", func(t *testing.T) {
 		w.t = t

@@ -44,21 +44,19 @@ type end struct {
 // source is the place of a volume's data.
 func (m *Mover) source(v *corev1.PersistentVolume) (*end, error) {
 	if v.Labels[volume.AwayLabel] == "" {
-		dir, err := m.cfg.Local.Folder(v)
+		files, err := m.cfg.Local.Files(v)
 		if err != nil {
 			return nil, err
 		}
-		bounds, err := filetree.BoundsOf(dir, v.Spec.Capacity.Storage().Value())
-		if err != nil {
-			return nil, err
+		node := Home
+		if on := volume.Node(v); on != m.cfg.Local.Node() {
+			node = on // another one of this cluster
 		}
 		return &end{
-			node:  func() string { return Home },
-			total: func(ctx context.Context) (filetree.Total, error) { return filetree.Measure(ctx, dir, bounds) },
-			sum:   func(ctx context.Context) (filetree.Sum, error) { return filetree.SumUp(ctx, dir, bounds) },
+			node: func() string { return node }, total: files.Measure, sum: files.SumUp,
 			read: func(ctx context.Context) (io.ReadCloser, error) {
 				r, w := io.Pipe()
-				go func() { w.CloseWithError(filetree.Pack(ctx, dir, bounds, w)) }()
+				go func() { w.CloseWithError(files.Pack(ctx, w)) }()
 				return r, nil
 			},
 		}, nil

@@ -68,7 +68,7 @@ func (c *Controller) reach(ctx context.Context, v *corev1.PersistentVolume) (cor
 	return out, nil
 }
 
-// Node is the virtual node that a volume is bound to.
+// Node is the node, virtual or not, that a volume is bound to.
 func Node(v *corev1.PersistentVolume) string {
 	if a := v.Spec.NodeAffinity; a != nil && a.Required != nil {
 		for _, t := range a.Required.NodeSelectorTerms {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,6 +25,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/nodeagent/filetree"
+	"rivulet/offload/nodeagent/transfer"
 	"rivulet/test/harness/await"
 )
 
@@ -34,12 +36,37 @@ func (folders) Node() string { return "n" }
 
 func (folders) Capacity() (int64, error) { return 1 << 30, nil }
 
-func (folders) Hold(ctx context.Context, v *corev1.PersistentVolume) (context.Context, string, func(), error) {
+func (folders) Hold(ctx context.Context, v *corev1.PersistentVolume) (context.Context, filetree.Tree, func(), error) {
 	if v.Spec.Local == nil {
-		return nil, "", nil, errors.New("not a folder")
+		return nil, nil, nil, errors.New("not a folder")
+	}
+	if node := elsewhere.Load(); node != nil {
+		return ctx, *node, func() {}, nil
 	}
 	held.Add(1)
-	return ctx, v.Spec.Local.Path, func() { held.Add(-1) }, nil
+	files, err := filetree.OpenFolder(v.Spec.Local.Path, v.Spec.Capacity.Storage().Value())
+	return ctx, files, func() { held.Add(-1) }, err
+}
+
+// elsewhere is another node that has all volumes; nil is none.
+var elsewhere atomic.Pointer[transfer.Remote]
+
+// anotherNode serves the folder as a node of this cluster does, until the test ends.
+func anotherNode(t *testing.T, dir string) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		held.Add(1)
+		defer held.Add(-1)
+		files, err := filetree.OpenFolder(dir, 1<<20)
+		if err != nil {
+			t.Error(err)
+		}
+		answer, err := transfer.Serve(r.Context(), w, r, files, transfer.Routes[[2]string{r.Method, r.URL.Path[len("/made"):]}])
+		transfer.Answer(w, answer, err)
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	elsewhere.Store(&transfer.Remote{HTTP: s.Client(), URL: s.URL + "/made", Where: "node b"})
+	t.Cleanup(func() { elsewhere.Store(nil); s.Close() })
 }
 
 // held counts the volumes that are kept from pods.
@@ -78,9 +105,6 @@ func testClaimsOfTenants(t *testing.T, p *provider) {
 
 	// One that this cluster binds: the test plays its provisioner.
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("one"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := c.CoreV1().PersistentVolumeClaims(twin).Create(ctx, claim("data", func(*corev1.PersistentVolumeClaimSpec) {}), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +126,44 @@ func testClaimsOfTenants(t *testing.T, p *provider) {
 	})
 
 	const path = "/v1/volumes/claims/data"
+	t.Run("on this device", func(t *testing.T) { testFilesOfAClaim(t, p, dir, path) })
+	t.Run("on another node", func(t *testing.T) {
+		anotherNode(t, dir)
+		testFilesOfAClaim(t, p, dir, path)
+	})
+
+	// Nor while a pod has it.
+	user := set("user", 1, "", func(s *corev1.PodSpec) {
+		s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	})
+	if _, err := c.AppsV1().ReplicaSets(twin).Create(ctx, user, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, time.Minute, "in use", func() bool {
+		code, body := p.carry(t, alice, "GET", path, "", nil)
+		return code == 409 && strings.Contains(string(body), "in-use")
+	})
+	if err := c.AppsV1().ReplicaSets(twin).Delete(ctx, "user", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CoreV1().PersistentVolumeClaims(twin).Delete(ctx, "data", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, time.Minute, "then the twin goes", func() bool {
+		// There is no kubelet that would end the pod.
+		_ = p.admin.CoreV1().Pods(twin).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, metav1.ListOptions{})
+		code, _ := p.carry(t, alice, "DELETE", "/v1/namespaces/claims", "", nil)
+		return code == http.StatusNotFound
+	})
+	p.carry(t, bob, "DELETE", "/v1/namespaces/claims", "", nil)
+}
+
+// testFilesOfAClaim reads and writes the files of a claim of 1 MiB, wherever its folder is.
+func testFilesOfAClaim(t *testing.T, p *provider, dir, path string) {
+	ctx := t.Context()
+	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	code, body := p.carry(t, alice, "GET", path, "", nil)
 	copied := t.TempDir()
 	if code != 200 {
@@ -149,31 +211,15 @@ func testClaimsOfTenants(t *testing.T, p *provider) {
 	if _, err := os.Stat(filepath.Join(dir, "..", "evil")); err == nil {
 		t.Error("a stream got out of its folder")
 	}
-
-	// Nor while a pod has it.
-	user := set("user", 1, "", func(s *corev1.PodSpec) {
-		s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
-	})
-	if _, err := c.AppsV1().ReplicaSets(twin).Create(ctx, user, metav1.CreateOptions{}); err != nil {
+	// What was read is written, and the consumer is told the sum of what is there then.
+	want, err := filetree.SumUp(ctx, copied, filetree.Bounds{Entries: 9, Logical: 1 << 20, Data: 1 << 20})
+	if err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, time.Minute, "in use", func() bool {
-		code, body := p.carry(t, alice, "GET", path, "", nil)
-		return code == 409 && strings.Contains(string(body), "in-use")
-	})
-	if err := c.AppsV1().ReplicaSets(twin).Delete(ctx, "user", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
+	var got filetree.Sum
+	if code, answer := p.carry(t, alice, "PUT", path, "3", bytes.NewReader(body)); json.Unmarshal(answer, &got) != nil || code != 200 || got != want {
+		t.Errorf("%d %s, want %+v", code, answer, want)
 	}
-	if err := c.CoreV1().PersistentVolumeClaims(twin).Delete(ctx, "data", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	await.True(t, time.Minute, "then the twin goes", func() bool {
-		// There is no kubelet that would end the pod.
-		_ = p.admin.CoreV1().Pods(twin).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, metav1.ListOptions{})
-		code, _ := p.carry(t, alice, "DELETE", "/v1/namespaces/claims", "", nil)
-		return code == http.StatusNotFound
-	})
-	p.carry(t, bob, "DELETE", "/v1/namespaces/claims", "", nil)
 }
 
 // A transfer holds its volume, and ends within a second of the consumer's hanging up or
@@ -206,7 +252,7 @@ func testTransfersEnd(t *testing.T, p *provider, dir, path string) {
 			t.Fatal(err)
 		}
 		r.Header.Set(who, string(alice))
-		r.Header.Set(VolumeSizeHeader, "500000")
+		r.Header.Set(transfer.SizeHeader, "500000")
 		resp, err := http.DefaultClient.Do(r)
 		if err != nil && method == "GET" {
 			t.Error(err)
@@ -271,7 +317,7 @@ func (p *provider) carry(t *testing.T, as peer.ID, method, path, size string, bo
 	}
 	r.Header.Set(who, string(as))
 	if size != "" {
-		r.Header.Set(VolumeSizeHeader, size)
+		r.Header.Set(transfer.SizeHeader, size)
 	}
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {

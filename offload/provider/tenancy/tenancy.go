@@ -34,6 +34,7 @@ import (
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
+	"rivulet/offload/nodeagent/transfer"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/provider/bounds"
@@ -75,7 +76,7 @@ type Config struct {
 	Memory uint64
 	// PodMemory reads what pods use of it; nil bounds each pod, and not all of them together.
 	PodMemory PodMemory
-	// Volumes are this device's folders; with nil claims are lent, but their files are not transferred.
+	// Volumes are the folders of this cluster's nodes; with nil claims are lent, but their files are not transferred.
 	Volumes Volumes
 	// LAN is what virtual clusters may open; nil is nothing.
 	LAN *LAN
@@ -190,18 +191,17 @@ func LabelledHost(t *Tenancy, consumer peer.ID) (host peer.ID, known bool) {
 
 // Routes returns what is served to consumers, by pattern of http.ServeMux.
 func (t *Tenancy) Routes() map[string]http.Handler {
-	return map[string]http.Handler{
+	routes := map[string]http.Handler{
 		"GET /v1/offer":                t.known(t.offer),
 		"GET /v1/namespaces":           t.known(t.counted(t.list)),
 		"PUT /v1/namespaces/{home}":    t.admitted(t.counted(t.ensure)),
 		"DELETE /v1/namespaces/{home}": t.admitted(t.counted(t.remove)),
 		"/k8s/":                        t.admitted(t.limited),
-
-		"GET /v1/volumes/{home}/{claim}/total": t.admitted(t.serveTransfer(volumeTotal)),
-		"GET /v1/volumes/{home}/{claim}/sum":   t.admitted(t.serveTransfer(volumeSum)),
-		"GET /v1/volumes/{home}/{claim}":       t.admitted(t.serveTransfer(readVolume)),
-		"PUT /v1/volumes/{home}/{claim}":       t.admitted(t.serveTransfer(writeVolume)),
 	}
+	for r, do := range transfer.Routes {
+		routes[r[0]+" /v1/volumes/{home}/{claim}"+r[1]] = t.admitted(t.serveTransfer(do))
+	}
+	return routes
 }
 
 // Run keeps the admission policies and the role in force, and follows the cluster's capacity, until ctx ends.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,45 +17,32 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/nodeagent/filetree"
+	"rivulet/offload/nodeagent/transfer"
 	"rivulet/offload/policy"
 )
 
-// Volumes are the folders of this device's volumes.
+// Volumes are the folders of the volumes of this cluster's nodes.
 type Volumes interface {
 	// Node is this device's node.
 	Node() string
-	// Capacity is the size of the disk, in bytes.
+	// Capacity is the size of this device's disk, in bytes.
 	Capacity() (int64, error)
-	// Hold keeps a volume from every pod until release; an error if its files are not here. dir is where they are in
-	// that time. held ends with ctx, and when the volume is held again or removed. A volume in use by a pod is
-	// filetree.ErrInUse.
-	Hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, dir string, release func(), err error)
+	// Hold keeps a volume of this device from every pod until release, one of another node during each use of files; an
+	// error if it is no folder of a node. held ends with ctx, and when the volume is held again or removed. A volume in
+	// use by a pod is filetree.ErrInUse.
+	Hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, files filetree.Tree, release func(), err error)
 }
 
 const (
-	// VolumeSizeHeader is a header of a PUT with the number of bytes that follow.
-	VolumeSizeHeader = "Rivulet-Volume-Size"
 	// maxCarried is how many volumes of one consumer are read or written at once.
 	maxCarried = 4
 	// bindPatience is how long a claim without a pod may take to get its volume.
 	bindPatience = 30 * time.Second
-	// stall is how long a transfer may make no progress.
-	stall = 2 * time.Minute
 )
 
-// transfer is one request for the files of a claim, whose volume is held in that time.
-type transfer struct {
-	ctx    context.Context // of the request, the peering and the hold
-	w      http.ResponseWriter
-	r      *http.Request
-	dir    string
-	size   int64 // that the claim requests
-	bounds filetree.Bounds
-}
-
 // serveTransfer returns the handler of one of the routes by which a consumer reads and writes the files of its own
-// claims: GET /v1/volumes/{home}/{claim}, the same with /total and /sum, and PUT.
-func (t *Tenancy) serveTransfer(serve func(*transfer) (answer any, err error)) func(http.ResponseWriter, *http.Request, peer.ID) {
+// claims: those of transfer.Routes, on /v1/volumes/{home}/{claim}.
+func (t *Tenancy) serveTransfer(do transfer.Operation) func(http.ResponseWriter, *http.Request, peer.ID) {
 	return func(w http.ResponseWriter, r *http.Request, consumer peer.ID) {
 		ctx, leave, why := t.visitors.enter(r.Context(), consumer, files, 0)
 		if leave == nil {
@@ -64,37 +50,43 @@ func (t *Tenancy) serveTransfer(serve func(*transfer) (answer any, err error)) f
 			return
 		}
 		defer leave()
-		answer, err := t.transfer(ctx, w, r, consumer, serve)
-		text, cure := "", ""
-		if err != nil {
-			text, cure, _ = strings.Cut(err.Error(), "; ")
-		}
-		switch {
-		case err == nil && answer != nil:
+		answer, err := t.transfer(ctx, w, r, consumer, do)
+		if err == nil && answer != nil {
 			rpc.Write(w, http.StatusOK, answer)
-		case err == nil:
-		case errors.Is(err, filetree.ErrNoRoom):
-			fail(w, refuse(http.StatusInsufficientStorage, "no-room", "free space on "+t.ClusterName()+", or choose another cluster", "%v", err))
-		case errors.Is(err, filetree.ErrTooLarge):
-			fail(w, refuse(http.StatusRequestEntityTooLarge, "too-large", cure, "%s", text))
-		case errors.Is(err, filetree.ErrInUse):
-			fail(w, refuse(http.StatusConflict, "in-use", "stop the pod first", "%v", err))
-		case errors.Is(err, filetree.ErrBusy):
-			fail(w, refuse(http.StatusTooManyRequests, "too-many-requests", cure, "%s", text))
-		default:
-			fail(w, err)
+		} else if err != nil {
+			fail(w, transferRefusal(err, t.ClusterName()))
 		}
 	}
 }
 
+// transferRefusal gives an error of a transfer its code and cure.
+func transferRefusal(err error, cluster string) error {
+	status, code, ok := transfer.Code(err)
+	text, cure, _ := strings.Cut(err.Error(), "; ")
+	switch {
+	case errors.Is(err, filetree.ErrNoRoom):
+		text, cure = err.Error(), "free space on "+cluster+", or choose another cluster"
+	case errors.Is(err, filetree.ErrInUse):
+		text, cure = err.Error(), "stop the pod first"
+	case errors.Is(err, transfer.ErrSize):
+		cure = "upgrade both clusters to the same version"
+	case errors.As(err, new(*rpc.Error)): // of a node that does not serve it
+		status, code, cure, ok = http.StatusConflict, "not-a-folder", "move the data in a pod", true
+	}
+	if !ok {
+		return err
+	}
+	return refuse(status, code, cure, "%s", text)
+}
+
 // transfer holds the volume, so that no pod gets it, and serves the request. The volume is released before the answer.
-func (t *Tenancy) transfer(ctx context.Context, w http.ResponseWriter, r *http.Request, consumer peer.ID, serve func(*transfer) (any, error)) (any, error) {
+func (t *Tenancy) transfer(ctx context.Context, w http.ResponseWriter, r *http.Request, consumer peer.ID, do transfer.Operation) (any, error) {
 	claim, v, err := t.claimVolume(ctx, r, consumer)
 	if err != nil {
 		return nil, err
 	}
-	held, dir, release, err := t.Volumes.Hold(ctx, v)
-	if errors.Is(err, filetree.ErrInUse) || errors.Is(err, filetree.ErrBusy) || ctx.Err() != nil {
+	held, files, release, err := t.Volumes.Hold(ctx, v)
+	if errors.Is(err, filetree.ErrInUse) || errors.Is(err, filetree.ErrBusy) || errors.Is(err, filetree.ErrUnreachable) || ctx.Err() != nil {
 		return nil, err
 	}
 	if err != nil {
@@ -105,28 +97,7 @@ func (t *Tenancy) transfer(ctx context.Context, w http.ResponseWriter, r *http.R
 	if err := t.unused(held, claim); err != nil {
 		return nil, err
 	}
-	size := claim.Spec.Resources.Requests.Storage().Value()
-	bounds, err := filetree.BoundsOf(dir, size)
-	if err != nil {
-		return nil, err
-	}
-	defer cutShort(held, w)()
-	return serve(&transfer{held, w, r, dir, size, bounds})
-}
-
-// cutShort ends blocked reads and writes of the connection with ctx, until stop.
-func cutShort(ctx context.Context, w http.ResponseWriter) (stop func()) {
-	conn := http.NewResponseController(w)
-	all := func(at time.Time) { // a transport without deadlines ends with its context
-		_ = conn.SetReadDeadline(at)
-		_ = conn.SetWriteDeadline(at)
-	}
-	unhook := context.AfterFunc(ctx, func() { all(time.Unix(1, 0)) })
-	return func() {
-		if unhook() {
-			all(time.Time{})
-		}
-	}
+	return transfer.Serve(held, w, r, files, do)
 }
 
 // claimVolume finds the volume of a claim in the consumer's own twin. A claim without one gets one on this device.
@@ -215,57 +186,4 @@ func (t *Tenancy) bound(ctx context.Context, claim *corev1.PersistentVolumeClaim
 		}
 	}
 	return claim, nil
-}
-
-func volumeTotal(t *transfer) (any, error) { return filetree.Measure(t.ctx, t.dir, t.bounds) }
-
-func volumeSum(t *transfer) (any, error) { return filetree.SumUp(t.ctx, t.dir, t.bounds) }
-
-// readVolume sends the files. A failure in the middle ends the connection, so that the part is not taken for the whole.
-func readVolume(t *transfer) (any, error) {
-	t.w.Header().Set("Content-Type", "application/x-tar")
-	if err := filetree.Pack(t.ctx, t.dir, t.bounds, t); err != nil {
-		panic(http.ErrAbortHandler)
-	}
-	return nil, nil
-}
-
-// writeVolume replaces the files by the received ones.
-func writeVolume(t *transfer) (any, error) {
-	size, err := strconv.ParseInt(t.r.Header.Get(VolumeSizeHeader), 10, 64)
-	if err != nil || size < 0 {
-		return nil, refuse(http.StatusBadRequest, "bad-size", "upgrade both clusters to the same version", "the size of the volume is %q", t.r.Header.Get(VolumeSizeHeader))
-	}
-	if err := filetree.Clear(t.ctx, t.dir); err != nil {
-		return nil, err
-	}
-	if err := filetree.Fits(t.dir, size); err != nil {
-		return nil, err
-	}
-	// The consumer may fill what its quota counts.
-	if t.bounds.Data = t.size; size > t.size {
-		return nil, fmt.Errorf("%w: its files are %d MiB, and the claim asks for %d MiB; raise requests.storage of the claim", filetree.ErrTooLarge, size>>20, t.size>>20)
-	}
-	if err := filetree.Unpack(t.ctx, t.dir, t.bounds, t); err != nil {
-		return nil, err
-	}
-	return volumeSum(t)
-}
-
-// Write sends to the consumer, Read receives.
-func (t *transfer) Write(p []byte) (int, error) {
-	// Before ctx is checked, since cutShort sets its deadline after the end of ctx.
-	_ = http.NewResponseController(t.w).SetWriteDeadline(time.Now().Add(stall))
-	if err := t.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return t.w.Write(p)
-}
-
-func (t *transfer) Read(p []byte) (int, error) {
-	_ = http.NewResponseController(t.w).SetReadDeadline(time.Now().Add(stall))
-	if err := t.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return t.r.Body.Read(p)
 }
