@@ -42,7 +42,7 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		Peers:        s.fabric.Load(), Nodes: func() policy.Nodes { return s.config().Nodes() }, Shares: func() offer.Shares { return s.config().Lent() }, Withheld: s.withheld, Log: stage.Log(),
 		NodesChanged: s.virtualNodes.Notify,
 		Memory:       host.RAM(), PodMemory: s.nodes.Memory(),
-		Volumes: s.volumes, LAN: loadbalancer.Lent(s.lans, func() offer.Ports { return s.config().VClusters.PortRange() }),
+		Volumes: s.nodes.Volumes(), LAN: loadbalancer.Lent(s.lans, func() offer.Ports { return s.config().VClusters.PortRange() }),
 		Images: s.images.Architectures, PeerImages: s.images, PeerImagesOn: s.peerImages,
 		Policies: s.netpol, Exported: s.services.Openings, Hosted: s.vclusters,
 		Isolation: s.isolation(),

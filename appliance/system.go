@@ -134,7 +134,7 @@ func (s *System) run(ctx context.Context) error {
 	s.sources.Set(s.config().Peers)
 	s.newPages()
 	s.nodes = nodes.New(&nodes.Device{Joined: s.worker, State: s.cfg.Dirs.State, NodeName: s.nodeName, ID: s.id.ID(), Name: s.name, Kubernetes: version.Kubernetes(), API: s.engine.REST, Fabric: s.fabric.Load, Address: s.nodeIP, AddressOf: network.NodeAddress, Taken: s.virtual.Has,
-		Block: func() netip.Prefix { return s.config().Tunnel.Block() }, Policies: s.netpol, Health: &s.health, Token: func() string { return s.config().Join.Reveal() }, LANs: s.lans, Upgrade: s.upgrade, Restart: s.upgrade.Restart, Tenants: nodes.Tenants{Offload: s.offload.Load, Isolation: s.isolation, Home: network.Home(s.fabric.Load, s.peerImages), Images: s.images}, Log: s.log(nodes.Component)})
+		Block: func() netip.Prefix { return s.config().Tunnel.Block() }, Policies: s.netpol, Health: &s.health, Token: func() string { return s.config().Join.Reveal() }, LANs: s.lans, Folders: s.volumes, Upgrade: s.upgrade, Restart: s.upgrade.Restart, Tenants: nodes.Tenants{Offload: s.offload.Load, Isolation: s.isolation, Home: network.Home(s.fabric.Load, s.peerImages), Images: s.images}, Log: s.log(nodes.Component)})
 	s.notify, s.heldPods = watchdog.NewNotifier(s.cfg.Log), isolation.NewHeld()
 	s.fleet = fleet.New(fleet.Config{Fabric: s.fabric.Load, Status: s.Status, Allow: func() bool { return s.config().Fleet }})
 	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, ID: s.id.ID(), Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.nodes.Pods(s.heldPods), Log: s.log("vclusters")})

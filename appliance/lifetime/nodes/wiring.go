@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"rivulet/appliance/addons/loadbalancer"
+	"rivulet/appliance/addons/volumes"
 	"rivulet/appliance/api"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
@@ -156,6 +157,8 @@ type Device struct {
 	Policies network.Ranges
 	Health   *health.Tracker
 	LANs     loadbalancer.LANs
+	// Folders are those of this node's volumes.
+	Folders *volumes.Local
 	// Token is that of the configuration, empty for a cluster of its own.
 	Token func() string
 	// Upgrade begins an upgrade that the server has sent.

@@ -37,6 +37,7 @@ func (j *Joined) Engine() *engine.Join {
 func (d *Device) runWorker(ctx context.Context, ready func()) error {
 	f := d.Fabric()
 	d.serveUpgrades(f)
+	servedVolumes{d, d.client}.serve(f.Handle)
 	changed, stop := f.Changed()
 	defer stop()
 	lans, end := d.LANs.Changed()
