@@ -31,7 +31,7 @@ func newMoveVolume(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volume NAMESPACE/CLAIM TARGET",
 		Short: "move the data of a claim to a peer, or home; pods that use it follow",
-		Long: "TARGET is a virtual node (see: rivulet peers), or home. No pod may use the claim meanwhile: stop it, or evict it with --evict; its owner's next pod waits for the move.\n" +
+		Long: "TARGET is a virtual node (see: rivulet peers), or home, which is this device. The data may be on a worker of this cluster. No pod may use the claim meanwhile: stop it, or evict it with --evict; its owner's next pod waits for the move.\n" +
 			"The files are copied, read again on both sides and compared; then the claim is bound to the copy, and the original is removed. Until then the original is unchanged: after a failure the claim is where it was.\n" +
 			"A move continues when this command is interrupted, and after a restart of rivulet; the same command shows its progress. Exit code 0: moved; 1: the data are where they were.",
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -523,6 +523,104 @@ func TestAVolumeOnTheWorker(t *testing.T) {
 	})
 }
 
+// A pod keeper, its claim, what it writes, and what is equal on every copy.
+const (
+	dataClaim   = `{"apiVersion":"v1","kind":"PersistentVolumeClaim","metadata":{"name":"data"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"64Mi"}}}}`
+	dataVolume  = `,"volumes":[{"name":"data","persistentVolumeClaim":{"claimName":"data"}}]`
+	dataMount   = `,"volumeMounts":[{"name":"data","mountPath":"/data"}]`
+	writeData   = "/bin/busybox head -c 20000000 /dev/urandom > /data/big && /bin/busybox mkdir -m 750 /data/d && /bin/busybox ln -s ../big /data/d/link && sync"
+	compareData = "cd /data && /bin/busybox sha256sum big d/link && /bin/busybox stat -c '%n %u:%g %a %s' big d"
+)
+
+// keeper starts one on a node of the cluster, or on any peer if node is empty.
+func keeper(t *testing.T, ctx context.Context, d *lab.Device, namespace, node string) {
+	t.Helper()
+	object := inNamespace(namespace, web("keeper", node, dataVolume, dataMount))
+	if node == "" {
+		object = strings.Replace(object, `"kubernetes.io/hostname":""`, `"type":"virtual-kubelet"`, 1)
+	}
+	apply(t, ctx, d, object)
+	labtest.Kubectl(t, ctx, d, "wait", "-n", namespace, "--for=condition=Ready", "--timeout=60s", "pod/keeper")
+}
+
+// inKeeper runs a script in it.
+func inKeeper(t *testing.T, ctx context.Context, d *lab.Device, namespace, script string) string {
+	t.Helper()
+	return labtest.Kubectl(t, ctx, d, "exec", "-n", namespace, "keeper", "--", "/bin/busybox", "sh", "-c", script)
+}
+
+// dataOn waits until one device alone has what a keeper wrote.
+func dataOn(t *testing.T, ctx context.Context, on *lab.Device) {
+	t.Helper()
+	await.NoError(t, ctx, time.Minute, "the data are on "+on.Name+" alone", func() error {
+		for _, d := range suite.Devices {
+			out, err := d.Run(ctx, "find", "/var/lib/rivulet/storage", "-name", "big")
+			if err != nil || strings.Count(out, "big") != map[bool]int{true: 1}[d == on] {
+				return fmt.Errorf("%s has %q, %v", d.Name, out, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Data on the worker go to a peer, where the next pod finds them, and come home to the server. Until then they are on the
+// worker, whatever is refused.
+func TestAVolumeOfTheWorkerMoves(t *testing.T) {
+	ctx := suite.Bounded(t, 4*time.Minute)
+	a, b, c := devices()
+	apply(t, ctx, a, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"moves","labels":{"rivulet.dev/offload":"burst"}}}`)
+	apply(t, ctx, a, inNamespace("moves", dataClaim))
+	keeper(t, ctx, a, "moves", "b")
+	inKeeper(t, ctx, a, "moves", writeData)
+	before := inKeeper(t, ctx, a, "moves", compareData)
+	dataOn(t, ctx, b)
+	for to, why := range map[string]string{"c": "in use by keeper; stop what uses it", "b": "on b already"} {
+		if r := labtest.On(t, ctx, a, "rivulet", "move", "volume", "moves/data", to); r.Code != 1 || !strings.Contains(r.ErrOut, why) {
+			t.Errorf("to %s: exit code %d, %q, want %q", to, r.Code, r.ErrOut, why)
+		}
+	}
+	dataOn(t, ctx, b)
+	labtest.Kubectl(t, ctx, a, "delete", "-n", "moves", "pod/keeper", "--now")
+	for _, x := range []struct {
+		to, node string
+		has      *lab.Device
+	}{{"c", "", c}, {"home", "a", a}} {
+		labtest.Must(t, ctx, a, "rivulet", "move", "volume", "moves/data", x.to, "--evict")
+		dataOn(t, ctx, x.has)
+		keeper(t, ctx, a, "moves", x.node)
+		if after := inKeeper(t, ctx, a, "moves", compareData); after != before {
+			t.Errorf("%s:\n%s\nwas\n%s", x.to, after, before)
+		}
+	}
+	labtest.Kubectl(t, ctx, a, "delete", "namespace", "moves")
+}
+
+// A peer's data on the worker go home to the peer, and come back to the server.
+func TestAPeersVolumeOnTheWorkerMoves(t *testing.T) {
+	ctx := suite.Bounded(t, 4*time.Minute)
+	a, b, c := devices()
+	apply(t, ctx, c, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"borrows","labels":{"rivulet.dev/offload":"burst"}}}`)
+	apply(t, ctx, c, inNamespace("borrows", dataClaim))
+	labtest.Kubectl(t, ctx, a, "cordon", "a")
+	keeper(t, ctx, c, "borrows", "")
+	labtest.Kubectl(t, ctx, a, "uncordon", "a")
+	inKeeper(t, ctx, c, "borrows", writeData)
+	before := inKeeper(t, ctx, c, "borrows", compareData)
+	dataOn(t, ctx, b)
+	for _, x := range []struct {
+		to, node string
+		has      *lab.Device
+	}{{"home", "c", c}, {"a", "", a}} {
+		labtest.Must(t, ctx, c, "rivulet", "move", "volume", "borrows/data", x.to, "--evict")
+		dataOn(t, ctx, x.has)
+		keeper(t, ctx, c, "borrows", x.node)
+		if after := inKeeper(t, ctx, c, "borrows", compareData); after != before {
+			t.Errorf("%s:\n%s\nwas\n%s", x.to, after, before)
+		}
+	}
+	labtest.Kubectl(t, ctx, c, "delete", "namespace", "borrows")
+}
+
 // Policies hold on the worker.
 func TestPoliciesOnTheWorker(t *testing.T) {
 	ctx := suite.Bounded(t, 2*time.Minute)
