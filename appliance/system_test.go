@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/lifetime/nodes"
 )
 
 // A name that is misspelt would be waited for by nobody, or for ever.
 func TestComponentsNeedEachOther(t *testing.T) {
-	all := (&System{}).components()
+	all := (&System{nodes: nodes.New(&nodes.Device{})}).components()
 	if _, err := lifecycle.New(slog.New(slog.DiscardHandler), all...); err != nil {
 		t.Error(err)
 	}
