@@ -4,6 +4,7 @@
 package nodes
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -563,10 +564,42 @@ func dataOn(t *testing.T, ctx context.Context, on *lab.Device) {
 	})
 }
 
+// movesOverACut begins a move while a device is cut off, which is not noticed yet: it waits for the device, and ends well.
+func movesOverACut(t *testing.T, ctx context.Context, cut string, d *lab.Device, claim, to string) {
+	t.Helper()
+	if err := suite.Lab.Cut(cut, ""); err != nil {
+		t.Fatal(err)
+	}
+	move, err := d.Command(ctx, "rivulet", "move", "volume", claim, to, "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := move.StdoutPipe()
+	if err == nil {
+		err = move.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited, last := false, ""
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if last = lines.Text(); !waited && strings.Contains(last, `"trouble":`) {
+			waited = true
+			t.Log(last)
+			if err := suite.Lab.Heal(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := move.Wait(); err != nil || !waited {
+		t.Fatalf("%v, it waited for %s: %v; %s", err, cut, waited, last)
+	}
+}
+
 // Data on the worker go to a peer, where the next pod finds them, and come home to the server. Until then they are on the
-// worker, whatever is refused.
+// worker, whatever is refused, and while it is cut off.
 func TestAVolumeOfTheWorkerMoves(t *testing.T) {
-	ctx := suite.Bounded(t, 4*time.Minute)
+	ctx := suite.Bounded(t, 5*time.Minute)
 	a, b, c := devices()
 	apply(t, ctx, a, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"moves","labels":{"rivulet.dev/offload":"burst"}}}`)
 	apply(t, ctx, a, inNamespace("moves", dataClaim))
@@ -582,14 +615,18 @@ func TestAVolumeOfTheWorkerMoves(t *testing.T) {
 	dataOn(t, ctx, b)
 	labtest.Kubectl(t, ctx, a, "delete", "-n", "moves", "pod/keeper", "--now")
 	for _, x := range []struct {
-		to, node string
-		has      *lab.Device
-	}{{"c", "", c}, {"home", "a", a}} {
-		labtest.Must(t, ctx, a, "rivulet", "move", "volume", "moves/data", x.to, "--evict")
+		node string
+		has  *lab.Device
+		move func()
+	}{
+		{"", c, func() { movesOverACut(t, ctx, "b", a, "moves/data", "c") }},
+		{"a", a, func() { labtest.Must(t, ctx, a, "rivulet", "move", "volume", "moves/data", "home", "--evict") }},
+	} {
+		x.move()
 		dataOn(t, ctx, x.has)
 		keeper(t, ctx, a, "moves", x.node)
 		if after := inKeeper(t, ctx, a, "moves", compareData); after != before {
-			t.Errorf("%s:\n%s\nwas\n%s", x.to, after, before)
+			t.Errorf("on %s:\n%s\nwas\n%s", x.has.Name, after, before)
 		}
 	}
 	labtest.Kubectl(t, ctx, a, "delete", "namespace", "moves")
