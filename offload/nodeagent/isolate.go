@@ -45,6 +45,14 @@ func (a *Agent) isolate(ctx context.Context) error {
 		return ctx.Err()
 	}
 	signal.Follow(ctx, a.cfg.Consumers.Changed, a.cfg.Twins.TwinsChanged, a.services.changed.Changed)
+	lending := func() (namespaces []string) {
+		all, _ := classes.Lister().List(labels.Everything()) // a cache cannot fail
+		for _, c := range all {
+			namespaces = append(namespaces, c.Labels[policy.LentLabel])
+		}
+		return namespaces
+	}
+	elsewhere := controllers{client: a.home, pods: a.cfg.PodCIDR, changed: signal.Notify, inside: map[string]*watched{}}
 	const part = "isolation of tenants"
 	fewer := map[string]bool{} // consumers with a problem
 	return isolation.Run(ctx, isolation.Config{
@@ -60,13 +68,7 @@ func (a *Agent) isolate(ctx context.Context) error {
 			all, _ := ports.Lister().List(labels.Everything()) // a cache cannot fail
 			return lanPorts(all, a.cfg.Twins.Twins(), consumer)
 		},
-		Ingress: func() (namespaces []string) {
-			all, _ := classes.Lister().List(labels.Everything()) // a cache cannot fail
-			for _, c := range all {
-				namespaces = append(namespaces, c.Labels[policy.LentLabel])
-			}
-			return namespaces
-		},
+		Ingress: lending, Controllers: func() []netip.Addr { return elsewhere.addresses(ctx, lending()) },
 		Report: func(err error, less map[peer.ID]error) {
 			a.Report(part, err)
 			was := fewer

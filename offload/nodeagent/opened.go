@@ -204,14 +204,8 @@ func (n *opened) own(text string) (netip.Addr, bool) {
 func (n *opened) podsOf(in *inside) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for _, obj := range in.pods.GetStore().List() {
-		p := obj.(*corev1.Pod)
-		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-			continue
-		}
-		for _, ip := range p.Status.PodIPs {
-			if a, ok := n.own(ip.IP); ok {
-				out[a] = true
-			}
+		for _, a := range addressesOf(obj, n.a.cfg.PodCIDR) {
+			out[a] = true
 		}
 	}
 	return out

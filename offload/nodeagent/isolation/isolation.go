@@ -31,7 +31,7 @@ import (
 // checkEvery is the interval in which new networks of the host are detected, and failures retried.
 const checkEvery = 15 * time.Second
 
-// Config are the inputs of isolation. All fields but Ingress, API, Others, Server and Services are required.
+// Config are the inputs of isolation. All fields but Ingress, Controllers, API, Others, Server and Services are required.
 type Config struct {
 	// Held are the tenants.
 	Held *Held
@@ -61,6 +61,9 @@ type Config struct {
 	// Ingress are the namespaces of this cluster with controllers of lent ingress classes. Their pods may connect to tenants.
 	// Nil is none.
 	Ingress func() []string
+	// Controllers are the addresses of such pods on all nodes, by their statuses; nil is none. One that is an address of
+	// this node counts only by Ingress.
+	Controllers func() []netip.Addr
 	// Links are the peers.
 	Links func() []peer.Link
 	// Networks are the host's own, in addition to the private ones, which are always closed.

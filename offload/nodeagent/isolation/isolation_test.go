@@ -48,6 +48,7 @@ type stage struct {
 	apis   map[peer.ID]netip.AddrPort
 	others map[peer.ID][]netip.Addr // pods on other nodes
 	server netip.Addr               // another node
+	apart  []netip.Addr             // ingress controllers' pods on other nodes
 	lan    map[peer.ID][]Port
 	twins  map[string]peer.ID
 	err    error
@@ -188,7 +189,12 @@ func (s *stage) run() (end func()) {
 			defer s.mu.Unlock()
 			return s.lan[id]
 		},
-		Ingress:  func() []string { return s.ingress },
+		Ingress: func() []string { return s.ingress },
+		Controllers: func() []netip.Addr {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.apart
+		},
 		Networks: func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} },
 		Changed:  s.poke,
 		Report: func(err error, less map[peer.ID]error) {
@@ -300,7 +306,7 @@ func TestAWorker(t *testing.T) {
 		return errors.Join(testns.Route("10.42.1.0/24", "192.0.2.2"), testns.Route("100.127.0.0/24", "192.0.2.2"))
 	})
 	s.world.Do(func() error {
-		for _, cidr := range []string{"10.42.1.7/32", "10.42.1.8/32", "100.127.0.1/32", "100.127.0.2/32"} {
+		for _, cidr := range []string{"10.42.1.7/32", "10.42.1.8/32", "10.42.1.9/32", "100.127.0.1/32", "100.127.0.2/32"} {
 			if err := testns.Give("lo", cidr); err != nil {
 				return err
 			}
@@ -312,6 +318,7 @@ func TestAWorker(t *testing.T) {
 		s.open("a1", "", to)
 	}
 	s.server = netip.MustParseAddr("100.127.0.1")
+	s.apart = []netip.Addr{netip.MustParseAddr("10.42.1.9"), netip.MustParseAddr(s.addrs["own"])} // the second is stale
 	s.others = map[peer.ID][]netip.Addr{alice: {netip.MustParseAddr("10.42.1.7")}, bob: {netip.MustParseAddr("10.42.1.8")}}
 	s.apis = map[peer.ID]netip.AddrPort{alice: netip.MustParseAddrPort("100.127.0.1:17000")}
 	s.run()
@@ -322,6 +329,7 @@ func TestAWorker(t *testing.T) {
 		{"a1", "", "10.42.1.7", true}, {"world", "10.42.1.7", "a1", true},
 		{"a1", "", "10.42.1.8", false}, {"world", "10.42.1.8", "a1", false}, {"world", "10.42.1.7", "b1", false},
 		{"b1", "", "10.42.1.8", true}, {"own", "", "10.42.1.7", true},
+		{"world", "10.42.1.9", "a1", true}, {"world", "10.42.1.9", "b1", true}, {"own", "", "a1", false}, {"a1", "", "10.42.1.9", false},
 		{"world", "100.127.0.1", "a1", true}, {"world", "100.127.0.1", "b1", true}, {"world", "100.127.0.2", "a1", false},
 		{"a1", "", "100.127.0.1", false}, {"a1", "", "100.127.0.2", false},
 	} {

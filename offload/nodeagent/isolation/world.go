@@ -82,6 +82,14 @@ func (cfg Config) gather() (w world, less map[peer.ID]error, err error) {
 			}
 		}
 	}
+	if cfg.Controllers != nil {
+		for _, a := range cfg.Controllers() {
+			here := slices.ContainsFunc(pods, func(p podnet.Pod) bool { return p.Addr == a })
+			if !here && !slices.ContainsFunc(w.Tenants, func(g tenant) bool { return g.Addr == a }) {
+				w.Ingress = append(w.Ingress, a)
+			}
+		}
+	}
 	byID := map[peer.ID]*consumer{}
 	for _, g := range w.Tenants {
 		c := byID[g.Consumer]

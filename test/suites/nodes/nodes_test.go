@@ -369,6 +369,12 @@ func TestPodsOfAPeerOnTheWorker(t *testing.T) {
 		cancel()
 	}
 	here := labtest.Kubectl(t, ctx, a, "get", "pods", "-A", "-l", "rivulet.dev/origin,name=on-worker", "-o", "jsonpath={.items[*].status.podIP}")
+	// The server's ingress reaches it.
+	if conn, err := a.Dial(ctx, "tcp", net.JoinHostPort(here, "8080")); err != nil {
+		t.Errorf("the server does not reach a pod of c on the worker: %v", err)
+	} else {
+		conn.Close()
+	}
 	for _, from := range []string{"on-a", "on-b"} {
 		short, cancel := context.WithTimeout(ctx, 3*time.Second)
 		if out, err := answers(short, a, from, "get", "-n", "1", "http://"+net.JoinHostPort(here, "8080")+"/"); err == nil {
