@@ -133,7 +133,7 @@ func newOwners(t *testing.T) *owners {
 			Peers: func() []peerrules.Peer {
 				return []peerrules.Peer{{ID: alice, Prefix: netip.MustParsePrefix("10.70.0.0/16"), Pods: 1, Known: true, Advertised: []netip.Addr{netip.MustParseAddr("10.70.0.5")}}}
 			},
-			Whole: func() []netip.Prefix { return nil }, Nodes: func() []netip.Prefix { return nil }, Ours: func(map[peer.ID][]netip.Addr, map[peer.ID]map[peer.ID]netip.Prefix) map[netip.Addr]netip.Addr {
+			Whole: func() []netip.Prefix { return nil }, Nodes: func() []netip.Prefix { return nil }, Others: func() map[peer.ID][]netip.Addr { return nil }, Ours: func(map[peer.ID][]netip.Addr, map[peer.ID]map[peer.ID]netip.Prefix) map[netip.Addr]netip.Addr {
 				return nil
 			}, Tenants: func(map[peer.ID][]netip.Addr) {},
 			Open: func() []table.Grant {

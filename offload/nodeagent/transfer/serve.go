@@ -84,17 +84,24 @@ func (x *exchange) Read(p []byte) (int, error) {
 	return x.r.Body.Read(p)
 }
 
-// cutShort ends blocked reads and writes of the connection with ctx, until stop.
+// cutShort ends blocked reads and writes of the connection with ctx, until stop. After stop it does not use w, which a
+// handler must not do after its return: net/http would panic.
 func cutShort(ctx context.Context, w http.ResponseWriter) (stop func()) {
 	conn := http.NewResponseController(w)
 	all := func(at time.Time) { // a transport without deadlines ends with its context
 		_ = conn.SetReadDeadline(at)
 		_ = conn.SetWriteDeadline(at)
 	}
-	unhook := context.AfterFunc(ctx, func() { all(time.Unix(1, 0)) })
+	cut := make(chan struct{})
+	unhook := context.AfterFunc(ctx, func() {
+		defer close(cut)
+		all(time.Unix(1, 0))
+	})
 	return func() {
 		if unhook() {
 			all(time.Time{})
+		} else {
+			<-cut
 		}
 	}
 }

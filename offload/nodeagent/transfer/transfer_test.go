@@ -169,3 +169,34 @@ func TestRefusedWhileItIsSent(t *testing.T) {
 		}
 	}
 }
+
+// writer notices deadlines that are set after its handler has returned.
+type writer struct {
+	http.ResponseWriter
+	returned bool
+	late     bool
+}
+
+func (w *writer) SetReadDeadline(time.Time) error  { w.late = w.late || w.returned; return nil }
+func (w *writer) SetWriteDeadline(time.Time) error { return w.SetReadDeadline(time.Time{}) }
+
+// A client that hangs up while its request ends is no use of a connection after the handler's return, with which net/http
+// ends the program. The race detector sees one, too.
+func TestNothingIsCutAfterTheEnd(t *testing.T) {
+	for range 2000 {
+		w := &writer{}
+		ctx, cancel := context.WithCancel(t.Context())
+		stop := cutShort(ctx, w)
+		hung := make(chan struct{})
+		go func() {
+			defer close(hung)
+			cancel()
+		}()
+		stop()
+		w.returned = true
+		<-hung
+		if w.late {
+			t.Fatal("a deadline was set after the return")
+		}
+	}
+}
