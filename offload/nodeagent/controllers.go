@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"slices"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
@@ -14,13 +13,13 @@ import (
 	"rivulet/offload/watch"
 )
 
-// controllers watches the pods of ingress controllers, wherever they run: pods of other nodes have no CNI result here.
+// controllers watches the pods of ingress controllers, wherever they run: pods of other nodes have no CNI result here. It
+// is for one goroutine.
 type controllers struct {
 	client  kubernetes.Interface
 	pods    netip.Prefix // this cluster's
 	changed func()
 
-	mu     sync.Mutex
 	inside map[string]*watched // by namespace
 }
 
@@ -32,8 +31,6 @@ type watched struct {
 // addresses are those of the unfinished pods in these namespaces, sorted. The pods of a namespace are watched from its
 // first mention until ctx ends or it is not mentioned; before they are loaded there are none, and changed is called then.
 func (c *controllers) addresses(ctx context.Context, namespaces []string) (out []netip.Addr) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for ns, in := range c.inside {
 		if !slices.Contains(namespaces, ns) {
 			in.stop()
