@@ -118,7 +118,7 @@ func (o *Offload) ViewOf(worker string) (v nodeagent.View, ok bool) {
 	v = nodeagent.Show(o.consumers, ids)
 	for id, k := range v.Of {
 		// Its pods on this device, and on other workers.
-		workers := o.consumers.byConsumer()[id]
+		workers := o.consumers.others(id, "")
 		here := slices.DeleteFunc(slices.Clone(o.agent.Tenants(id)), func(a netip.Addr) bool { return slices.Contains(workers, a) })
 		k.Others = slices.Concat(here, o.consumers.others(id, worker))
 		slices.SortFunc(k.Others, netip.Addr.Compare)

@@ -28,7 +28,7 @@ type Known struct {
 	Others []netip.Addr
 	// Under is how it sees the pods of other peers.
 	Under elsewhere.Under
-	// API is the address of its API server on this host, for its pods; not valid if it is elsewhere.
+	// API is the address of its API server on this cluster's server, for its pods; not valid if it is elsewhere.
 	API netip.AddrPort
 }
 
@@ -62,9 +62,6 @@ func (r *Received) Set(v View) {
 		r.changed.Notify()
 	}
 }
-
-// Known reports whether there is a View.
-func (r *Received) Known() bool { return r.view.Load() != nil }
 
 // Links implements Consumers.
 func (r *Received) Links() []peer.Link {

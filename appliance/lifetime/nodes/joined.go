@@ -2,7 +2,7 @@
 // its peers, workers run its pods. Both are connected as peers are, and are none.
 //
 // The server's part reads Nodes of the API and the fabric's records of workers. It alone writes the bootstrap tokens of
-// workers, the prefixes behind them, and removes Nodes of devices that are no nodes any more. The worker's part alone
+// workers, the prefixes behind them and the label of their Nodes, and removes Nodes of devices that are no nodes any more. The worker's part alone
 // writes <state>/worker.json, and the kubeconfig of a worker. Restart: all of it is in these files and records.
 // Failure: a worker whose server does not answer keeps its pods; problems have a cure.
 package nodes

@@ -47,20 +47,15 @@ func (d *Device) reportLAN(ctx context.Context, f *fabric.Fabric) {
 }
 
 // receiveLAN stores a worker's report.
-func (s *server) receiveLAN(w http.ResponseWriter, r *http.Request) {
-	id, _ := rpc.PeerID(r)
-	if _, err := s.fabric.Worker(id); err != nil {
-		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-node", Message: err.Error()})
-		return
-	}
+func (s *server) receiveLAN(w http.ResponseWriter, r *http.Request, worker peer.Record) {
 	report := lanReport{at: time.Now()}
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxReport)).Decode(&report); err != nil || len(report.Addresses) > maxAddresses {
 		rpc.Fail(w, http.StatusBadRequest, &rpc.Error{Code: "bad-request", Message: "the report is unreadable", Cure: "run the same version of rivulet on both devices"})
 		return
 	}
 	s.lanMu.Lock()
-	before := s.lan[id]
-	s.lan[id] = report
+	before := s.lan[worker.ID]
+	s.lan[worker.ID] = report
 	s.lanMu.Unlock()
 	if !slices.Equal(before.Addresses, report.Addresses) || !slices.Equal(before.Ports, report.Ports) {
 		s.lanChanged.Notify()

@@ -84,7 +84,7 @@ func (d *Device) runServer(ctx context.Context, ready func()) error {
 	defer s.proxy.Close()
 	s.fabric.Handle("POST "+infoPath, http.HandlerFunc(s.info))
 	s.fabric.Handle(apiPath, http.HandlerFunc(s.serveAPI))
-	s.fabric.Handle("PUT "+lanPath, http.HandlerFunc(s.receiveLAN))
+	s.fabric.Handle("PUT "+lanPath, s.forWorkers(s.receiveLAN))
 	s.serveTenants()
 	ready()
 	go d.joinConfigured(ctx, s.client)

@@ -17,7 +17,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -266,12 +265,7 @@ func (d *Device) HomeOf(tag string) (client *http.Client, base string, ok bool) 
 	if d.Joined == nil {
 		return d.Home(tag)
 	}
-	f := d.Fabric()
-	if f == nil {
-		return nil, "", false
-	}
-	client, base, err := f.Client(d.Server)
-	return client, base + homesPath + url.PathEscape(tag), err == nil
+	return d.atServer(homesPath + url.PathEscape(tag))
 }
 
 // ServerImages is tenantimages.RelayConfig.Server of this node; nil on a server.
@@ -279,14 +273,17 @@ func (d *Device) ServerImages() func() (client *http.Client, at string, ok bool)
 	if d.Joined == nil {
 		return nil
 	}
-	return func() (*http.Client, string, bool) {
-		f := d.Fabric()
-		if f == nil {
-			return nil, "", false
-		}
-		client, base, err := f.Client(d.Server)
-		return client, base + imagesPath, err == nil
+	return func() (*http.Client, string, bool) { return d.atServer(imagesPath) }
+}
+
+// atServer is a client for a path of this worker's server, and its URL; false while there is no tunnel.
+func (d *Device) atServer(path string) (client *http.Client, at string, ok bool) {
+	f := d.Fabric()
+	if f == nil {
+		return nil, "", false
 	}
+	client, base, err := f.Client(d.Server)
+	return client, base + path, err == nil
 }
 
 // ViewOn is how a consumer sees pods, on this node; own is that of a server.
@@ -319,15 +316,12 @@ func (s *server) imagesOn(id peer.ID) (names []string) {
 	if err != nil {
 		return nil
 	}
-	for _, p := range pods.Items {
+	for i := range pods.Items {
+		p := &pods.Items[i]
 		if _, tenant := p.Labels[policy.OriginLabel]; tenant {
 			continue // its images are its home's
 		}
-		for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-			for _, c := range list {
-				names = append(names, c.Image)
-			}
-		}
+		names = append(names, homeimages.Of(p)...)
 		for _, v := range p.Spec.Volumes {
 			if v.Image != nil {
 				names = append(names, v.Image.Reference)

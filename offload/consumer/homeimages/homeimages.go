@@ -20,6 +20,7 @@ import (
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -37,6 +38,19 @@ const (
 	maxParts    = 4096
 	maxDepth    = 3
 )
+
+// Of are the images of a pod's containers, as the pod names them.
+func Of(p *corev1.Pod) (out []string) {
+	for _, of := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for _, one := range of {
+			out = append(out, one.Image)
+		}
+	}
+	for _, one := range p.Spec.EphemeralContainers {
+		out = append(out, one.Image)
+	}
+	return out
+}
 
 // Store is home's images.
 type Store interface {

@@ -7,6 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
+	"rivulet/offload/consumer/homeimages"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
@@ -120,14 +121,7 @@ func (x *index) Counts(node string) (pods int, refused map[string]string) {
 // Images are the images of home's pods that are bound to the target, as the pods name them.
 func (x *index) Images() (out []string) {
 	for _, p := range x.pods.list() {
-		for _, of := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-			for _, one := range of {
-				out = append(out, one.Image)
-			}
-		}
-		for _, one := range p.Spec.EphemeralContainers {
-			out = append(out, one.Image)
-		}
+		out = append(out, homeimages.Of(p)...)
 	}
 	return out
 }

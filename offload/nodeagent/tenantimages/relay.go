@@ -99,14 +99,17 @@ func (r *Relay) Serve(ctx context.Context, ready func()) error {
 // everyRegistry is the folder of the mirror of registries without a configuration of their own.
 const everyRegistry = "_default"
 
-// mirror has containerd ask this relay for images of the cluster's own before their registries. The engine overwrites it
-// when the owner has configured a mirror of all registries.
+// mirror has containerd ask this relay for images of the cluster's own before their registries. A mirror of all
+// registries that the owner has configured, which the engine writes, stays.
 func (r *Relay) mirror(at net.Addr) error {
 	dir := filepath.Join(r.cfg.Folder, everyRegistry)
-	if r.cfg.Server == nil {
-		if text, err := os.ReadFile(filepath.Join(dir, "hosts.toml")); err == nil && strings.HasPrefix(string(text), mirrorMark) {
-			return os.RemoveAll(dir) // of a worker that became a cluster of its own
-		}
+	text, err := os.ReadFile(filepath.Join(dir, "hosts.toml"))
+	switch own := err == nil && strings.HasPrefix(string(text), mirrorMark); {
+	case err == nil && !own:
+		return nil
+	case r.cfg.Server == nil && own:
+		return os.RemoveAll(dir) // of a worker that became a cluster of its own
+	case r.cfg.Server == nil:
 		return nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
