@@ -392,7 +392,7 @@ func TestPodsOfAPeerOnTheWorker(t *testing.T) {
 // them: a webhook on the worker decides on its objects.
 func TestAVirtualClusterOnTheWorker(t *testing.T) {
 	ctx := suite.Bounded(t, 4*time.Minute)
-	a, _, _ := devices()
+	a, b, _ := devices()
 	labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", "sam")
 	defer labtest.On(t, context.WithoutCancel(ctx), a, "rivulet", "vcluster", "delete", "sam", "--yes", "--force")
 	const file = "/root/sam.yaml"
@@ -417,7 +417,9 @@ func TestAVirtualClusterOnTheWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := inside("wait", "--for=condition=Available", "--timeout=60s", "deployment/"+webhooks.Name); err != nil {
-		t.Fatal(err)
+		pods, _ := inside("describe", "pods")
+		labels := labtest.Must(t, ctx, b, "rivulet", "ctr", "-n", "k8s.io", "images", "list")
+		t.Fatalf("%v\n%s\n%s\n%s", err, labels, pods, labtest.Kubectl(t, ctx, a, "describe", "pods", "-A", "-l", "rivulet.dev/origin,app="+webhooks.Name))
 	}
 	if on := labtest.Kubectl(t, ctx, a, "get", "pods", "-A", "-l", "rivulet.dev/origin,app="+webhooks.Name, "-o", "jsonpath={.items[*].spec.nodeName}"); on != "b" {
 		t.Fatalf("its pod runs on %q, want b", on)
