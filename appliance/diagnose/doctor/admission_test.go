@@ -122,7 +122,10 @@ func TestAPowerCutAndAWebhook(t *testing.T) {
 		}
 		for _, kind := range calls {
 			if kind[0] == words[3] {
-				check(nil, api.CoreV1().RESTClient().Delete().AbsPath(kind[1]+"/"+words[4]).Do(ctx).Error())
+				// The API server asks a webhook for a moment after its deletion: its cache follows.
+				await.NoError(t, ctx, time.Minute, cure, func() error {
+					return api.CoreV1().RESTClient().Delete().AbsPath(kind[1] + "/" + words[4]).Do(ctx).Error()
+				})
 			}
 		}
 	}
