@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,6 +26,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"rivulet/offload/policy"
@@ -157,12 +159,62 @@ func (s *service) shared(ctx context.Context, image string) (bool, error) {
 	if image == Pause {
 		return true, nil
 	}
-	ctx = metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
-	got, err := s.store.Get(ctx, &imagesapi.GetImageRequest{Name: image})
+	got, err := s.stored(ctx, image)
+	return got.GetLabels()[policy.ShareLabel] == "true", err
+}
+
+// inNamespace is for requests of images of the kubelet's.
+func inNamespace(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "containerd-namespace", "k8s.io")
+}
+
+// stored is what containerd stores of an image; nil if it has none of that name.
+func (s *service) stored(ctx context.Context, image string) (*imagesapi.Image, error) {
+	got, err := s.store.Get(inNamespace(ctx), &imagesapi.GetImageRequest{Name: image})
 	if status.Code(err) == codes.NotFound {
-		return false, nil
+		return nil, nil
 	}
-	return err == nil && got.GetImage().GetLabels()[policy.ShareLabel] == "true", err
+	return got.GetImage(), err
+}
+
+// pinned is the label of an image that an operator has imported: perhaps no registry has it.
+const pinned = "io.cri-containerd.pinned"
+
+// pullOwn pulls an image of this cluster's own. The kubelet also pulls what was imported, once it has pulled the same
+// content under another name: its records are by content. Then labels stay, and what no registry gives is taken as it is.
+func (s *service) pullOwn(ctx context.Context, r *runtime.PullImageRequest) (*runtime.PullImageResponse, error) {
+	ref, err := reference.ParseDockerRef(r.GetImage().GetImage())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	before, err := s.stored(ctx, ref.String())
+	if err != nil {
+		return nil, err
+	}
+	answer, err := s.cri.PullImage(ctx, r)
+	if before == nil {
+		return answer, err
+	}
+	if err != nil && before.Labels[pinned] != "" {
+		if have, statusErr := s.cri.ImageStatus(ctx, &runtime.ImageStatusRequest{Image: r.Image}); statusErr == nil && have.Image != nil {
+			return &runtime.PullImageResponse{ImageRef: have.Image.Id}, nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	after, err := s.stored(ctx, ref.String())
+	if err != nil || after == nil {
+		return answer, err
+	}
+	labels := maps.Clone(before.Labels)
+	maps.Copy(labels, after.Labels)
+	if len(labels) == len(after.Labels) {
+		return answer, nil
+	}
+	after.Labels = labels
+	_, err = s.store.Update(inNamespace(ctx), &imagesapi.UpdateImageRequest{Image: after, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"labels"}}})
+	return answer, err
 }
 
 // PullImage pulls a tenant's image through the relay, under a name of its own.
@@ -172,7 +224,7 @@ func (s *service) PullImage(ctx context.Context, r *runtime.PullImageRequest) (*
 		consumer, tenant = r.GetSandboxConfig().GetAnnotations()[policy.OriginLabel]
 	}
 	if !tenant {
-		return s.cri.PullImage(ctx, r)
+		return s.pullOwn(ctx, r)
 	}
 	of, _, err := name(consumer, r.Image.Image)
 	if err != nil {

@@ -53,6 +53,8 @@ type runtimes struct {
 	runtime.UnimplementedImageServiceServer
 	imagesapi.UnimplementedImagesServer
 	has    map[string]bool // and whether it is shared
+	pinned map[string]bool
+	fails  bool
 	pulled []string
 	auth   *runtime.AuthConfig
 }
@@ -65,7 +67,11 @@ func (r *runtimes) ImageStatus(_ context.Context, in *runtime.ImageStatusRequest
 }
 
 func (r *runtimes) PullImage(_ context.Context, in *runtime.PullImageRequest) (*runtime.PullImageResponse, error) {
-	r.pulled, r.auth, r.has[in.Image.Image] = append(r.pulled, in.Image.Image), in.Auth, false
+	if r.fails {
+		return nil, status.Error(codes.Unavailable, "no registry has it")
+	}
+	r.pulled, r.auth, r.has[in.Image.Image] = append(r.pulled, in.Image.Image), in.Auth, false // containerd's labels are its own then
+	delete(r.pinned, in.Image.Image)
 	return &runtime.PullImageResponse{ImageRef: "sha256:" + hash("a")}, nil
 }
 
@@ -78,36 +84,79 @@ func (r *runtimes) Get(_ context.Context, in *imagesapi.GetImageRequest) (*image
 	if shared {
 		out.Labels[policy.ShareLabel] = "true"
 	}
+	if r.pinned[in.Name] {
+		out.Labels[pinned] = "pinned"
+	}
 	return &imagesapi.GetImageResponse{Image: out}, nil
 }
 
-// A tenant neither finds nor replaces what the owner or another consumer has, but what is shared.
-func TestTenantsHaveImagesOfTheirOwn(t *testing.T) {
-	below := &runtimes{has: map[string]bool{"a.b/private:1": false, "a.b/shared:1": true, Pause: false}}
+func (r *runtimes) Update(_ context.Context, in *imagesapi.UpdateImageRequest) (*imagesapi.UpdateImageResponse, error) {
+	if !slices.Equal(in.UpdateMask.GetPaths(), []string{"labels"}) {
+		return nil, status.Error(codes.InvalidArgument, "more than labels")
+	}
+	r.has[in.Image.Name] = in.Image.Labels[policy.ShareLabel] == "true"
+	r.pinned[in.Image.Name] = in.Image.Labels[pinned] != ""
+	return &imagesapi.UpdateImageResponse{Image: in.Image}, nil
+}
+
+// kubelet is a client of Serve in front of below.
+func (r *runtimes) kubelet(t *testing.T) (ctx context.Context, kubelet runtime.ImageServiceClient) {
+	t.Helper()
 	dir := t.TempDir()
 	l, err := net.Listen("unix", filepath.Join(dir, "containerd.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	runtime.RegisterImageServiceServer(server, below)
-	imagesapi.RegisterImagesServer(server, below)
+	runtime.RegisterImageServiceServer(server, r)
+	imagesapi.RegisterImagesServer(server, r)
 	go server.Serve(l)
 	t.Cleanup(server.Stop)
-
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-	defer stop()
 	ended, ready := make(chan error, 1), make(chan struct{})
-	life, end := context.WithCancel(ctx)
-	go func() { ended <- Serve(life, Socket(dir), l.Addr().String(), func() { close(ready) }) }()
+	go func() { ended <- Serve(ctx, Socket(dir), l.Addr().String(), func() { close(ready) }) }()
 	<-ready
 	conn, err := grpc.NewClient("unix://"+Socket(dir), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	kubelet := runtime.NewImageServiceClient(conn)
+	t.Cleanup(func() {
+		conn.Close()
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return ctx, runtime.NewImageServiceClient(conn)
+}
 
+// An imported image stays shared and pinned when the kubelet pulls it again, and is used if no registry gives it.
+func TestAnImportedImageIsPulledAgain(t *testing.T) {
+	below := &runtimes{has: map[string]bool{"a.b/imported:1": true}, pinned: map[string]bool{"a.b/imported:1": true}}
+	ctx, kubelet := below.kubelet(t)
+	pull := func(image string) error {
+		_, err := kubelet.PullImage(ctx, &runtime.PullImageRequest{Image: &runtime.ImageSpec{Image: image}})
+		return err
+	}
+	for range 2 {
+		if err := pull("a.b/imported:1"); err != nil || !below.has["a.b/imported:1"] || !below.pinned["a.b/imported:1"] {
+			t.Errorf("%v, shared %v, pinned %v", err, below.has, below.pinned)
+		}
+		below.fails = true
+	}
+	if err := pull("a.b/other:1"); err == nil {
+		t.Error("an image that is not here was pulled from nowhere")
+	}
+	below.pinned["a.b/imported:1"] = false
+	if err := pull("a.b/imported:1"); err == nil {
+		t.Error("an image that came from a registry is used when that refuses it")
+	}
+}
+
+// A tenant neither finds nor replaces what the owner or another consumer has, but what is shared.
+func TestTenantsHaveImagesOfTheirOwn(t *testing.T) {
+	below := &runtimes{has: map[string]bool{"a.b/private:1": false, "a.b/shared:1": true, Pause: false}}
+	ctx, kubelet := below.kubelet(t)
 	of := func(consumer, image string) *runtime.ImageSpec {
 		s := &runtime.ImageSpec{Image: image}
 		if consumer != "" {
@@ -156,9 +205,5 @@ func TestTenantsHaveImagesOfTheirOwn(t *testing.T) {
 	pull(&runtime.PullImageRequest{Image: of("", "a.b/x:1")})
 	if last := below.pulled[len(below.pulled)-1]; last != "a.b/x:1" {
 		t.Errorf("%s was fetched for the owner", last)
-	}
-	end()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }
