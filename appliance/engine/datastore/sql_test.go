@@ -3,9 +3,7 @@ package datastore
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,61 +13,8 @@ import (
 	"rivulet/appliance/config/sqlserver"
 	"rivulet/appliance/health"
 	"rivulet/appliance/state/paths"
-	"rivulet/test/harness/await"
+	"rivulet/test/harness/sqltest"
 )
-
-// servers start Debian's servers as user nobody, with a database lab of user rivulet: $1 is the port, the working
-// folder is empty.
-var servers = map[string]struct{ program, script, address string }{
-	"PostgreSQL": {"/usr/lib/postgresql/15/bin/initdb", `PATH=/usr/lib/postgresql/15/bin:$PATH
-		initdb -D pg -U rivulet -A trust >/dev/null
-		echo "CREATE DATABASE lab" | postgres --single -D pg postgres >/dev/null
-		exec postgres -D pg -k "$PWD" -h 127.0.0.1 -p "$1"`, "postgres://rivulet@127.0.0.1:%d/lab"},
-	"MariaDB": {"/usr/sbin/mariadbd", `mariadb-install-db --no-defaults --datadir="$PWD/my" --auth-root-authentication-method=normal --skip-test-db >/dev/null
-		printf '%s\n' "CREATE DATABASE lab;" "CREATE USER rivulet;" "GRANT ALL ON lab.* TO rivulet;" > init.sql
-		exec /usr/sbin/mariadbd --no-defaults --datadir="$PWD/my" --socket="$PWD/s" --bind-address=127.0.0.1 --port="$1" --init-file="$PWD/init.sql"`, "mysql://rivulet@tcp(127.0.0.1:%d)/lab"},
-}
-
-// begin starts one and returns the address of its database.
-func begin(t *testing.T, name string) string {
-	t.Helper()
-	s := servers[name]
-	if _, err := os.Stat(s.program); err != nil || os.Geteuid() != 0 {
-		t.Skipf("needs root and %s: test/deps databases", s.program)
-	}
-	dir, err := os.MkdirTemp("/tmp", "sql-") // short enough for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chown(dir, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
-	cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-ec", s.script, "sh", fmt.Sprint(port))
-	var out strings.Builder
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = dir, &out, &out, time.Second
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Log(out.String())
-		}
-	})
-	address := fmt.Sprintf(s.address, port)
-	await.NoError(t, t.Context(), time.Minute, name+" answers", func() error {
-		return open(t, address).answers(t.Context())
-	})
-	return address
-}
 
 func open(t *testing.T, address string) *database {
 	t.Helper()
@@ -99,7 +44,7 @@ func TestSQL(t *testing.T) {
 	for name, types := range map[string][]any{"PostgreSQL": {"BIGSERIAL", "BYTEA"}, "MariaDB": {"BIGINT AUTO_INCREMENT", "MEDIUMBLOB"}} {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
-			address := begin(t, name)
+			address := sqltest.Start(t, name)
 			db := open(t, address)
 			guard := func() *Guard { return &Guard{State: t.TempDir(), Health: &health.Tracker{}} }
 			refused := func(g *Guard, address, want string) {
@@ -196,7 +141,7 @@ func TestSQL(t *testing.T) {
 				t.Fatal(err)
 			}
 			refused(g, address, "restore the database from its own backup")
-			run("DROP TABLE IF EXISTS kine, rivulet_cluster")
+			run("DROP TABLE IF EXISTS kine, rivulet_cluster, rivulet_gateway, rivulet_return")
 			refused(g, address, "restore the database from its own backup")
 			refused(g, strings.Replace(address, "/lab", "/missing", 1), "missing")
 			if raw, err := os.ReadFile(paths.SQLCluster(g.State)); err != nil || !strings.Contains(string(raw), `"token":"`) {
