@@ -109,7 +109,7 @@ func (g *Guard) own(ctx context.Context, db *database) error {
 	case c.Token == "":
 		c.Token = rand.Text()
 	}
-	foreign := cure.Errorf("%s has the objects of another cluster, or those from before a reset of this device; name another database in datastore of the configuration, or, if nobody needs them, delete them there: DROP TABLE IF EXISTS kine, rivulet_cluster", db)
+	foreign := cure.Errorf("%s has the objects of another cluster, or those from before a reset of this device; name another database in datastore of the configuration, or, if nobody needs them, delete them there: DROP TABLE IF EXISTS kine, rivulet_cluster, rivulet_gateway, rivulet_return", db)
 	_, unserved := os.Stat(paths.Server(g.State, "token")) // the engine writes it after its first objects
 	switch {
 	case owner == c.name() && (filled || unserved != nil):
