@@ -117,6 +117,13 @@ func (s Server) Bind(statement string) string {
 	return statement
 }
 
+// NoTable reports whether a statement has failed because a table is not there.
+func NoTable(err error) bool {
+	var pg *pgconn.PgError
+	var my *mysql.MySQLError
+	return (errors.As(err, &pg) && pg.Code == "42P01") || (errors.As(err, &my) && my.Number == 1146)
+}
+
 // Explain returns the error of a statement or connection with the database's name and a cure; nil stays nil.
 func (s Server) Explain(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {

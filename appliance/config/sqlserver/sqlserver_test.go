@@ -83,6 +83,19 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+func TestNoTable(t *testing.T) {
+	for _, err := range []error{&pgconn.PgError{Code: "42P01"}, fmt.Errorf("x: %w", &mysql.MySQLError{Number: 1146})} {
+		if !NoTable(err) {
+			t.Errorf("%v is another error", err)
+		}
+	}
+	for _, err := range []error{nil, context.Canceled, &pgconn.PgError{Code: "42501"}, &mysql.MySQLError{Number: 1142}} {
+		if NoTable(err) {
+			t.Errorf("%v is that of a table that is not there", err)
+		}
+	}
+}
+
 func TestBind(t *testing.T) {
 	p, _ := Parse("postgres://rivulet@db/lab")
 	m, _ := Parse("mysql://rivulet@tcp(db)/lab")
