@@ -1,0 +1,137 @@
+package lease
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"rivulet/fabric/changes"
+)
+
+// row is that of the gateway. An empty holder has released it. The beat rises with every change.
+type row struct {
+	holder    string
+	beat      int64
+	addresses string
+}
+
+// store has the statements of Run and Release.
+type store interface {
+	read(ctx context.Context) (row, error)
+	// swap writes a holder and its addresses with the next beat if holder and beat are those of old.
+	swap(ctx context.Context, old row, holder, addresses string) (bool, error)
+	requests(ctx context.Context) ([]Request, error)
+}
+
+// release compares the beat, so that one that is carried out late ends no later lease of this device.
+func release(ctx context.Context, db store, node string) error {
+	r, err := db.read(ctx)
+	if err == nil && r.holder == node {
+		_, err = db.swap(ctx, r, "", "")
+	}
+	return err
+}
+
+// device is one device that takes part.
+type device struct {
+	Config
+	db  store
+	now func() time.Duration
+
+	known bool          // the row is as in row, as far as this device knows
+	row   row           // as seen last
+	since time.Duration // when its holder and beat were seen first
+	// mine is true at the start and from a try to take the lease on, and false from when another device has it. While it
+	// is false, a row with this device's name is from before: the database has gone back to an earlier state.
+	mine  bool
+	until time.Duration // the deadline
+
+	other     string // holder and addresses as given to Other
+	requested []Request
+	listed    bool // Requests has been called since this device has the lease
+}
+
+func (d *device) run(ctx context.Context) {
+	for {
+		begun := d.now()
+		pause, err := d.step(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		d.Report(err)
+		if err != nil {
+			pause = max(0, begun+retry-d.now())
+		}
+		if !changes.Wait(ctx, pause) {
+			return
+		}
+	}
+}
+
+// step reads the row, or renews or takes the lease, and returns when the next one is due.
+func (d *device) step(ctx context.Context) (time.Duration, error) {
+	if !d.known {
+		if err := d.read(ctx); err != nil {
+			return 0, err
+		}
+	}
+	d.known = false // unless it is renewed or taken now
+	own := d.row.holder == d.Node && d.mine
+	if wait := d.since + Life + Margin - d.now(); !own && d.row.holder != "" && wait > 0 {
+		return min(Every, wait), nil
+	}
+	if d.now() >= d.until && !d.Lead() {
+		return retry, nil
+	}
+	old, addresses := d.row, join(d.Addresses())
+	d.mine = true
+	sent := d.now()
+	ok, err := bounded(ctx, func(ctx context.Context) (bool, error) { return d.db.swap(ctx, old, d.Node, addresses) })
+	if err != nil || !ok {
+		return 0, err
+	}
+	d.known, d.row, d.until = true, row{d.Node, old.beat + 1, addresses}, sent+Life
+	if !own {
+		d.Log.Info("this device has taken the lease of the gateway", "from", old.holder)
+	}
+	d.Held(d.until)
+	d.other = ""
+	return max(0, sent+Every-d.now()), d.list(ctx)
+}
+
+func (d *device) read(ctx context.Context) error {
+	r, err := bounded(ctx, d.db.read)
+	if err != nil {
+		return err
+	}
+	received := d.now()
+	if r.holder != d.row.holder || r.beat != d.row.beat {
+		d.since = received
+	}
+	d.known, d.row = true, r
+	if r.holder == d.Node {
+		return nil
+	}
+	d.mine, d.listed = false, false
+	if other := r.holder + " " + r.addresses; r.holder != "" && other != d.other {
+		d.other = other
+		d.Other(Holder{r.holder, split(r.addresses)})
+	}
+	return nil
+}
+
+func (d *device) list(ctx context.Context) error {
+	all, err := bounded(ctx, d.db.requests)
+	if err == nil && (!d.listed || !slices.Equal(all, d.requested)) {
+		d.listed, d.requested = true, all
+		d.Requests(all)
+	}
+	return err
+}
+
+// bounded ends a statement that takes too long. Its result is unknown then.
+func bounded[T any](ctx context.Context, statement func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return statement(ctx)
+}

@@ -1,0 +1,155 @@
+// Package lease decides which server of a cluster is its gateway, by a row of the SQL database that has the cluster's
+// objects. At most one device at a time is within a deadline that Config.Held has been called with. Whoever uses the
+// cluster's WireGuard key drops it by itself when its deadline passes.
+//
+//	holder renews   UPDATE … SET beat = beat + 1 WHERE holder = me AND beat = as known      sent at t0: deadline t0 + Life
+//	another waits   until it has seen the same holder and beat for Life + Margin
+//	another takes   UPDATE … SET holder = me, beat = beat + 1 WHERE holder, beat = as seen  sent at t0: deadline t0 + Life
+//
+// No clock is compared with another: each device measures by its own CLOCK_BOOTTIME, which counts suspended time. A
+// deadline counts from before the statement was sent, a wait from after its answer was received. So the old deadline
+// has passed when the wait ends, whatever was slow in between, as long as the clocks run equally fast within
+// Margin / (Life + Margin), 14 %. A renewal that another device did not see has changed the beat, and its statement then
+// changes nothing. A statement whose result is unknown gives no deadline; the row is read again.
+//
+// It reads and writes the tables rivulet_gateway and rivulet_return. It stores nothing on the device: after a restart
+// it reads the row, and renews at once where that names this device. Names of nodes are unique.
+//
+// A database whose failover loses committed statements (asynchronous replication) may have two holders for up to Life.
+package lease
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/fabric/cure"
+)
+
+const (
+	// Every is the time from one renewal to the next, and between two reads of a device that waits.
+	Every = 2 * time.Second
+	// Life is the time from the sending of a renewal to its deadline.
+	Life = 6 * time.Second
+	// Margin is how much longer than Life another device waits.
+	Margin = time.Second
+
+	// timeout bounds a statement, its connection included.
+	timeout = 2 * time.Second
+	// retry is the least time from a statement that has failed to the next one.
+	retry = 500 * time.Millisecond
+	// maxAddresses is the size of the column, in bytes.
+	maxAddresses = 1000
+)
+
+// Holder is a device that has the lease.
+type Holder struct {
+	Node      string
+	Addresses []netip.AddrPort // of its control port on LANs, without zones
+}
+
+// Request is that of a device that was the gateway, to be a node of the cluster again.
+type Request struct {
+	Device, Node string
+}
+
+// Config is what Run needs. Run calls the functions one after the other, and does not renew while one of them runs.
+type Config struct {
+	Address   string // of the database, as sqlserver.Parse takes it
+	Node      string // of this device
+	Addresses func() []netip.AddrPort
+
+	// Lead reports whether this device may begin to be the gateway. It is not called while a deadline runs.
+	Lead func() bool
+	// Held receives the deadline of each renewal, as Now has it. It may have passed already.
+	Held func(until time.Duration)
+	// Other receives the device that has the lease when it is another one, and when its addresses have changed.
+	Other func(Holder)
+	// Requests receives all requests of devices, after the lease was taken and when they have changed.
+	Requests func([]Request)
+	// Report receives errors of the database, with a cure, and nil when it has answered.
+	Report func(error)
+	Log    *slog.Logger
+}
+
+// Now is the time of CLOCK_BOOTTIME since the start of the kernel.
+func Now() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic(err) // every Linux has this clock, and without it there is no deadline
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Run takes and renews the lease until ctx ends. No function of c is called after its return; a deadline stays. It
+// returns an error only for an address that is none.
+func Run(ctx context.Context, c Config) error {
+	db, err := open(c.Address)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	report := c.Report
+	c.Report = func(err error) { report(db.Explain(err)) }
+	(&device{Config: c, db: db, now: Now, mine: true}).run(ctx)
+	return nil
+}
+
+// Begin makes the tables and the row of the present gateway, if there are none. From then on this device needs Run:
+// a device that reads the row takes the lease after Life + Margin.
+func Begin(ctx context.Context, address, node string, addresses []netip.AddrPort) error {
+	return with(ctx, address, func(ctx context.Context, db *database) error {
+		r, err := db.begin(ctx, node, join(addresses))
+		if err == nil && r.holder != node && r.holder != "" {
+			return cure.Errorf("%s is the gateway of this cluster in %s, not %s; if %s is off for good, run there: DELETE FROM rivulet_gateway", r.holder, db, node, r.holder)
+		}
+		return err
+	})
+}
+
+// Release lets another device take the lease at once, if node has it. Before, Run has returned and the device has
+// dropped the cluster's key.
+func Release(ctx context.Context, address, node string) error {
+	return with(ctx, address, func(ctx context.Context, db *database) error { return release(ctx, db, node) })
+}
+
+// Return requests that a device is a node of the cluster again, under the name that it had. A request of another device
+// for the same node is replaced.
+func Return(ctx context.Context, address string, r Request) error {
+	return with(ctx, address, func(ctx context.Context, db *database) error { return db.request(ctx, r) })
+}
+
+// Answer deletes the request of a device.
+func Answer(ctx context.Context, address, device string) error {
+	return with(ctx, address, func(ctx context.Context, db *database) error { return db.answer(ctx, device) })
+}
+
+// join writes addresses as the column has them, as many as it has room for.
+func join(all []netip.AddrPort) string {
+	var out string
+	for _, a := range all {
+		next := netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port()).String()
+		if out != "" {
+			next = out + "," + next
+		}
+		if len(next) > maxAddresses {
+			break
+		}
+		out = next
+	}
+	return out
+}
+
+// split leaves out what is no address.
+func split(text string) (all []netip.AddrPort) {
+	for part := range strings.SplitSeq(text, ",") {
+		if a, err := netip.ParseAddrPort(part); err == nil {
+			all = append(all, a)
+		}
+	}
+	return all
+}

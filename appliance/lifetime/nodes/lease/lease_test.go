@@ -1,0 +1,108 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestAddresses(t *testing.T) {
+	for _, c := range []struct {
+		in   []string
+		want string
+	}{
+		{nil, ""},
+		{[]string{"192.168.1.5:7442", "[fe80::1%eth0]:7442"}, "192.168.1.5:7442,[fe80::1]:7442"},
+		{[]string{"[::ffff:10.0.0.1]:1"}, "10.0.0.1:1"},
+	} {
+		got := join(addrs(c.in...))
+		if got != c.want || join(split(got)) != got {
+			t.Errorf("%v: %q, and back %v; want %q", c.in, got, split(got), c.want)
+		}
+	}
+	var many []netip.AddrPort
+	for i := range 200 {
+		many = append(many, netip.AddrPortFrom(netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)}), 7442))
+	}
+	if text := join(many); len(text) > maxAddresses || len(split(text)) < 50 {
+		t.Errorf("%d bytes with %d addresses", len(text), len(split(text)))
+	}
+	if got := split("a,,10.0.0.1:1,10.0.0.1"); fmt.Sprint(got) != "[10.0.0.1:1]" {
+		t.Error(got)
+	}
+}
+
+// table is a database that answers at once, and what a device sees of it.
+type table struct {
+	sync.Mutex
+	row  row
+	lead bool
+	held []time.Duration // when it was renewed
+}
+
+func (s *table) locked(f func()) { s.Lock(); defer s.Unlock(); f() }
+
+func (s *table) read(context.Context) (r row, _ error) {
+	s.locked(func() { r = s.row })
+	return r, nil
+}
+
+func (s *table) swap(_ context.Context, old row, holder, addresses string) (ok bool, _ error) {
+	s.locked(func() {
+		if ok = s.row.holder == old.holder && s.row.beat == old.beat; ok {
+			s.row = row{holder, old.beat + 1, addresses}
+		}
+	})
+	return ok, nil
+}
+
+func (s *table) requests(context.Context) ([]Request, error) { return nil, nil }
+
+// A device that may not lead leaves the lease to others. A database that has gone back to a row with its name gives no
+// lease at once: another device may have it.
+func TestADatabaseThatGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		s := &table{row: row{"a", 1, ""}}
+		d := &device{db: s, now: func() time.Duration { return time.Since(begun) }, mine: true, Config: Config{
+			Node: "a", Log: slog.New(slog.DiscardHandler), Addresses: func() []netip.AddrPort { return nil },
+			Lead:  func() (lead bool) { s.locked(func() { lead = s.lead }); return lead },
+			Held:  func(until time.Duration) { s.locked(func() { s.held = append(s.held, until-Life) }) },
+			Other: func(Holder) {}, Requests: func([]Request) {}, Report: func(error) {},
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go d.run(ctx)
+		// after lets time pass, and returns when the device has renewed since the last call.
+		after := func(d time.Duration) (held []time.Duration) {
+			time.Sleep(d)
+			s.locked(func() { held, s.held = s.held, nil })
+			return held
+		}
+		if held := after(10*time.Second + time.Millisecond); len(held) > 0 {
+			t.Errorf("it renews at %v what it may not have", held)
+		}
+		s.locked(func() { s.lead = true })
+		held := after(retry)
+		s.locked(func() { s.lead = false }) // it matters at the beginning only
+		if held = append(held, after(9*time.Second)...); len(held) != 5 || held[0] != 10*time.Second+retry {
+			t.Errorf("it renews at %v", held)
+		}
+		s.locked(func() { s.row = row{"b", 50, ""} })
+		if held := after(2 * Every); len(held) > 0 {
+			t.Errorf("it renews at %v what another device has", held)
+		}
+		s.locked(func() { s.row, s.lead = row{"a", 4, ""}, true })
+		if held := after(Life + Margin - time.Millisecond); len(held) > 0 {
+			t.Errorf("it renews at %v what it had before another device", held)
+		}
+		if held := after(2 * Every); len(held) == 0 {
+			t.Error("it does not take what nobody renews")
+		}
+	})
+}
