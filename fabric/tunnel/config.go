@@ -17,6 +17,8 @@ type Config struct {
 	// Port is the UDP port WireGuard listens on.
 	Port      uint16 `json:"port"`
 	Interface string `json:"interface"`
+	// Leased: it may be in force only until the deadline (Server.SetDeadline). A change of it makes a new device.
+	Leased bool `json:"leased,omitempty"`
 	// MTU of the TUN device, bytes.
 	MTU int `json:"mtu"`
 	// Address is this cluster's address inside the tunnel, one of PodCIDR that no pod gets.
@@ -93,7 +95,7 @@ func (p Peer) equal(o Peer) bool { return reflect.DeepEqual(p, o) }
 type Status struct {
 	PID     int          `json:"pid"`
 	Version string       `json:"version"`
-	Port    uint16       `json:"port"` // 0 before the first Config
+	Port    uint16       `json:"port"` // 0 while no Config is in force
 	Peers   []PeerStatus `json:"peers"`
 	// Dropped counts packets refused by translation since start.
 	Dropped uint64 `json:"dropped"`
@@ -138,4 +140,4 @@ type Problem struct {
 
 // HelperVersion is that of the protocol and the behaviour of the data plane's process. A process with another version
 // is replaced, which costs a second of traffic: raise it when the process itself has changed.
-const HelperVersion = "15"
+const HelperVersion = "16"

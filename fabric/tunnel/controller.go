@@ -52,6 +52,8 @@ type Controller struct {
 	sure bool    // last is in force: no other was tried since
 	stop context.CancelFunc
 	done chan struct{}
+	// deadline is the latest that was set, on CLOCK_BOOTTIME.
+	deadline time.Duration
 }
 
 const (
@@ -174,7 +176,7 @@ func (c *Controller) configure(ctx context.Context) error {
 	c.mu.Lock()
 	last := c.last
 	c.mu.Unlock()
-	if last == nil {
+	if last == nil || last.Leased && c.known() <= BootTime() { // without a lease, Apply comes after the next one
 		return nil
 	}
 	if err := c.put(ctx, *last); err != nil {
@@ -300,6 +302,9 @@ func (c *Controller) put(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("tunnel: %w", err)
 	}
+	if at := c.known(); cfg.Leased && at > BootTime() {
+		_, _ = c.putDeadline(ctx, at) // if it is refused, so is cfg
+	}
 	return c.call(ctx, http.MethodPut, "/v1/config", bytes.NewReader(body), nil)
 }
 
@@ -308,6 +313,9 @@ func (c *Controller) Status(ctx context.Context) (Status, error) {
 	defer cancel()
 	var st Status
 	err := c.call(ctx, http.MethodGet, "/v1/status", nil, &st)
+	if err == nil && st.Port == 0 {
+		c.doubt()
+	}
 	return st, err
 }
 

@@ -46,6 +46,7 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("PUT /v1/config", desired.Config("tunnel", s.Apply))
+	mux.HandleFunc("PUT /v1/deadline", s.answerDeadline)
 	mux.HandleFunc("GET /v1/status", desired.Status(s.Status))
 	mux.HandleFunc("GET /v1/paths", func(w http.ResponseWriter, r *http.Request) { s.streamPaths(ctx, w, r) })
 	// The answer never ends while this process lives: its end shows the controller at once that the process has died.

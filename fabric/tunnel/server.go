@@ -66,6 +66,7 @@ type Server struct {
 	isolated  int                     // checks in a row without isolation, see closeTenants
 	sizes     *pathMTUs               // nil if paths cannot be measured
 	mtus      map[string]int          // measured, by peer
+	deadline  deadline                // of cfg, if it is leased
 }
 
 // NewServer returns a data plane without a device.
@@ -75,7 +76,8 @@ func NewServer(version string, log *slog.Logger) *Server {
 }
 
 // Apply makes cfg the whole state. Unchanged peers are not touched. When it fails the previous state stays in force as
-// far as possible, and Apply with the same Config may be retried.
+// far as possible, and Apply with the same Config may be retried. A leased Config without a deadline ahead is refused, and a device
+// that runs is closed.
 func (s *Server) Apply(cfg Config) error {
 	if err := cfg.check(); err != nil {
 		return err
@@ -83,12 +85,16 @@ func (s *Server) Apply(cfg Config) error {
 	cfg, refused := cfg.split()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if cfg.Leased && s.deadline.left() <= 0 {
+		s.close()
+		return errNoLease
+	}
 	table, err := cfg.table(s.mtus)
 	if err != nil {
 		return err
 	}
 	was := s.cfg
-	if s.dev != nil && (was.Interface != cfg.Interface || was.Address != cfg.Address || was.PodCIDR != cfg.PodCIDR) {
+	if s.dev != nil && (was.Interface != cfg.Interface || was.Address != cfg.Address || was.PodCIDR != cfg.PodCIDR || was.Leased != cfg.Leased) {
 		s.close()
 		was = Config{}
 	}
@@ -131,7 +137,7 @@ func (s *Server) Apply(cfg Config) error {
 // uncertain is what may be in force during the change to cfg: all peers that may exist, so that the next Apply sets or
 // removes each.
 func uncertain(was, cfg Config) Config {
-	known := Config{Interface: cfg.Interface, Address: cfg.Address, PodCIDR: cfg.PodCIDR}
+	known := Config{Interface: cfg.Interface, Address: cfg.Address, PodCIDR: cfg.PodCIDR, Leased: cfg.Leased}
 	for _, p := range append(append([]Peer(nil), was.Peers...), cfg.Peers...) {
 		known.Peers = append(known.Peers, Peer{PublicKey: p.PublicKey})
 	}
@@ -198,6 +204,12 @@ func (s *Server) open(cfg Config) error {
 	s.dev = wgdev.New(raw, wgdev.Options{Log: s.log, Changed: s.news.notify, Translator: &s.translator, Counts: &s.counts,
 		Whole: func(packet []byte) bool { return isAsk(packet, source) }})
 	go s.ends(s.dev)
+	if cfg.Leased {
+		if err := s.deadline.arm(s.expire); err != nil {
+			s.close()
+			return err
+		}
+	}
 	return nil
 }
 
@@ -220,6 +232,9 @@ func (s *Server) close() {
 	}
 	if s.dev != nil {
 		s.dev.Close()
+		if err := s.deadline.disarm(); err != nil {
+			s.log.Error("this process ends at the deadline", "err", err)
+		}
 		s.dev, s.cfg = nil, Config{}
 		s.listenStreams(nil)
 	}

@@ -28,6 +28,7 @@ var sleeps = map[string]struct {
 	"appliance/engine/kine/fresh_test.go loseFreshWatches":                            {1, "a writer's pace"},
 	"appliance/engine/kine/stream_test.go TestAWatchNeverStandsStill":                 {2, "the pace of questions, and a reader that is busy"},
 	"fabric/nft/keep_test.go TestOneThatKeepsAtIt":                                    {1, "another program writes at a pace"},
+	"fabric/tunnel/deadline_test.go flood":                                            {1, "a client's pace"},
 	"fabric/siege_test.go TestSiege":                                                  {1, "a view is looked at all the time"},
 	"offload/cost_test.go TestWhatPodsCost":                                           {4, "looks cost, and are part of what is measured; what follows is, too"},
 	"offload/gatewaypod/gatewaypod_test.go run":                                       {1, "the manager starts it again after a pause"},
