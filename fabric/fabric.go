@@ -65,7 +65,9 @@ type Config struct {
 	// TunnelPort is the WireGuard port, UDP.
 	TunnelPort uint16
 	// Interface names the TUN device.
-	Interface   string
+	Interface string
+	// Leased: the tunnel is in force only until the data plane's deadline, which others set (tunnel.Controller.Deadline).
+	Leased      bool
 	PodCIDR     netip.Prefix
 	ServiceCIDR netip.Prefix
 	// TunnelAddress is this cluster's address inside the tunnel, one of PodCIDR.

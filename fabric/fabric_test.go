@@ -189,8 +189,11 @@ func TestMovedPeer(t *testing.T) {
 
 func TestTunnelHelperStartsAnew(t *testing.T) {
 	w := newWorld(t)
-	a, b := w.cluster(1, "a"), w.cluster(2, "b")
+	a, b := w.cluster(1, "a", func(c *Config) { c.Leased = true }), w.cluster(2, "b")
 	a.awaitState(b, peer.Connected)
+	if !a.plane.config().Leased || b.plane.config().Leased {
+		t.Error("the tunnel of a is not leased, or that of b is")
+	}
 	a.killPlane()
 	a.await("the configuration again", func() bool { return len(a.plane.config().Peers) == 1 })
 	a.awaitState(b, peer.Connected)

@@ -205,7 +205,7 @@ func (f *Fabric) desired() tunnel.Config {
 	f.members.mu.Lock()
 	defer f.members.mu.Unlock()
 	c := tunnel.Config{
-		PrivateKey: f.keys.Now().Private, Port: f.cfg.TunnelPort, Interface: f.cfg.Interface,
+		PrivateKey: f.keys.Now().Private, Port: f.cfg.TunnelPort, Interface: f.cfg.Interface, Leased: f.cfg.Leased,
 		MTU: min(max(mtu, 1360), 9000) - overhead, Address: f.cfg.TunnelAddress, ControlPort: f.cfg.Port, PodCIDR: f.cfg.PodCIDR,
 	}
 	c.Peers = f.Registry.TunnelPeers() // before peers
