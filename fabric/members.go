@@ -197,7 +197,7 @@ func (s *members) first(id peer.ID) bool { return s.self < id }
 // namesake is another peer with the name.
 func (s *members) namesake(name string, id peer.ID) peer.ID {
 	for _, m := range s.sorted() {
-		if m.Pinned() && m.ID() != id && strings.EqualFold(m.Record().Name, name) {
+		if m.Pinned() && !m.Record().Trust.Node() && m.ID() != id && strings.EqualFold(m.Record().Name, name) {
 			return m.ID()
 		}
 	}
@@ -207,6 +207,9 @@ func (s *members) namesake(name string, id peer.ID) peer.ID {
 // names updates which names are not unique.
 func (s *members) names() {
 	for _, m := range s.peers() {
+		if m.Record().Trust.Node() {
+			continue // it has this cluster's name, or its own
+		}
 		name, id := m.Record().Name, m.ID()
 		other := s.namesake(name, id)
 		if other == "" && strings.EqualFold(name, s.settings.name.get()) {

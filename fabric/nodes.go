@@ -108,3 +108,8 @@ func (o *operator) SetNode(id peer.ID, name string, behind []netip.Prefix) error
 		}
 	})
 }
+
+// SetStandby records whether a worker may become this cluster's server.
+func (o *operator) SetStandby(id peer.ID, may bool) error {
+	return o.party.Change(id, func(r *peer.Record) { r.Standby = may && r.Trust.How == peer.TrustWorker })
+}

@@ -105,6 +105,8 @@ type Record struct {
 	// are reached through it.
 	Node   string         `json:"node,omitempty"`
 	Behind []netip.Prefix `json:"behind,omitempty"`
+	// Standby: the device may become this cluster's server, and has its keys.
+	Standby bool `json:"standby,omitempty"`
 }
 
 // Decode reads a stored record. An unusable key is left out: the peer stays a peer, without a tunnel until it sends a
