@@ -31,7 +31,7 @@ type Host struct {
 
 // Origin is the source of a value.
 type Origin struct {
-	// Kind is file, environment, flag or default.
+	// Kind is file, environment, flag, cluster (Source.Cluster) or default.
 	Kind string `json:"kind"`
 	// Name is file:line:column, the variable or the flag.
 	Name string `json:"name,omitempty"`

@@ -25,6 +25,9 @@ type Source struct {
 	Env  map[string]string
 	Over []Override
 	Host Host
+	// Cluster has the settings of the cluster that this device has become the server of (Loaded.Cluster); the file's are
+	// stronger.
+	Cluster string
 }
 
 // Override is one value from the environment or a flag.
@@ -124,6 +127,7 @@ func (s Source) keep(data []byte) error {
 func (s Source) over(l Loaded, p Parsed) Loaded {
 	l.Config, l.Origins = p.Config, map[string]Origin{}
 	maps.Copy(l.Origins, p.Origins)
+	l.fill(s.Cluster)
 	for _, o := range s.Over {
 		*Table[slices.Index(Keys, o.Key)].to(&l.Config).(*string) = o.Value
 		l.Origins[o.Key] = o.Origin
