@@ -52,6 +52,8 @@ type Config struct {
 	Facts                host.Facts
 	// Join makes this node a worker of another device's cluster; nil is a cluster of its own.
 	Join *Join
+	// Elect: other devices may become the server of the cluster, so controllers elect leaders.
+	Elect bool
 	// Before is called before each start of an engine; it may be nil.
 	Before func(context.Context, *Engine) error
 	// Answered is called with each answer of the API server to a probe, and where a restart would not help to get one; it
@@ -302,7 +304,11 @@ func (e *Engine) secrets() ([]string, error) {
 		return nil, nil
 	}
 	c, err := datastore.LoadSQLCluster(e.cfg.StateDir)
-	return []string{"K3S_DATASTORE_ENDPOINT=" + e.cfg.Datastore, "K3S_TOKEN=" + c.Token}, err
+	env := []string{"K3S_DATASTORE_ENDPOINT=" + e.cfg.Datastore, "K3S_TOKEN=" + c.Token}
+	if e.cfg.Elect {
+		env = append(env, datastore.ElectEnv+"=1")
+	}
+	return env, err
 }
 
 // forced is how long to wait for a killed engine of an earlier supervisor: two on one datastore would damage it.

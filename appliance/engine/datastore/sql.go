@@ -24,6 +24,9 @@ import (
 // cluster is named by the hash of its token, which is made and stored before the first start: k3s encrypts its copy of
 // the authorities in the database with it, so that a device whose files were torn by a power cut gets them back.
 
+// ElectEnv is set in the environment of an engine whose cluster has standby servers: its controllers elect leaders.
+const ElectEnv = "RIVULET_ELECT"
+
 // SQLCluster is what a device remembers of a cluster whose objects are in an SQL server (paths.SQLCluster).
 type SQLCluster struct {
 	// Token is k3s's token of servers, a secret.
@@ -47,7 +50,8 @@ func LoadSQLCluster(state string) (c SQLCluster, err error) {
 	return c, nil
 }
 
-func (c SQLCluster) save(state string) error {
+// Save stores it in a state folder.
+func (c SQLCluster) Save(state string) error {
 	raw, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -109,7 +113,7 @@ func (g *Guard) own(ctx context.Context, db *database) error {
 	case c.Token == "":
 		c.Token = rand.Text()
 	}
-	foreign := cure.Errorf("%s has the objects of another cluster, or those from before a reset of this device; name another database in datastore of the configuration, or, if nobody needs them, delete them there: DROP TABLE IF EXISTS kine, rivulet_cluster, rivulet_gateway, rivulet_return", db)
+	foreign := cure.Errorf("%s has the objects of another cluster, or those from before a reset of this device; name another database in datastore of the configuration, or, if nobody needs them, delete them there: DROP TABLE IF EXISTS kine, rivulet_cluster, rivulet_gateway", db)
 	_, unserved := os.Stat(paths.Server(g.State, "token")) // the engine writes it after its first objects
 	switch {
 	case owner == c.name() && (filled || unserved != nil):
@@ -118,7 +122,7 @@ func (g *Guard) own(ctx context.Context, db *database) error {
 	case c.Database != "":
 		return cure.Errorf("%s has no objects, and those of this cluster were in %s; put datastore back in the configuration, restore the database from its own backup, or begin anew with an empty cluster: rivulet reset", db, c.Database)
 	default:
-		if err := c.save(g.State); err != nil {
+		if err := c.Save(g.State); err != nil {
 			return err
 		}
 		if owner, err = db.claim(ctx, c.name()); err != nil {
@@ -132,7 +136,7 @@ func (g *Guard) own(ctx context.Context, db *database) error {
 		return nil
 	}
 	c.Database = db.String()
-	return c.save(g.State)
+	return c.Save(g.State)
 }
 
 // begun reports whether a cluster was begun in a file of this device.

@@ -141,7 +141,7 @@ func TestSQL(t *testing.T) {
 				t.Fatal(err)
 			}
 			refused(g, address, "restore the database from its own backup")
-			run("DROP TABLE IF EXISTS kine, rivulet_cluster, rivulet_gateway, rivulet_return")
+			run("DROP TABLE IF EXISTS kine, rivulet_cluster, rivulet_gateway")
 			refused(g, address, "restore the database from its own backup")
 			refused(g, strings.Replace(address, "/lab", "/missing", 1), "missing")
 			if raw, err := os.ReadFile(paths.SQLCluster(g.State)); err != nil || !strings.Contains(string(raw), `"token":"`) {

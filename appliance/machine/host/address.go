@@ -42,6 +42,18 @@ func EnsureNodeAddress(addr netip.Addr, services netip.Prefix) (missing []string
 	return append(missing, added...), err
 }
 
+// DropNodeAddress removes an address that EnsureNodeAddress has added; a missing one is no error.
+func DropNodeAddress(addr netip.Addr) error {
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.AddrDel(lo, single(addr))
+	}
+	if err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return fmt.Errorf("host: %s on lo: %w", addr, err)
+	}
+	return nil
+}
+
 // ensureAddresses adds missing addresses to lo.
 func ensureAddresses(lo netlink.Link, all iter.Seq[netip.Addr]) (missing []string, err error) {
 	have, err := netlink.AddrList(lo, netlink.FAMILY_V4)

@@ -105,3 +105,47 @@ func (s *Store) refreshCopy() {
 		s.copyErr = fmt.Errorf("store: the copy of %s: %w", s.path, s.copyErr)
 	}
 }
+
+// Content is all of a store.
+type Content struct {
+	Identity []byte
+	Node     string
+	Peers    map[string][]byte // as PutPeer stores them, by ID
+	Notes    map[string][]byte
+}
+
+// Create makes a store with this content; one at path is replaced, in one step.
+func Create(path string, c Content) error {
+	next := path + ".new"
+	for _, old := range []string{next, CopyOf(next)} { // of a try that was cut off
+		if err := durable.Remove(old); err != nil {
+			return err
+		}
+	}
+	st, err := Open(next)
+	if err != nil {
+		return err
+	}
+	err = st.update(func(tx *bbolt.Tx) error {
+		err := errors.Join(tx.Bucket(bucketIdentity).Put(keyIdentity, c.Identity), tx.Bucket(bucketNode).Put(keyName, []byte(c.Node)))
+		for id, blob := range c.Peers {
+			err = errors.Join(err, tx.Bucket(bucketPeers).Put([]byte(id), blob))
+		}
+		for name, blob := range c.Notes {
+			err = errors.Join(err, tx.Bucket(bucketNotes).Put([]byte(name), blob))
+		}
+		return err
+	})
+	if err := errors.Join(err, st.Close(), durable.Remove(CopyOf(next))); err != nil {
+		return err
+	}
+	return Replace(next, path)
+}
+
+// Replace puts the store at from in the place of that at path, whose copy is removed: it is another store's.
+func Replace(from, path string) error {
+	if err := durable.Remove(CopyOf(path)); err != nil {
+		return err
+	}
+	return errors.Join(durable.Rename(from, path), durable.Remove(CopyOf(from)))
+}

@@ -25,6 +25,16 @@ func Versions(state string) string { return filepath.Join(state, "versions") }
 // Worker has the cluster that a worker belongs to.
 func Worker(state string) string { return filepath.Join(state, "worker.json") }
 
+// Standby has what a worker needs to become the server of its cluster.
+func Standby(state string) string { return filepath.Join(state, "standby.json") }
+
+// Gateway has the part of this device as the server of a cluster with standby servers; DeviceStore is the store of its
+// own identity meanwhile.
+func Gateway(state string) string { return filepath.Join(state, "gateway.json") }
+
+// DeviceStore is the store of a device's own identity while Store has the cluster's.
+func DeviceStore(state string) string { return filepath.Join(state, "device.db") }
+
 // Kubeconfig is the administrator's; on a worker it has the rights of its supervisor.
 func Kubeconfig(state string) string { return filepath.Join(state, "kubeconfig") }
 
