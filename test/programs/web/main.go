@@ -9,6 +9,7 @@
 //	web hooks DIR        serve webhooks and an API, with the certificate in DIR
 //	web udp ADDR TEXT    ask by UDP until there is an answer, print it
 //	web echo             repeat each line of standard input until it ends
+//	web beat ADDR        five times a second ask the /ws of ADDR, all on one connection; print how long each answer took that took a second
 package main
 
 import (
@@ -54,8 +55,10 @@ func main() {
 		for s := bufio.NewScanner(os.Stdin); s.Scan(); {
 			fmt.Println("echo " + s.Text())
 		}
+	case "beat":
+		err = beat(os.Args[2])
 	default:
-		err = fmt.Errorf("unknown command %q; use serve, get, count, show, api, hooks, udp or echo", arg)
+		err = fmt.Errorf("unknown command %q; use serve, get, count, show, api, hooks, udp, echo or beat", arg)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "web: "+err.Error())
@@ -149,4 +152,31 @@ func get(args []string) error {
 		count[a.Pod]++
 	}
 	return json.NewEncoder(os.Stdout).Encode(count)
+}
+
+// beat asks on one connection until that breaks.
+func beat(addr string) error {
+	conn, err := websocket.Dial("ws://"+addr+"/ws", "", "http://"+addr+"/")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	fmt.Println("connected")
+	for n := 0; ; n++ {
+		begun, text := time.Now(), strconv.Itoa(n)
+		var answer string
+		if err := websocket.Message.Send(conn, text); err != nil {
+			return err
+		}
+		if err := websocket.Message.Receive(conn, &answer); err != nil {
+			return err
+		}
+		if took := time.Since(begun); took > time.Second {
+			fmt.Printf("answer %d took %d ms\n", n, took.Milliseconds())
+		}
+		if n%50 == 0 {
+			fmt.Printf("%d answers\n", n)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
 }
