@@ -50,7 +50,7 @@ func (db *database) Explain(err error) error {
 	case errors.As(err, &cured):
 		return err
 	case errors.Is(err, sql.ErrNoRows), sqlserver.NoTable(err):
-		return cure.Errorf("%s has lost which server is the gateway of this cluster: it was replaced, or its tables rivulet_gateway and rivulet_return were deleted; restore the database from its own backup", db)
+		return cure.Errorf("%s has lost which server is the gateway of this cluster: it was replaced, or its table rivulet_gateway was deleted; restore the database from its own backup", db)
 	}
 	return db.Server.Explain(err)
 }
@@ -64,64 +64,25 @@ func (db *database) exec(ctx context.Context, statement string, args ...any) (in
 	return result.RowsAffected()
 }
 
-func (db *database) begin(ctx context.Context, node, addresses string) (r row, err error) {
-	for _, table := range []string{
-		"rivulet_return (device VARCHAR(32) PRIMARY KEY, node VARCHAR(63) NOT NULL UNIQUE)",
-		"rivulet_gateway (id INTEGER PRIMARY KEY, holder VARCHAR(63) NOT NULL, beat BIGINT NOT NULL, addresses VARCHAR(1000) NOT NULL)",
-	} {
-		if _, err := db.exec(ctx, "CREATE TABLE IF NOT EXISTS "+table); err != nil {
-			return r, err
-		}
+func (db *database) begin(ctx context.Context, node, note string) (r row, err error) {
+	if _, err := db.exec(ctx, "CREATE TABLE IF NOT EXISTS rivulet_gateway (id INTEGER PRIMARY KEY, holder VARCHAR(63) NOT NULL, beat BIGINT NOT NULL, note VARCHAR(64) NOT NULL)"); err != nil {
+		return r, err
 	}
 	r, err = db.read(ctx)
 	if !errors.Is(err, sql.ErrNoRows) {
 		return r, err
 	}
-	_, err = db.exec(ctx, "INSERT INTO rivulet_gateway (id, holder, beat, addresses) VALUES (1, ?, 1, ?)", node, addresses)
-	return row{node, 1, addresses}, err
+	_, err = db.exec(ctx, "INSERT INTO rivulet_gateway (id, holder, beat, note) VALUES (1, ?, 1, ?)", node, note)
+	return row{node, 1, note}, err
 }
 
 func (db *database) read(ctx context.Context) (r row, err error) {
-	err = db.QueryRowContext(ctx, "SELECT holder, beat, addresses FROM rivulet_gateway WHERE id = 1").Scan(&r.holder, &r.beat, &r.addresses)
+	err = db.QueryRowContext(ctx, "SELECT holder, beat, note FROM rivulet_gateway WHERE id = 1").Scan(&r.holder, &r.beat, &r.note)
 	return r, err
 }
 
-func (db *database) swap(ctx context.Context, old row, holder, addresses string) (bool, error) {
-	n, err := db.exec(ctx, "UPDATE rivulet_gateway SET holder = ?, beat = beat + 1, addresses = ? WHERE id = 1 AND holder = ? AND beat = ?",
-		holder, addresses, old.holder, old.beat)
+func (db *database) swap(ctx context.Context, old row, holder, note string) (bool, error) {
+	n, err := db.exec(ctx, "UPDATE rivulet_gateway SET holder = ?, beat = beat + 1, note = ? WHERE id = 1 AND holder = ? AND beat = ?",
+		holder, note, old.holder, old.beat)
 	return n == 1, err
-}
-
-func (db *database) requests(ctx context.Context) (all []Request, err error) {
-	rows, err := db.QueryContext(ctx, "SELECT device, node FROM rivulet_return ORDER BY device")
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var r Request
-		if err := rows.Scan(&r.Device, &r.Node); err != nil {
-			return nil, err
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
-}
-
-// request leaves a row as it is that is there already.
-func (db *database) request(ctx context.Context, r Request) error {
-	if _, err := db.exec(ctx, "DELETE FROM rivulet_return WHERE (node = ? AND device <> ?) OR (device = ? AND node <> ?)", r.Node, r.Device, r.Device, r.Node); err != nil {
-		return err
-	}
-	var n int
-	err := db.QueryRowContext(ctx, db.Bind("SELECT COUNT(*) FROM rivulet_return WHERE device = ?"), r.Device).Scan(&n)
-	if err == nil && n == 0 {
-		_, err = db.exec(ctx, "INSERT INTO rivulet_return (device, node) VALUES (?, ?)", r.Device, r.Node)
-	}
-	return err
-}
-
-func (db *database) answer(ctx context.Context, device string) error {
-	_, err := db.exec(ctx, "DELETE FROM rivulet_return WHERE device = ?", device)
-	return err
 }

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"rivulet/fabric/changes"
@@ -10,24 +9,23 @@ import (
 
 // row is that of the gateway. An empty holder has released it. The beat rises with every change.
 type row struct {
-	holder    string
-	beat      int64
-	addresses string
+	holder string
+	beat   int64
+	note   string
 }
 
 // store has the statements of Run and Release.
 type store interface {
 	read(ctx context.Context) (row, error)
-	// swap writes a holder and its addresses with the next beat if holder and beat are those of old.
-	swap(ctx context.Context, old row, holder, addresses string) (bool, error)
-	requests(ctx context.Context) ([]Request, error)
+	// swap writes a holder and its note with the next beat if holder and beat are those of old.
+	swap(ctx context.Context, old row, holder, note string) (bool, error)
 }
 
 // release compares the beat, so that one that is carried out late ends no later lease of this device.
 func release(ctx context.Context, db store, node string) error {
 	r, err := db.read(ctx)
 	if err == nil && r.holder == node {
-		_, err = db.swap(ctx, r, "", "")
+		_, err = db.swap(ctx, r, "", r.note)
 	}
 	return err
 }
@@ -46,9 +44,7 @@ type device struct {
 	mine  bool
 	until time.Duration // the deadline
 
-	other     string // holder and addresses as given to Other
-	requested []Request
-	listed    bool // Requests has been called since this device has the lease
+	other string // as given to Other
 }
 
 func (d *device) run(ctx context.Context) {
@@ -80,23 +76,23 @@ func (d *device) step(ctx context.Context) (time.Duration, error) {
 	if wait := d.since + Life + Margin - d.now(); !own && d.row.holder != "" && wait > 0 {
 		return min(Every, wait), nil
 	}
-	if d.now() >= d.until && !d.Lead() {
+	if d.now() >= d.until && !d.Lead(Holder{d.row.holder, d.row.note}) {
 		return retry, nil
 	}
-	old, addresses := d.row, join(d.Addresses())
+	old, note := d.row, d.Note()
 	d.mine = true
 	sent := d.now()
-	ok, err := bounded(ctx, func(ctx context.Context) (bool, error) { return d.db.swap(ctx, old, d.Node, addresses) })
+	ok, err := bounded(ctx, func(ctx context.Context) (bool, error) { return d.db.swap(ctx, old, d.Node, note) })
 	if err != nil || !ok {
 		return 0, err
 	}
-	d.known, d.row, d.until = true, row{d.Node, old.beat + 1, addresses}, sent+Life
+	d.known, d.row, d.until = true, row{d.Node, old.beat + 1, note}, sent+Life
 	if !own {
 		d.Log.Info("this device has taken the lease of the gateway", "from", old.holder)
 	}
 	d.Held(d.until)
 	d.other = ""
-	return max(0, sent+Every-d.now()), d.list(ctx)
+	return max(0, sent+Every-d.now()), nil
 }
 
 func (d *device) read(ctx context.Context) error {
@@ -112,21 +108,12 @@ func (d *device) read(ctx context.Context) error {
 	if r.holder == d.Node {
 		return nil
 	}
-	d.mine, d.listed = false, false
-	if other := r.holder + " " + r.addresses; r.holder != "" && other != d.other {
-		d.other = other
-		d.Other(Holder{r.holder, split(r.addresses)})
+	d.mine = false
+	if r.holder != "" && r.holder != d.other {
+		d.other = r.holder
+		d.Other(Holder{r.holder, r.note})
 	}
 	return nil
-}
-
-func (d *device) list(ctx context.Context) error {
-	all, err := bounded(ctx, d.db.requests)
-	if err == nil && (!d.listed || !slices.Equal(all, d.requested)) {
-		d.listed, d.requested = true, all
-		d.Requests(all)
-	}
-	return err
 }
 
 // bounded ends a statement that takes too long. Its result is unknown then.

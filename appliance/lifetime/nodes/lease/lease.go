@@ -12,7 +12,7 @@
 // Margin / (Life + Margin), 14 %. A renewal that another device did not see has changed the beat, and its statement then
 // changes nothing. A statement whose result is unknown gives no deadline; the row is read again.
 //
-// It reads and writes the tables rivulet_gateway and rivulet_return. It stores nothing on the device: after a restart
+// It reads and writes the table rivulet_gateway. It stores nothing on the device: after a restart
 // it reads the row, and renews at once where that names this device. Names of nodes are unique.
 //
 // A database whose failover loses committed statements (asynchronous replication) may have two holders for up to Life.
@@ -21,8 +21,6 @@ package lease
 import (
 	"context"
 	"log/slog"
-	"net/netip"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,35 +40,28 @@ const (
 	timeout = 2 * time.Second
 	// retry is the least time from a statement that has failed to the next one.
 	retry = 500 * time.Millisecond
-	// maxAddresses is the size of the column, in bytes.
-	maxAddresses = 1000
 )
 
 // Holder is a device that has the lease.
 type Holder struct {
-	Node      string
-	Addresses []netip.AddrPort // of its control port on LANs, without zones
-}
-
-// Request is that of a device that was the gateway, to be a node of the cluster again.
-type Request struct {
-	Device, Node string
+	Node string
+	Note string // that of its last renewal
 }
 
 // Config is what Run needs. Run calls the functions one after the other, and does not renew while one of them runs.
 type Config struct {
-	Address   string // of the database, as sqlserver.Parse takes it
-	Node      string // of this device
-	Addresses func() []netip.AddrPort
+	Address string // of the database, as sqlserver.Parse takes it
+	Node    string // of this device
+	// Note is written with each renewal, for others; 64 bytes at most.
+	Note func() string
 
-	// Lead reports whether this device may begin to be the gateway. It is not called while a deadline runs.
-	Lead func() bool
+	// Lead reports whether this device may begin to be the gateway after that holder. It is not called while a deadline
+	// runs.
+	Lead func(Holder) bool
 	// Held receives the deadline of each renewal, as Now has it. It may have passed already.
 	Held func(until time.Duration)
-	// Other receives the device that has the lease when it is another one, and when its addresses have changed.
+	// Other receives the device that has the lease when it is another one.
 	Other func(Holder)
-	// Requests receives all requests of devices, after the lease was taken and when they have changed.
-	Requests func([]Request)
 	// Report receives errors of the database, with a cure, and nil when it has answered.
 	Report func(error)
 	Log    *slog.Logger
@@ -99,11 +90,11 @@ func Run(ctx context.Context, c Config) error {
 	return nil
 }
 
-// Begin makes the tables and the row of the present gateway, if there are none. From then on this device needs Run:
+// Begin makes the table and the row of the present gateway, if there are none. From then on this device needs Run:
 // a device that reads the row takes the lease after Life + Margin.
-func Begin(ctx context.Context, address, node string, addresses []netip.AddrPort) error {
+func Begin(ctx context.Context, address, node string, note string) error {
 	return with(ctx, address, func(ctx context.Context, db *database) error {
-		r, err := db.begin(ctx, node, join(addresses))
+		r, err := db.begin(ctx, node, note)
 		if err == nil && r.holder != node && r.holder != "" {
 			return cure.Errorf("%s is the gateway of this cluster in %s, not %s; if %s is off for good, run there: DELETE FROM rivulet_gateway", r.holder, db, node, r.holder)
 		}
@@ -115,41 +106,4 @@ func Begin(ctx context.Context, address, node string, addresses []netip.AddrPort
 // dropped the cluster's key.
 func Release(ctx context.Context, address, node string) error {
 	return with(ctx, address, func(ctx context.Context, db *database) error { return release(ctx, db, node) })
-}
-
-// Return requests that a device is a node of the cluster again, under the name that it had. A request of another device
-// for the same node is replaced.
-func Return(ctx context.Context, address string, r Request) error {
-	return with(ctx, address, func(ctx context.Context, db *database) error { return db.request(ctx, r) })
-}
-
-// Answer deletes the request of a device.
-func Answer(ctx context.Context, address, device string) error {
-	return with(ctx, address, func(ctx context.Context, db *database) error { return db.answer(ctx, device) })
-}
-
-// join writes addresses as the column has them, as many as it has room for.
-func join(all []netip.AddrPort) string {
-	var out string
-	for _, a := range all {
-		next := netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port()).String()
-		if out != "" {
-			next = out + "," + next
-		}
-		if len(next) > maxAddresses {
-			break
-		}
-		out = next
-	}
-	return out
-}
-
-// split leaves out what is no address.
-func split(text string) (all []netip.AddrPort) {
-	for part := range strings.SplitSeq(text, ",") {
-		if a, err := netip.ParseAddrPort(part); err == nil {
-			all = append(all, a)
-		}
-	}
-	return all
 }

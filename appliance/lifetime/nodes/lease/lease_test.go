@@ -2,40 +2,12 @@ package lease
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
-
-func TestAddresses(t *testing.T) {
-	for _, c := range []struct {
-		in   []string
-		want string
-	}{
-		{nil, ""},
-		{[]string{"192.168.1.5:7442", "[fe80::1%eth0]:7442"}, "192.168.1.5:7442,[fe80::1]:7442"},
-		{[]string{"[::ffff:10.0.0.1]:1"}, "10.0.0.1:1"},
-	} {
-		got := join(addrs(c.in...))
-		if got != c.want || join(split(got)) != got {
-			t.Errorf("%v: %q, and back %v; want %q", c.in, got, split(got), c.want)
-		}
-	}
-	var many []netip.AddrPort
-	for i := range 200 {
-		many = append(many, netip.AddrPortFrom(netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)}), 7442))
-	}
-	if text := join(many); len(text) > maxAddresses || len(split(text)) < 50 {
-		t.Errorf("%d bytes with %d addresses", len(text), len(split(text)))
-	}
-	if got := split("a,,10.0.0.1:1,10.0.0.1"); fmt.Sprint(got) != "[10.0.0.1:1]" {
-		t.Error(got)
-	}
-}
 
 // table is a database that answers at once, and what a device sees of it.
 type table struct {
@@ -52,16 +24,14 @@ func (s *table) read(context.Context) (r row, _ error) {
 	return r, nil
 }
 
-func (s *table) swap(_ context.Context, old row, holder, addresses string) (ok bool, _ error) {
+func (s *table) swap(_ context.Context, old row, holder, note string) (ok bool, _ error) {
 	s.locked(func() {
 		if ok = s.row.holder == old.holder && s.row.beat == old.beat; ok {
-			s.row = row{holder, old.beat + 1, addresses}
+			s.row = row{holder, old.beat + 1, note}
 		}
 	})
 	return ok, nil
 }
-
-func (s *table) requests(context.Context) ([]Request, error) { return nil, nil }
 
 // A device that may not lead leaves the lease to others. A database that has gone back to a row with its name gives no
 // lease at once: another device may have it.
@@ -70,10 +40,10 @@ func TestADatabaseThatGoesBack(t *testing.T) {
 		begun := time.Now()
 		s := &table{row: row{"a", 1, ""}}
 		d := &device{db: s, now: func() time.Duration { return time.Since(begun) }, mine: true, Config: Config{
-			Node: "a", Log: slog.New(slog.DiscardHandler), Addresses: func() []netip.AddrPort { return nil },
-			Lead:  func() (lead bool) { s.locked(func() { lead = s.lead }); return lead },
+			Node: "a", Log: slog.New(slog.DiscardHandler), Note: func() string { return "" },
+			Lead:  func(Holder) (lead bool) { s.locked(func() { lead = s.lead }); return lead },
 			Held:  func(until time.Duration) { s.locked(func() { s.held = append(s.held, until-Life) }) },
-			Other: func(Holder) {}, Requests: func([]Request) {}, Report: func(error) {},
+			Other: func(Holder) {}, Report: func(error) {},
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

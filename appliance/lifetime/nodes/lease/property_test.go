@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -141,21 +140,17 @@ func (p *process) read(ctx context.Context) (row, error) {
 	return r, nil
 }
 
-func (p *process) swap(ctx context.Context, old row, holder, addresses string) (bool, error) {
+func (p *process) swap(ctx context.Context, old row, holder, note string) (bool, error) {
 	var ok bool
 	err := p.statement(ctx, func(w *world) {
 		if ok = w.row.holder == old.holder && w.row.beat == old.beat; ok {
 			if holder != old.holder && holder != "" && old.holder != "" {
 				w.counts.taken++
 			}
-			w.row = row{holder, w.row.beat + 1, addresses}
+			w.row = row{holder, w.row.beat + 1, note}
 		}
 	})
 	return err == nil && ok, err
-}
-
-func (p *process) requests(ctx context.Context) ([]Request, error) {
-	return nil, p.statement(ctx, func(*world) {})
 }
 
 // start runs a process, and returns the function that ends it and waits for it.
@@ -164,8 +159,8 @@ func (p *process) start() (stop func()) {
 	ended := make(chan struct{})
 	d := &device{db: p, now: p.now, mine: true, Config: Config{
 		Node: p.node, Log: slog.New(slog.DiscardHandler),
-		Addresses: func() []netip.AddrPort { p.freeze(); return nil },
-		Lead:      func() bool { p.freeze(); return p.w.calm.Load() || p.rng.IntN(8) > 0 },
+		Note: func() string { p.freeze(); return "" },
+		Lead: func(Holder) bool { p.freeze(); return p.w.calm.Load() || p.rng.IntN(8) > 0 },
 		Held: func(until time.Duration) {
 			p.freeze()
 			p.mu.Lock()
@@ -174,7 +169,7 @@ func (p *process) start() (stop func()) {
 				p.w.held(p.node, p.real(until))
 			}
 		},
-		Other: func(Holder) { p.freeze() }, Requests: func([]Request) {}, Report: func(error) {},
+		Other: func(Holder) { p.freeze() }, Report: func(error) {},
 	}}
 	go func() { defer close(ended); d.run(ctx) }()
 	return func() { cancel(); <-ended }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -21,17 +20,15 @@ type server struct {
 	node string
 	stop func()
 
-	mu        sync.Mutex
-	addresses []netip.AddrPort
-	sent      []time.Duration // of each renewal
-	others    []string
-	requests  []string
-	err       error
+	mu     sync.Mutex
+	sent   []time.Duration // of each renewal
+	others []string
+	err    error
 }
 
-func run(t *testing.T, address, node string, addresses ...string) *server {
+func run(t *testing.T, address, node, note string) *server {
 	t.Helper()
-	s := &server{node: node, addresses: addrs(addresses...)}
+	s := &server{node: node}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	s.stop = sync.OnceFunc(func() {
@@ -45,22 +42,14 @@ func run(t *testing.T, address, node string, addresses ...string) *server {
 	go func() {
 		ended <- Run(ctx, Config{
 			Address: address, Node: node, Log: slog.New(slog.DiscardHandler),
-			Addresses: func() (out []netip.AddrPort) { locked(func() { out = s.addresses }); return out },
-			Lead:      func() bool { return true },
-			Held:      func(until time.Duration) { locked(func() { s.sent = append(s.sent, until-Life) }) },
-			Other:     func(h Holder) { locked(func() { s.others = append(s.others, fmt.Sprint(h)) }) },
-			Requests:  func(all []Request) { locked(func() { s.requests = append(s.requests, fmt.Sprint(all)) }) },
-			Report:    func(err error) { locked(func() { s.err = err }) },
+			Note:   func() string { return note },
+			Lead:   func(h Holder) bool { return h.Node == node || h.Note != "changed" },
+			Held:   func(until time.Duration) { locked(func() { s.sent = append(s.sent, until-Life) }) },
+			Other:  func(h Holder) { locked(func() { s.others = append(s.others, fmt.Sprint(h)) }) },
+			Report: func(err error) { locked(func() { s.err = err }) },
 		})
 	}()
 	return s
-}
-
-func addrs(texts ...string) (out []netip.AddrPort) {
-	for _, text := range texts {
-		out = append(out, netip.MustParseAddrPort(text))
-	}
-	return out
 }
 
 // renewed waits for n more renewals, and returns when the last one was sent.
@@ -123,8 +112,8 @@ func TestSQL(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			const gone = "was replaced, or its tables rivulet_gateway and rivulet_return were deleted; restore the database from its own backup"
-			a := run(t, address, "a")
+			const gone = "was replaced, or its table rivulet_gateway was deleted; restore the database from its own backup"
+			a := run(t, address, "a", "")
 			a.reports(t, gone)
 			a.stop()
 			if err := Release(ctx, address, "a"); err == nil || !strings.Contains(err.Error(), gone) {
@@ -132,9 +121,9 @@ func TestSQL(t *testing.T) {
 			}
 
 			for range 2 {
-				no(Begin(ctx, address, "a", addrs("192.168.1.5:7442")))
+				no(Begin(ctx, address, "a", "one"))
 			}
-			if err := Begin(ctx, address, "b", nil); err == nil || !strings.Contains(err.Error(), "a is the gateway of this cluster in ") {
+			if err := Begin(ctx, address, "b", ""); err == nil || !strings.Contains(err.Error(), "a is the gateway of this cluster in ") {
 				t.Errorf("two begin: %v", err)
 			}
 			no(with(ctx, address, func(ctx context.Context, db *database) error {
@@ -145,52 +134,56 @@ func TestSQL(t *testing.T) {
 				}
 				return nil
 			}))
-			a = run(t, address, "a", "192.168.1.5:7442", "[fe80::1%eth0]:7442")
+			a = run(t, address, "a", "two")
 			begun := Now()
 			between(t, "from the start to a renewal", a.renewed(t, 1)-begun, 0, time.Second)
-			b := run(t, address, "b", "192.168.1.6:7442")
-			b.sees(t, &b.others, "{a [192.168.1.5:7442 [fe80::1]:7442]}")
-			a.mu.Lock()
-			a.addresses = addrs("192.168.1.7:7442")
-			a.mu.Unlock()
-			b.sees(t, &b.others, "{a [192.168.1.7:7442]}")
+			b := run(t, address, "b", "three")
+			b.sees(t, &b.others, "{a two}")
 			between(t, "from one renewal to the next", -a.last()+a.renewed(t, 1), Every, Every+time.Second)
 			a.stop()
 			between(t, "from the last renewal to that of another device", b.renewed(t, 1)-a.last(), Life+Margin, 10*time.Second)
 
-			a = run(t, address, "a", "192.168.1.5:7442")
-			a.sees(t, &a.others, "{b [192.168.1.6:7442]}")
-			b.sees(t, &b.requests, "[]")
-			for _, device := range []string{"old", "new", "new"} {
-				no(Return(ctx, address, Request{device, "a"}))
-			}
-			no(Return(ctx, address, Request{"third", "c"}))
-			b.sees(t, &b.requests, "[{new a} {third c}]")
-			no(Return(ctx, address, Request{"new", "d"}))
-			b.sees(t, &b.requests, "[{new d} {third c}]")
-			no(Answer(ctx, address, "new"))
-			no(Answer(ctx, address, "third"))
-			b.sees(t, &b.requests, "[]")
+			a = run(t, address, "a", "two")
+			a.sees(t, &a.others, "{b three}")
 
 			b.stop()
 			no(Release(ctx, address, "a")) // which has it not
 			no(Release(ctx, address, "b"))
+			no(with(ctx, address, func(ctx context.Context, db *database) error {
+				if r, err := db.read(ctx); err != nil || r.note != "three" && r.note != "two" {
+					t.Errorf("after a release the row is %v, %v", r, err)
+				}
+				return nil
+			}))
 			begun = Now()
 			between(t, "from a release to a renewal", a.renewed(t, 1)-begun, 0, Every+time.Second)
 			a.reports(t, "nil")
 			a.stop()
 
+			// What the last one has written decides whether another one may take it.
+			a = run(t, address, "a", "changed")
+			a.renewed(t, 1)
+			a.stop()
+			b = run(t, address, "b", "")
+			await.True(t, 20*time.Second, "the time has passed", func() bool { return Now() > a.last()+Life+Margin+2*Every })
+			b.mu.Lock()
+			if len(b.sent) > 0 {
+				t.Error("a device took it that may not lead after that note")
+			}
+			b.mu.Unlock()
+			b.stop()
+
 			// A connection that is cut costs one timeout, and a database that is cut gives no deadline.
 			p := newProxy(t, address)
-			a = run(t, p.address, "a")
+			a = run(t, p.address, "a", "one")
 			a.renewed(t, 2)
 			for range 2 {
 				last := a.last()
 				p.silence(false)
 				between(t, "from one renewal to the next when the connection is cut in between", a.renewed(t, 1)-last, Every, Every+timeout+time.Second)
 			}
-			b = run(t, address, "b")
-			b.sees(t, &b.others, "{a []}")
+			b = run(t, address, "b", "two")
+			b.sees(t, &b.others, "{a one}")
 			p.silence(true)
 			a.reports(t, "it does not answer; start the SQL server")
 			last := a.last()
@@ -199,7 +192,7 @@ func TestSQL(t *testing.T) {
 				t.Errorf("a deadline of %s without an answer, after that of %s", a.last(), last)
 			}
 			p.heal()
-			a.sees(t, &a.others, "{b []}")
+			a.sees(t, &a.others, "{b two}")
 		})
 	}
 }
