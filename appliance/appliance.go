@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 
@@ -68,7 +69,7 @@ func Run(ctx context.Context, cfg Config) error {
 	} else if done {
 		cfg.Log.Info("a restore that was interrupted is finished")
 	}
-	worker, err := nodes.Begin(ctx, cfg.Dirs.State, cfg.Dirs.Run, cfg.EngineName, cfg.Log)
+	role, err := nodes.Begin(ctx, cfg.Dirs.State, cfg.Dirs.Run, cfg.EngineName, cfg.Log)
 	if err != nil {
 		return err
 	}
@@ -85,7 +86,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.Source.Keep, cfg.Source.Host = paths.GoodConfig(cfg.Dirs.State), config.Host{CPUs: runtime.NumCPU(), MemoryBytes: facts.MemoryBytes}
+	cfg.Source.Keep, cfg.Source.Host, cfg.Source.Cluster = paths.GoodConfig(cfg.Dirs.State), config.Host{CPUs: runtime.NumCPU(), MemoryBytes: facts.MemoryBytes}, role.ClusterSettings()
 	settings := config.Open(cfg.Source)
 	nodeName, err := host.NodeName(st, settings.Now().Config.Name, os.Hostname, "rivulet-"+id.ID().Short())
 	if err != nil {
@@ -100,14 +101,14 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("appliance: %w", err)
 	}
 	sys := &System{
-		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self, worker: worker,
+		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self, worker: role, begun: time.Now(),
 		nodeName: nodeName, nodeIP: network.NodeAddress(id.ID()), virtual: network.VirtualAddresses(id.ID()),
 		volumes:  volumes.NewLocal(paths.Volumes(cfg.Dirs.State), nodeName),
 		settings: &config.Follower{Current: settings, Log: cfg.Log},
 	}
 	problems.Recovered(&sys.health, recovered, cfg.Log)
 	sys.reportSetAside()
-	worker.Report(&sys.health)
+	role.Report(&sys.health)
 	firstboot.ReportInitrd("/", &sys.health, cfg.Log)
 	firstboot.Report("/", &sys.health, cfg.Log)
 	host.RaiseLimits(&sys.health)

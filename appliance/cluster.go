@@ -69,7 +69,7 @@ func (s *System) engineConfig() (engine.Config, error) {
 		StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run,
 		BundleBin: helpers.Bin(), PauseImage: helpers.Image("pause"),
 		Iptables: func(ctx context.Context) (iptables.Choice, error) { return iptables.Choose(ctx, helpers.Netfilter()) },
-		NodeName: s.nodeName, NodeIP: s.nodeIP, Join: s.worker.Engine(),
+		NodeName: s.nodeName, NodeIP: s.nodeIP, Join: s.worker.Engine(), Elect: s.worker.Leased(),
 		PodCIDR: fixed.PodCIDR, ServiceCIDR: fixed.ServiceCIDR, ClusterDNS: fixed.ClusterDNS,
 		Facts: s.facts, Before: s.beforeEngine,
 		Answered: s.answers.Now, Log: s.log("engine"),
@@ -77,7 +77,7 @@ func (s *System) engineConfig() (engine.Config, error) {
 }
 
 func (s *System) beforeEngine(ctx context.Context, e *engine.Engine) error {
-	if s.worker != nil { // it has no database and no authorities
+	if s.worker.Joined != nil { // it has no database and no authorities
 		return s.images.Prepare(ctx)
 	}
 	err := errors.Join(s.database.Prepare(ctx, e), s.images.Prepare(ctx))

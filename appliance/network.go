@@ -36,8 +36,7 @@ import (
 // runTunnel manages the data plane's process. It continues when the supervisor stops, as pods do, so that their
 // connections are not interrupted.
 func (s *System) runTunnel(ctx context.Context, stage *lifecycle.Stage) error {
-	run := func(file string) string { return filepath.Join(s.cfg.Dirs.Run, file) }
-	c := tunnel.NewController(tunnel.ControllerConfig{Helper: s.bundle.Load().Path("rivulet-tunnel"), Socket: run("tunnel.sock"), PIDFile: run("tunnel.pid"), LogFile: paths.TunnelLog(s.cfg.Dirs.State), Version: tunnel.HelperVersion, Log: stage.Log()})
+	c := tunnel.NewController(tunnel.ControllerConfig{Helper: s.bundle.Load().Path("rivulet-tunnel"), Socket: filepath.Join(s.cfg.Dirs.Run, "tunnel.sock"), PIDFile: filepath.Join(s.cfg.Dirs.Run, "tunnel.pid"), LogFile: paths.TunnelLog(s.cfg.Dirs.State), Version: tunnel.HelperVersion, Log: stage.Log()})
 	return c.Run(ctx, func() { s.tunnel.Store(c); stage.Ready() })
 }
 
@@ -54,7 +53,7 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 		WireGuardKey: keys.WireGuard, Rotation: network.Rotation(s.store, keys, s.cfg.Log), Store: s.store, DataPlane: s.tunnel.Load(),
 		Sources: s.worker.Sources(s.sources.All()), LANs: s.lans,
 		Hardware: netmon.Hardware, InUse: network.PeersInUse(s.offload.Load), LANPeers: lanpeers.For(s.facts.MemoryBytes),
-		PeerCIDR: s.nodes.PeerBlock(), Clock: s.clock, Log: log,
+		PeerCIDR: s.nodes.PeerBlock(), Leased: s.worker.Leased(), Clock: s.clock, Log: log,
 		TakenPrefixes: func() []netip.Prefix {
 			return slices.Concat(host.Routes(fixed.Tunnel), host.Servers("/"), []netip.Prefix{fixed.NodeRange})
 		},

@@ -13,7 +13,6 @@ import (
 	"rivulet/appliance/diagnose/support"
 	"rivulet/appliance/diagnose/trace"
 	"rivulet/appliance/lifecycle"
-	"rivulet/appliance/lifetime/nodes"
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/usage"
 	"rivulet/appliance/network"
@@ -80,7 +79,7 @@ func (s *System) peering(ctx context.Context) (st api.Status) {
 	}
 	if fab := s.fabric.Load(); fab != nil {
 		st.Brokers = fab.Brokers()
-		st.Peers, st.Nodes = nodes.Split(fab.Peers())
+		st.Peers, st.Nodes = s.nodes.Split(fab.Peers())
 	}
 	if off := s.offload.Load(); off != nil {
 		st.Status = off.Status()

@@ -62,8 +62,8 @@ type System struct {
 	store      *bolt.Store
 	id         identity.Identity
 	self       rpc.Identity
-	worker     *nodes.Joined // nil on a device that is a cluster of its own
-	nodeName   string        // permanent; the cluster's name for its peers, name(), may change
+	worker     nodes.Role
+	nodeName   string // permanent; the cluster's name for its peers, name(), may change
 	volumes    *volumes.Local
 	nodeIP     netip.Addr
 	virtual    *host.Further // addresses of virtual nodes
@@ -120,7 +120,6 @@ var needed = lifecycle.Essential{"bundle", "engine", "node", "dns", "dns-service
 func (s *System) log(component string) *slog.Logger { return s.cfg.Log.With("component", component) }
 
 func (s *System) run(ctx context.Context) error {
-	s.begun = time.Now()
 	s.newEngine()
 	s.doctor = doctor.NewWatcher(&s.health, s.cfg.Dirs.State, s.cfg.Dirs.Run, s.nodeIP, s.Status)
 	s.usage = usage.New(usage.Config{
@@ -133,11 +132,11 @@ func (s *System) run(ctx context.Context) error {
 	s.sources = network.NewSources(s.lans, s.log("fabric"))
 	s.sources.Set(s.config().Peers)
 	s.newPages()
-	s.nodes = nodes.New(&nodes.Device{Joined: s.worker, State: s.cfg.Dirs.State, NodeName: s.nodeName, ID: s.id.ID(), Name: s.name, Kubernetes: version.Kubernetes(), API: s.engine.REST, Fabric: s.fabric.Load, Address: s.nodeIP, AddressOf: network.NodeAddress, Taken: s.virtual.Has,
-		Block: func() netip.Prefix { return s.config().Tunnel.Block() }, Policies: s.netpol, Health: &s.health, Token: func() string { return s.config().Join.Reveal() }, LANs: s.lans, Folders: s.volumes, Upgrade: s.upgrade, Restart: s.upgrade.Restart, Tenants: nodes.Tenants{Offload: s.offload.Load, Isolation: s.isolation, Home: network.Home(s.fabric.Load, s.peerImages), Images: s.images}, Log: s.log(nodes.Component)})
+	s.nodes = nodes.New(&nodes.Device{Role: s.worker, State: s.cfg.Dirs.State, NodeName: s.nodeName, ID: s.id.ID(), Name: s.name, Kubernetes: version.Kubernetes(), API: s.engine.REST, Fabric: s.fabric.Load, Address: s.nodeIP, AddressOf: network.NodeAddress, Taken: s.virtual.Has,
+		Block: func() netip.Prefix { return s.config().Tunnel.Block() }, Policies: s.netpol, Health: &s.health, Token: func() string { return s.config().Join.Reveal() }, LANs: s.lans, Folders: s.volumes, Upgrade: s.upgrade, Restart: s.upgrade.Restart, Tenants: nodes.Tenants{Offload: s.offload.Load, Isolation: s.isolation, Home: network.Home(s.fabric.Load, s.peerImages), Images: s.images}, Failover: nodes.Failover{Store: s.store, Settings: func() string { return s.settings.Now().Cluster(s.name()) }, Database: func() string { return s.config().Datastore.Reveal() }, Tunnel: s.tunnel.Load}, Log: s.log(nodes.Component)})
 	s.notify, s.heldPods = watchdog.NewNotifier(s.cfg.Log), isolation.NewHeld()
 	s.fleet = fleet.New(fleet.Config{Fabric: s.fabric.Load, Status: s.Status, Allow: func() bool { return s.config().Fleet }})
-	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, ID: s.id.ID(), Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.nodes.Pods(s.heldPods), Log: s.log("vclusters")})
+	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, ID: s.id.ID(), Address: s.nodeIP, Services: fixed.ServiceCIDR, Pods: fixed.PodCIDR, Addresses: s.nodes.Pods(s.heldPods), Standbys: s.worker.Leased(), Log: s.log("vclusters")})
 	s.homeAddrs, s.users, s.metrics, s.services = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers(), s.newMetrics(), s.newServices()
 	s.history = history.New(history.Config{Dir: paths.History(s.cfg.Dirs.State), Status: s.Status, VClusters: vcluster.Usages(s.vclusters), Now: s.plausible, Log: s.log("history")})
 	s.settings.Apply, s.settings.LANs, s.settings.Health = s.apply, s.lans.Changed, &s.health
@@ -173,6 +172,8 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "host-firewall", Run: s.runFirewall},
 		{Name: "pod-gate", Run: s.runPodGate},
 		{Name: "images", Run: s.runImages},
+		{Name: "tunnel", Needs: []string{"bundle"}, Run: s.runTunnel},
+		{Name: "lease", Needs: []string{"tunnel"}, Run: s.nodes.RunLease},
 		{Name: "engine", Needs: []string{"clock", "bundle", "host-firewall", "pod-gate", "images"}, Run: s.supervisor.Run},
 		{Name: "policies", Needs: []string{"engine"}, Run: s.runPolicies},
 		{Name: "snapshots", Needs: []string{"engine"}, Run: s.database.Run},
@@ -184,7 +185,6 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "metrics", Needs: []string{"engine"}, Run: s.runMetrics},
 		{Name: "loadbalancer", Needs: []string{"engine", "lans"}, Run: s.runBalancer},
 		{Name: "ingress", Needs: []string{"engine", "lans"}, Run: s.runIngress},
-		{Name: "tunnel", Needs: []string{"bundle"}, Run: s.runTunnel},
 		{Name: "fabric", Needs: []string{"tunnel", "lans"}, Run: s.runFabric},
 		{Name: nodes.Component, Needs: []string{"engine", "fabric"}, Run: s.nodes.Run},
 		{Name: "peers", Needs: []string{"engine", "fabric"}, Run: s.runPeers},

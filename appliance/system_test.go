@@ -7,14 +7,24 @@ import (
 
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/lifetime/nodes"
+	"rivulet/appliance/lifetime/nodes/standby"
 )
 
 // A name that is misspelt would be waited for by nobody, or for ever.
 func TestComponentsNeedEachOther(t *testing.T) {
-	all := (&System{nodes: nodes.New(&nodes.Device{})}).components()
-	if _, err := lifecycle.New(slog.New(slog.DiscardHandler), all...); err != nil {
-		t.Error(err)
+	of := func(role nodes.Role) []lifecycle.Component {
+		all := (&System{worker: role, nodes: nodes.New(&nodes.Device{})}).components()
+		if _, err := lifecycle.New(slog.New(slog.DiscardHandler), all...); err != nil {
+			t.Errorf("%+v: %v", role, err)
+		}
+		return all
 	}
+	for _, role := range []nodes.Role{
+		{Serving: &standby.Gateway{}}, {Joined: &nodes.Joined{}}, {Joined: &nodes.Joined{}, Copy: &standby.Copy{}}, {Joined: &nodes.Joined{Removed: true}},
+	} {
+		of(role)
+	}
+	all := of(nodes.Role{})
 	for _, name := range needed {
 		if !slices.ContainsFunc(all, func(c lifecycle.Component) bool { return c.Name == name && c.Run != nil }) {
 			t.Errorf("%s is needed, and no component", name)

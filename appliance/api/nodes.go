@@ -25,13 +25,16 @@ type ClusterNode struct {
 	Path    string        `json:"path,omitempty"`   // in use
 	RTT     time.Duration `json:"rtt,omitempty"`    // nanoseconds
 	Version string        `json:"version,omitempty"`
+	Standby bool          `json:"standby,omitempty"` // it may become the server
+	Behind  bool          `json:"behind,omitempty"`  // not now: it has not the server's present state
 }
 
 // NodeWord is a request of `rivulet join`, `leave`, `token` or `nodes`.
 type NodeWord struct {
 	Token string        `json:"token,omitempty"` // to join with
-	Node  string        `json:"node,omitempty"`  // to remove
+	Node  string        `json:"node,omitempty"`  // to remove, or to be a standby
 	Force bool          `json:"force,omitempty"`
+	Off   bool          `json:"off,omitempty"`  // a standby no more
 	Life  time.Duration `json:"life,omitempty"` // of a new token; 0 is the default
 }
 

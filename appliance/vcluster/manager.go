@@ -56,7 +56,9 @@ type Config struct {
 	Pods netip.Prefix
 	// Addresses checks the addresses of pods that API servers connect to; nil is none.
 	Addresses Addresses
-	Log       *slog.Logger
+	// Standbys: another device may become the cluster's server, and would not have its virtual clusters: none is made.
+	Standbys bool
+	Log      *slog.Logger
 }
 
 // Limits of a device.
@@ -473,6 +475,8 @@ func (k *Manager) newRecord(spec Spec) (r record, err error) {
 	switch {
 	case k.ctx == nil:
 		return r, errNotYet
+	case k.cfg.Standbys:
+		return r, errors.New("this cluster has standby servers, which could not go on with its virtual clusters; make it on a cluster without standbys")
 	case k.all[spec.Name] != nil:
 		return r, fmt.Errorf("there is a virtual cluster %s already; see: rivulet vcluster list", spec.Name)
 	case len(k.all) >= MaxClusters:

@@ -26,6 +26,8 @@ const (
 	datastoreName = "datastore.db"
 	passwordName  = "node/password"
 	sqlName       = "k3s-sql.json" // instead of datastoreName, if the objects are in an SQL server
+	gatewayName   = "gateway.json" // with deviceName, of the server of a cluster with standbys
+	deviceName    = "device.db"
 	serverDir     = "server"
 	configDir     = "etc"
 	storageDir    = "storage"

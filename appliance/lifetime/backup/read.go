@@ -96,7 +96,7 @@ func known(name string) bool {
 	if name != path.Clean(name) || !filepath.IsLocal(name) {
 		return false
 	}
-	if slices.Contains([]string{manifestName, storeName, datastoreName, sqlName, passwordName}, name) {
+	if slices.Contains([]string{manifestName, storeName, datastoreName, sqlName, gatewayName, deviceName, passwordName}, name) {
 		return true
 	}
 	first, _, below := strings.Cut(name, "/")

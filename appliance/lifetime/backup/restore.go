@@ -196,7 +196,7 @@ func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
 		p.Steps = append(p.Steps, step{New: filepath.Join(staged, name), Place: filepath.Join(at.State, place), Aside: filepath.Join(old, place)})
 	}
 	put(storeName, storeName)
-	for _, name := range []string{bolt.CopyOf(storeName), sqlName} { // the old ones must not outlive what they belong to
+	for _, name := range []string{bolt.CopyOf(storeName), sqlName, gatewayName, deviceName} { // the old ones must not outlive what they belong to
 		put(name, name)
 		if _, err := os.Lstat(filepath.Join(staged, name)); err != nil {
 			p.Steps[len(p.Steps)-1].New = ""

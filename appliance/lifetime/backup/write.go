@@ -108,6 +108,11 @@ func (a members) all(ctx context.Context, src Source, objects string, store []by
 	if err != nil {
 		return err
 	}
+	for name, file := range map[string]string{gatewayName: paths.Gateway(src.State), deviceName: paths.DeviceStore(src.State)} {
+		if err := a.path(ctx, name, file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
 	if err := a.path(ctx, passwordName, filepath.Join(src.Node, "password")); err != nil {
 		return fmt.Errorf("%w; wait until `rivulet status` says Ready", err)
 	}

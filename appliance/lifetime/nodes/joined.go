@@ -20,6 +20,7 @@ import (
 
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/lifetime/cleanup"
+	"rivulet/appliance/lifetime/nodes/standby"
 	"rivulet/appliance/lifetime/reset"
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/durable"
@@ -55,8 +56,9 @@ type Joined struct {
 	Removed bool `json:"-"`
 }
 
-// The steps.
+// The steps. stepLead is of a worker that becomes the server (package standby).
 const (
+	stepLead  = "lead"
 	stepWipe  = "wipe"  // remove the cluster that the device was
 	stepLeave = "leave" // remove all that it had as a worker
 )
@@ -91,9 +93,54 @@ func load(state string) (*Joined, error) {
 	return j, nil
 }
 
-// Begin is called at the start, before the store is open. It returns nil if the device is a cluster of its own. What is
-// left of a join or a leave is done first; each step may be repeated after a power cut.
-func Begin(ctx context.Context, state, run, engineName string, log *slog.Logger) (*Joined, error) {
+// Role is the part of this device in its cluster.
+type Role struct {
+	*Joined // nil on a server, and so on a cluster of one device
+	// Serving is that of the server of a cluster with standbys, Copy that of a standby; nil on other devices.
+	Serving *standby.Gateway
+	Copy    *standby.Copy
+}
+
+// ClusterSettings are the cluster's that this device has of another one; empty is none.
+func (r Role) ClusterSettings() string {
+	switch {
+	case r.Serving != nil:
+		return r.Serving.Settings
+	case r.Copy != nil:
+		return r.Copy.Settings
+	}
+	return ""
+}
+
+// Leased reports whether this device is the server only while it has the lease of the gateway.
+func (r Role) Leased() bool { return r.Serving != nil }
+
+// Begin is called at the start, before the store is open. What is left of a join, a leave or a change of the server is
+// done first; each step may be repeated after a power cut.
+func Begin(ctx context.Context, state, run, engineName string, log *slog.Logger) (r Role, err error) {
+	j, err := load(state)
+	if err == nil && j != nil && j.Step == stepLead {
+		log.Warn("this device becomes the server", "cluster", j.Cluster)
+		j.Step = ""
+		var worker []byte
+		if worker, err = json.Marshal(j); err == nil {
+			err = standby.Lead(state, j.Node, worker)
+		}
+	}
+	if err == nil {
+		r.Serving, err = standby.Finish(state)
+	}
+	if err == nil {
+		r.Joined, err = begin(ctx, state, run, engineName, log)
+	}
+	if err == nil && r.Joined != nil && !r.Joined.Removed {
+		r.Copy, err = standby.Load(state)
+	}
+	return r, err
+}
+
+// begin returns nil if the device is a server.
+func begin(ctx context.Context, state, run, engineName string, log *slog.Logger) (*Joined, error) {
 	j, err := load(state)
 	if err != nil || j == nil {
 		return nil, err

@@ -86,6 +86,7 @@ func (d *Device) runServer(ctx context.Context, ready func()) error {
 	s.fabric.Handle(apiPath, http.HandlerFunc(s.serveAPI))
 	s.fabric.Handle("PUT "+lanPath, s.forWorkers(s.receiveLAN))
 	s.serveTenants()
+	s.fabric.Handle("GET "+copyPath, s.forWorkers(s.giveCopy))
 	ready()
 	go d.joinConfigured(ctx, s.client)
 	return s.follow(ctx)
@@ -291,13 +292,13 @@ func (s *server) compare(ctx context.Context) error {
 		s.balanced = now
 		s.lanChanged.Notify()
 	}
-	list, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.WorkerLabel})
+	list, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "!" + policy.VirtualNodeLabel})
 	if err != nil {
 		return err
 	}
 	workers := map[string]peer.Record{}
 	for _, r := range s.fabric.Nodes() {
-		if r.Trust.How == peer.TrustWorker && r.Node != "" {
+		if r.Trust.How == peer.TrustWorker && r.Node != "" && r.Node != s.NodeName {
 			workers[r.Node] = r
 		}
 	}
@@ -306,8 +307,12 @@ func (s *server) compare(ctx context.Context) error {
 	for i := range list.Items {
 		n := &list.Items[i]
 		r, known := workers[n.Name]
-		if !known {
-			errs = append(errs, s.forget(ctx, n.Name))
+		if _, worker := n.Labels[policy.WorkerLabel]; !known {
+			if n.Name == s.NodeName && worker { // it has become the server
+				errs = append(errs, s.patchLabels(ctx, n.Name, fmt.Appendf(nil, `{%q:null}`, policy.WorkerLabel)))
+			} else if n.Name != s.NodeName && worker {
+				errs = append(errs, s.forget(ctx, n.Name))
+			}
 			continue
 		}
 		behind := []netip.Prefix{netip.PrefixFrom(s.AddressOf(r.ID), 32)}

@@ -59,7 +59,7 @@ const (
 	// viewEvery bounds how long the server keeps a worker's request open; isolating is how long a worker counts as one
 	// that isolates after its last request.
 	viewEvery, isolating = 25 * time.Second, 75 * time.Second
-	// maxView bounds a View, bytes.
+	// maxView bounds a View, and what a standby gets, bytes.
 	maxView = 8 << 20
 )
 
@@ -231,33 +231,38 @@ func (d *Device) followConsumers(ctx context.Context, f *fabric.Fabric, known fu
 
 // view requests the View that has another tag; without a change it returns the same tag after viewEvery.
 func (d *Device) view(ctx context.Context, f *fabric.Fabric, tag string) (v nodeagent.View, now string, err error) {
+	now, err = d.changed(ctx, f, consumersPath, tag, &v)
+	return v, now, err
+}
+
+// changed requests what has another tag of the server, into out; without a change it returns the same tag after viewEvery.
+func (d *Device) changed(ctx context.Context, f *fabric.Fabric, path, tag string, out any) (now string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, viewEvery+10*time.Second)
 	defer cancel()
 	client, base, err := f.Client(d.Server)
 	if err != nil {
-		return v, "", err
+		return "", err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+consumersPath, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
 	if err != nil {
-		return v, "", err
+		return "", err
 	}
 	req.Header.Set("If-None-Match", tag)
 	resp, err := client.Do(req)
 	if err != nil {
-		return v, "", err
+		return "", err
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxView))
 	switch {
 	case err != nil:
-		return v, "", err
+		return "", err
 	case resp.StatusCode == http.StatusNotModified && tag != "":
-		return v, tag, nil
+		return tag, nil
 	case resp.StatusCode != http.StatusOK:
-		return v, "", fmt.Errorf("%s: %s", resp.Status, peer.Text(string(raw)))
+		return "", fmt.Errorf("%s: %s", resp.Status, peer.Text(string(raw)))
 	}
-	err = json.Unmarshal(raw, &v)
-	return v, resp.Header.Get("ETag"), err
+	return resp.Header.Get("ETag"), json.Unmarshal(raw, out)
 }
 
 // HomeOf is Tenants.Home of this node: a worker reaches homes through its server.
@@ -414,8 +419,13 @@ func (s *server) relabel(ctx context.Context, node string, has string, id peer.I
 	if want == has {
 		return nil
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, policy.WorkerLabel, want)
-	_, err := s.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	// A former server has k3s's label of servers.
+	return s.patchLabels(ctx, node, fmt.Appendf(nil, `{%q:%q,"node-role.kubernetes.io/control-plane":null}`, policy.WorkerLabel, want))
+}
+
+// patchLabels is a merge patch of a Node's labels.
+func (s *server) patchLabels(ctx context.Context, node string, labels []byte) error {
+	_, err := s.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":%s}}`, labels), metav1.PatchOptions{})
 	return err
 }
 

@@ -64,7 +64,7 @@ func TestVolumesOfAWorker(t *testing.T) {
 	api := fake.NewClientset(onA, onB, onC, stray)
 	server, worker, stranger := identity(t, 1), identity(t, 2), identity(t, 3)
 	mux := http.NewServeMux()
-	servedVolumes{&Device{Joined: &Joined{Info: Info{Server: server.ID}}, Folders: b}, func() (kubernetes.Interface, error) { return api, nil }}.serve(mux.Handle)
+	servedVolumes{&Device{Role: Role{Joined: &Joined{Info: Info{Server: server.ID}}}, Folders: b}, func() (kubernetes.Interface, error) { return api, nil }}.serve(mux.Handle)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

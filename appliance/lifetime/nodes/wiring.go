@@ -38,12 +38,24 @@ const Component = "nodes"
 // order in which they start.
 var (
 	base = []string{"api", "config", "clock", "lans", "status-page", "console", "metrics-endpoint", "rules", "history", "watchdog", "doctor"}
-	node = []string{"bundle", "host-firewall", "pod-gate", "images", "tunnel", "fabric", Component, "dns", "engine", "policies", "node", "storage", "offload"}
+	node = []string{"bundle", "host-firewall", "pod-gate", "images", "tunnel", leaseComponent, "fabric", Component, "dns", "engine", "policies", "node", "storage", "offload"}
 )
 
+// leaseComponent is the name of Device.RunLease, on the server of a cluster with standbys and on these.
+const leaseComponent = "lease"
+
 // Components selects this device's of all components.
-func (j *Joined) Components(all []lifecycle.Component) (out []lifecycle.Component) {
+func (r Role) Components(all []lifecycle.Component) (out []lifecycle.Component) {
+	if r.Serving == nil && r.Copy == nil {
+		all = slices.DeleteFunc(all, func(c lifecycle.Component) bool { return c.Name == leaseComponent })
+	}
+	j := r.Joined
 	if j == nil {
+		for i := range all {
+			if c := &all[i]; r.Serving != nil && (c.Name == "fabric" || c.Name == "engine") {
+				c.Needs = append(slices.Clone(c.Needs), leaseComponent)
+			}
+		}
 		return all
 	}
 	names := base
@@ -51,7 +63,11 @@ func (j *Joined) Components(all []lifecycle.Component) (out []lifecycle.Componen
 		names = slices.Concat(base, node)
 	}
 	for _, name := range names {
-		c := all[slices.IndexFunc(all, func(c lifecycle.Component) bool { return c.Name == name })]
+		i := slices.IndexFunc(all, func(c lifecycle.Component) bool { return c.Name == name })
+		if i < 0 {
+			continue
+		}
+		c := all[i]
 		switch name {
 		case "engine":
 			c.Needs = append(slices.Clone(c.Needs), Component) // its API server is behind the tunnel
@@ -128,10 +144,13 @@ func (j *Joined) Show(st *api.Status) {
 }
 
 // Split separates other nodes of this cluster from peers.
-func Split(all []peer.View) (peers []peer.View, nodes []api.ClusterNode) {
+func (d *Device) Split(all []peer.View) (peers []peer.View, nodes []api.ClusterNode) {
 	for _, v := range all {
+		if v.Trust.Node() && v.Node == d.NodeName {
+			continue // this device, as it is when another one is the server
+		}
 		if v.Trust.Node() {
-			nodes = append(nodes, api.ClusterNode{Node: v.Node, ID: v.ID, State: v.State, Reason: v.Reason, Path: v.Path, RTT: v.RTT, Version: v.Version})
+			nodes = append(nodes, api.ClusterNode{Node: v.Node, ID: v.ID, State: v.State, Reason: v.Reason, Path: v.Path, RTT: v.RTT, Version: v.Version, Standby: v.Standby, Behind: v.Standby && !d.Ready(v.ID)})
 		} else {
 			peers = append(peers, v)
 		}
@@ -139,9 +158,9 @@ func Split(all []peer.View) (peers []peer.View, nodes []api.ClusterNode) {
 	return peers, nodes
 }
 
-// Device is this device, a server or a worker. All fields are required but Joined, which is nil on a server.
+// Device is this device, a server or a worker. All fields are required.
 type Device struct {
-	*Joined
+	Role
 	State, NodeName string
 	ID              peer.ID
 	Name            func() string // the cluster's, for peers
@@ -164,6 +183,7 @@ type Device struct {
 	// Upgrade begins an upgrade that the server has sent.
 	Upgrade *upgrade.Handover
 	Tenants
+	Failover
 	// Restart ends the supervisor, to begin again.
 	Restart func()
 	Log     *slog.Logger
@@ -178,6 +198,8 @@ type Device struct {
 // New completes a device.
 func New(d *Device) *Device {
 	d.configured, d.lan, d.seen = make(chan struct{}, 1), map[peer.ID]lanReport{}, map[peer.ID]time.Time{}
+	d.copy.Store(d.Copy)
+	d.release, d.had = make(chan chan error), map[peer.ID]time.Time{}
 	return d
 }
 
@@ -200,7 +222,7 @@ func (d *Device) PeerBlock() netip.Prefix {
 // restartAfter lets the answer leave before the socket closes.
 const restartAfter = 100 * time.Millisecond
 
-// Routes serves `rivulet join`, `leave`, `token` and `nodes remove`.
+// Routes serves `rivulet join`, `leave`, `token` and what changes nodes.
 func (d *Device) Routes(mux *http.ServeMux) {
 	say := func(pattern string, do func(ctx context.Context, f *fabric.Fabric, w api.NodeWord) (any, error)) {
 		mux.Handle(pattern, api.JSON(func(r *http.Request) (any, error) {
@@ -218,6 +240,8 @@ func (d *Device) Routes(mux *http.ServeMux) {
 	say("POST /v1/nodes/join", d.serveJoin)
 	say("POST /v1/nodes/leave", d.serveLeave)
 	say("POST /v1/nodes/remove", d.remove)
+	say("POST /v1/nodes/standby", failover{d}.standby)
+	say("POST /v1/nodes/switch", failover{d}.hand)
 	say("POST /v1/tokens", d.token)
 	mux.HandleFunc("/v1/nodes/{node}/upgrade", d.passUpgrade)
 }

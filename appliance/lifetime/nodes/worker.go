@@ -38,11 +38,16 @@ func (d *Device) runWorker(ctx context.Context, ready func()) error {
 	f := d.Fabric()
 	d.serveUpgrades(f)
 	servedVolumes{d, d.client}.serve(f.Handle)
+	failover{d}.serveStandby(f)
+	if d.Copy != nil {
+		go failover{d}.followCopy(ctx, f)
+	}
 	changed, stop := f.Changed()
 	defer stop()
 	lans, end := d.LANs.Changed()
 	defer end()
 	j, current, begun := *d.Joined, false, false // current: the server has answered in this run
+	again := make(chan struct{}, 1)
 	for ctx.Err() == nil {
 		if !member(f, j.Server) {
 			d.Log.Warn("this device was removed from its cluster", "cluster", j.Cluster)
@@ -54,7 +59,7 @@ func (d *Device) runWorker(ctx context.Context, ready func()) error {
 			err = writeKubeconfig(d.State, f, j.Server)
 		}
 		d.Policies.SetPeers([]netip.Prefix{j.Info.Block})
-		if err == nil && !begun {
+		if err == nil && !begun && j.Token != "" {
 			begun = true
 			ready()
 		}
@@ -71,6 +76,10 @@ func (d *Device) runWorker(ctx context.Context, ready func()) error {
 		} else if !current {
 			now, err := fetch(ctx, f, j.Server, request{Name: j.Node, Kubernetes: d.Kubernetes})
 			if current = err == nil; current && now != j.Info {
+				if j.Token == "" { // of a former server: nothing else reads it before ready
+					d.Joined.Token = now.Token
+					changes.Poke(again)
+				}
 				j.Info = now
 				err = j.save(d.State)
 			}
@@ -82,6 +91,7 @@ func (d *Device) runWorker(ctx context.Context, ready func()) error {
 		select {
 		case <-ctx.Done():
 		case <-changed:
+		case <-again:
 		case <-lans:
 		case <-pause.C:
 		}

@@ -47,6 +47,12 @@ func state(folder string, factory bool, server peer.ID) (removed []string, err e
 		return nil, fmt.Errorf("reset: %w; look at the disk", err)
 	}
 	if !factory {
+		// The cluster goes on with its identity on another device.
+		if _, err := os.Stat(paths.DeviceStore(folder)); err == nil {
+			if err := bolt.Replace(paths.DeviceStore(folder), paths.Store(folder)); err != nil {
+				return removed, err
+			}
+		}
 		if n, err := forgetPeers(filepath.Join(folder, "state.db"), server); err != nil {
 			return removed, err
 		} else if n > 0 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"rivulet/appliance/state/bolt"
+	"rivulet/appliance/state/paths"
 	"rivulet/fabric/peer"
 )
 
@@ -74,6 +75,38 @@ func TestResetKeepsWhoWeAre(t *testing.T) {
 	id, err := st.Identity()
 	peers, perr := st.Peers()
 	if string(id) != "me" || err != nil || len(peers) != 0 || perr != nil {
+		t.Errorf("identity %q %v, peers %v %v", id, err, peers, perr)
+	}
+}
+
+// A server of a cluster with standbys leaves the cluster's identity to them.
+func TestResetOfAServerWithStandbys(t *testing.T) {
+	dir := device(t)
+	if err := bolt.Create(paths.DeviceStore(dir), bolt.Content{Identity: []byte("my own"), Peers: map[string][]byte{"server": []byte(`{"id":"server"}`)}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{paths.Gateway(dir), paths.Standby(dir)} {
+		if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if _, err := State(dir, false); err != nil {
+			t.Fatal(err)
+		}
+		names := slices.DeleteFunc(left(t, dir), func(n string) bool { return n == "state.db.copy" })
+		if !slices.Equal(names, []string{"bundle", "state.db"}) {
+			t.Errorf("left %q", names)
+		}
+	}
+	st, err := bolt.Open(paths.Store(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	id, err := st.Identity()
+	peers, perr := st.Peers()
+	if string(id) != "my own" || err != nil || len(peers) != 0 || perr != nil {
 		t.Errorf("identity %q %v, peers %v %v", id, err, peers, perr)
 	}
 }

@@ -19,14 +19,14 @@ import (
 // ends are the verbs that end something: pods, data, access, a peering. What follows them is what
 // the test has them do; "-" needs more of a device than a test has.
 var ends = map[string]string{
-	"nodes remove": "b", "leave": "-", "join": "-", "unpeer": "b", "deny": "b", "peer": "b --consume=off", "drain": "b", "unoffload": "lab", "tenants remove": "c", "burst remove": "campus",
+	"nodes remove": "b", "nodes switch": "", "leave": "-", "join": "-", "unpeer": "b", "deny": "b", "peer": "b --consume=off", "drain": "b", "unoffload": "lab", "tenants remove": "c", "burst remove": "campus",
 	"vcluster delete": "ann", "course delete": "db", "kubeconfig revoke": "anna", "metrics revoke": "prometheus", "image rm": "-", "reset": "-", "uninstall": "-", "flash": "-", "restore": "-",
 }
 
 // endNothing are the others: they look, make or change, and what they take back is there again
 // with another verb, nothing that ran having ended.
 var endNothing = strings.Fields(`run status doctor doctor/peer config/check config/show config/reload config/example config/explain install peers approve
-	nodes nodes/upgrade token/create token/list token/revoke invite invite/list invite/revoke burst/add burst/check burst/list burst/status vcluster/create vcluster/list vcluster/describe vcluster/connect vcluster/kubeconfig
+	nodes nodes/upgrade nodes/standby token/create token/list token/revoke invite invite/list invite/revoke burst/add burst/check burst/list burst/status vcluster/create vcluster/list vcluster/describe vcluster/connect vcluster/kubeconfig
 	course/list course/status course/report course/sleep course/kubeconfigs vcluster/sleep vcluster/pause vcluster/resume vcluster/set vcluster/snapshot vcluster/restore vcluster/logs offload pods why trace cordon uncordon move/volume tenants services
 	open close image/push image/list backup upgrade support metrics metrics/grant metrics/list rotate-key broker firstboot console console/login console/list console/end kubectl ctr crictl version kubeconfig kubeconfig/list licenses help`)
 
@@ -113,7 +113,7 @@ func TestVerbsThatEndAsk(t *testing.T) {
 			return
 		}
 		_, out, err := execute(t, dir, append(strings.Fields(verb), strings.Fields(args)...))
-		if err == nil || exitCode(err) != exitUsage || !strings.HasSuffix(err.Error(), "; there is no terminal to ask at, add --yes: rivulet "+verb+" "+args+" --yes") {
+		if err == nil || exitCode(err) != exitUsage || !strings.HasSuffix(err.Error(), "; there is no terminal to ask at, add --yes: rivulet "+strings.TrimSpace(verb+" "+args)+" --yes") {
 			t.Errorf("rivulet %s %s: %v, %s", verb, args, err, out)
 			return
 		}

@@ -41,6 +41,8 @@ var examples = map[string]string{
 	"deny":                "sudo rivulet deny lab-2",
 	"nodes":               "sudo rivulet nodes",
 	"nodes upgrade":       "sudo rivulet nodes upgrade /media/usb/rivulet\nsudo rivulet nodes upgrade /media/usb/rivulet pi-3 --window 5m",
+	"nodes standby":       "sudo rivulet nodes standby pi-2\nsudo rivulet nodes standby pi-2 --off",
+	"nodes switch":        "sudo rivulet nodes switch",
 	"nodes remove":        "sudo rivulet nodes remove pi-3\nsudo rivulet nodes remove pi-3 --force",
 	"token create":        "sudo rivulet token create\nsudo rivulet token create --for 1h",
 	"token list":          "sudo rivulet token list",

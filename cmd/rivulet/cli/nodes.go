@@ -217,14 +217,64 @@ func newNodes(c *common) *cobra.Command {
 	remove.Flags().BoolVar(&force, "force", false, "do not drain it, and remove it even if it cannot be notified")
 	remove.Flags().DurationVar(&patience, "timeout", time.Minute, "how long to wait until its pods have ended")
 	yesFlag(remove)
-	cmd.AddCommand(remove, newNodesUpgrade(c))
+	cmd.AddCommand(remove, newNodesUpgrade(c), newNodesStandby(c), newNodesSwitch(c))
 	return withOutput(c, cmd)
+}
+
+func newNodesStandby(c *common) *cobra.Command {
+	var off bool
+	cmd := &cobra.Command{
+		Use:   "standby NODE",
+		Short: "let a worker become the server when this one is lost, cut off or off for longer than 8 seconds",
+		Long: "The cluster's objects have to be in an SQL database (datastore in the configuration), which decides who is the server. A standby has all\n" +
+			"secrets of the cluster, as the server has. This device comes back as a worker, and as a standby, when another one is the server.",
+		Args: takes(1, "standby takes the name of one node; see: rivulet nodes, and: %[2]s --help"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := needRoot("nodes standby"); err != nil {
+				return err
+			}
+			var done api.JoinedCluster
+			if err := api.CallWithin(cmd.Context(), 40*time.Second, c.dirs.Run, http.MethodPost, "/v1/nodes/standby", api.NodeWord{Node: args[0], Off: off}, &done); err != nil {
+				return err
+			}
+			if off {
+				return printf(cmd, "%s is no standby any more; who has that device may still have the secrets of the cluster\n", args[0])
+			}
+			return printf(cmd, "%s is a standby; see: rivulet nodes\n", args[0])
+		},
+	}
+	cmd.Flags().BoolVar(&off, "off", false, "end that")
+	return cmd
+}
+
+func newNodesSwitch(c *common) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "switch",
+		Short: "let a standby be the server from now on, for example before this device is switched off",
+		Long:  "Connections of pods and peers go on after about three seconds, the API answers again after about fifteen. This device is a worker then, and a standby.",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := needRoot("nodes switch"); err != nil {
+				return err
+			}
+			if err := confirm(cmd, "another device becomes the server; the API is away for some seconds"); err != nil {
+				return err
+			}
+			var done api.JoinedCluster
+			if err := api.CallWithin(cmd.Context(), 30*time.Second, c.dirs.Run, http.MethodPost, "/v1/nodes/switch", api.NodeWord{}, &done); err != nil {
+				return err
+			}
+			return printf(cmd, "%s becomes the server of %s; see there: rivulet nodes\n", done.Node, done.Cluster)
+		},
+	}
+	yesFlag(cmd)
+	return cmd
 }
 
 // clusterNode is one device of a cluster.
 type clusterNode struct {
 	Name    string  `json:"name"`
-	Role    string  `json:"role"` // server, worker
+	Role    string  `json:"role"` // server, worker, standby
 	ID      peer.ID `json:"id"`
 	Ready   bool    `json:"ready"`
 	State   string  `json:"state"`
@@ -278,6 +328,12 @@ func (c *common) nodes(ctx context.Context) ([]clusterNode, error) {
 			e.ID = st.Member.Server
 		case known:
 			e.ID, e.Path, e.Version = v.ID, v.Path, v.Version
+			if v.Standby {
+				e.Role = "standby"
+			}
+			if v.Behind {
+				e.State += ", without the server's present state: it cannot take over"
+			}
 			delete(of, n.Name)
 		}
 		out = append(out, e)

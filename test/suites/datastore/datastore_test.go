@@ -202,7 +202,7 @@ func TestAResetLeavesTheDatabase(t *testing.T) {
 	if got := psql(t, ctx, "lab", "SELECT COUNT(*) FROM kine WHERE name = '/registry/deployments/default/web' AND deleted = 0"); got == "0" {
 		t.Error("the objects of the cluster before are gone")
 	}
-	psql(t, ctx, "lab", "DROP TABLE IF EXISTS kine, rivulet_cluster, rivulet_gateway, rivulet_return")
+	psql(t, ctx, "lab", "DROP TABLE IF EXISTS kine, rivulet_cluster, rivulet_gateway")
 	ready(t, ctx, a)
 	if _, err := a.Kubectl(ctx, "get", "deployment", "web"); err == nil {
 		t.Error("the Deployment of the cluster before is there")

@@ -1,0 +1,82 @@
+package nodes
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"rivulet/appliance/config/fixed"
+	"rivulet/appliance/engine/datastore"
+	"rivulet/appliance/lifetime/nodes/lease"
+	"rivulet/appliance/lifetime/nodes/standby"
+	"rivulet/appliance/state/bolt"
+	ids "rivulet/appliance/state/identity"
+	"rivulet/appliance/state/paths"
+	"rivulet/fabric/peer"
+)
+
+// A worker that is no standby gets nothing of the cluster's keys; a standby gets each change.
+func TestOnlyAStandbyGetsTheCopy(t *testing.T) {
+	state := t.TempDir()
+	st, err := bolt.Open(paths.Store(state))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	for _, err := range []error{
+		datastore.SQLCluster{Token: "token", Database: "lab"}.Save(state),
+		fixed.Write(state, fixed.Ranges{Pods: fixed.PodCIDR, Services: fixed.ServiceCIDR, Nodes: fixed.NodeRange}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := ids.Load(st); err != nil {
+		t.Fatal(err)
+	}
+	s := &server{Device: New(&Device{State: state, Name: func() string { return "shelf" }, Log: slog.New(slog.DiscardHandler), Failover: Failover{Store: st, Settings: func() string { return "name: shelf\n" }}})}
+	request := func(t *testing.T, worker peer.Record, tag string) *httptest.ResponseRecorder {
+		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, copyPath, nil)
+		r.Header.Set("If-None-Match", tag)
+		s.giveCopy(w, r, worker)
+		return w
+	}
+	if w := request(t, peer.Record{Node: "b"}, ""); w.Code != http.StatusForbidden || len(w.Body.String()) > 300 {
+		t.Errorf("a worker gets %d %s", w.Code, w.Body)
+	}
+	standbys := peer.Record{ID: "b", Node: "b", Standby: true}
+	first := request(t, standbys, "")
+	var c standby.Copy
+	if err := json.Unmarshal(first.Body.Bytes(), &c); err != nil || first.Code != http.StatusOK || c.Check() != nil || c.SQL.Token != "token" {
+		t.Errorf("a standby gets %d %+v %v", first.Code, c, err)
+	}
+	tag := first.Header().Get("ETag")
+	if s.Ready("b") {
+		t.Error("a standby counts as ready before it has the copy")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		if w := request(t, standbys, tag); w.Code != http.StatusNotModified || time.Since(begun) < viewEvery {
+			t.Errorf("without a change it gets %d after %s", w.Code, time.Since(begun))
+		}
+		if !s.Ready("b") {
+			t.Error("a standby that has the present state does not count as ready")
+		}
+		begun = time.Now()
+		time.AfterFunc(viewEvery/2, func() {
+			if err := st.PutNote("trust", []byte("somebody is trusted no more")); err != nil {
+				t.Error(err)
+			}
+		})
+		if w := request(t, standbys, tag); w.Code != http.StatusOK || time.Since(begun) > viewEvery/2+lease.Every {
+			t.Errorf("after a revocation it gets %d after %s", w.Code, time.Since(begun))
+		}
+		if time.Sleep(behind); s.Ready("b") {
+			t.Error("a standby that has asked no more counts as ready")
+		}
+	})
+}
