@@ -384,11 +384,14 @@ func TestTheDatabaseIsAway(t *testing.T) {
 		return nil
 	})
 	await.NoError(t, ctx, time.Minute, "nobody is the gateway", func() error {
-		if out := labtest.On(t, ctx, server, "ip", "-o", "link", "show", "riv0").Out; out != "" {
+		if out := labtest.On(t, ctx, server, "rivulet", "status").Out; !strings.Contains(out, "for the lease of the gateway in the database") {
 			return errors.New(out)
 		}
 		return nil
 	})
+	if out := labtest.On(t, ctx, server, "ip", "-o", "link", "show", "riv0").Out; out != "" {
+		t.Error("its tunnel is there without a lease:", out)
+	}
 	pg("-l log -o '-k /tmp -h " + database + "' start")
 	await.NoError(t, ctx, 2*time.Minute, "one of them is the server", func() error {
 		for _, d := range []*lab.Device{server, other} {
