@@ -271,6 +271,12 @@ bench: deps ## all figures of bench/ anew (45 minutes; keep the machine quiet), 
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/bench ./test/programs/bench
 	$(SUDO) $(BIN)/bench -commit $(or $(shell git describe --always --abbrev=12 --dirty --exclude '*' 2>/dev/null),unknown) $(if $(ONLY),-only $(ONLY))
 
+.PHONY: bench-gate
+bench-gate: deps ## a bench of five minutes: which ratios got worse than those of bench/gate.json by more than noise (WRITE=1 writes that file)
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/bench ./test/programs/bench
+	$(SUDO) $(BIN)/bench -commit $(or $(shell git describe --always --abbrev=12 --dirty --exclude '*' 2>/dev/null),unknown) -gate bench/gate.json $(if $(WRITE),-write)
+
 .PHONY: clean
 clean: ## remove what was built (Go's caches stay)
 	rm -rf $(BIN) _build image/bundle/bundle_*.tar.zst image/bundle/bundle_*.json $(LICENSES)

@@ -33,7 +33,16 @@ import (
 type bench struct {
 	stage *device.Stage
 	tell  func(format string, args ...any)
-	kit   kit // see helpers.go
+	quick bool // as many rounds as the gate needs
+	kit   kit  // see helpers.go
+}
+
+// rounds are how many there are, usually and where it is to be quick.
+func (b *bench) rounds(usual, quick int) int {
+	if b.quick {
+		return quick
+	}
+	return usual
 }
 
 // measurement fills its section as it goes: what was measured before a failure counts.
@@ -78,8 +87,13 @@ func main() {
 		names = append(names, m.name)
 	}
 	only := flag.String("only", "", "measure only these, of "+strings.Join(names, ",")+", and write to standard output: the files of a folder are of one run")
+	gate := flag.String("gate", "", "a short bench, its ratios compared with those of this file; the exit status is 1 if one got worse")
+	write := flag.Bool("write", false, "with -gate: write the file")
 	flag.Parse()
 	chosen := names
+	if *gate != "" {
+		*only = "start,pods,tunnel"
+	}
 	if *only != "" {
 		chosen, *out = strings.Split(*only, ","), ""
 	}
@@ -90,7 +104,11 @@ func main() {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	exit(run(ctx, *dir, *binary, *commit, *out, chosen))
+	sections, err := run(ctx, *dir, *binary, *commit, *out, chosen, *gate != "")
+	if *gate != "" && err == nil {
+		err = compare(os.Stdout, *gate, *write, *commit, sections)
+	}
+	exit(err)
 }
 
 func exit(err error) {
@@ -103,13 +121,13 @@ func exit(err error) {
 
 // run measures what is chosen and writes the file of each, as far as it goes, into the folder
 // out, or without one to standard output.
-func run(ctx context.Context, dir, binary, commit, out string, chosen []string) (err error) {
+func run(ctx context.Context, dir, binary, commit, out string, chosen []string, quick bool) (done []figures.Section, err error) {
 	begun := time.Now()
-	b := &bench{tell: func(format string, args ...any) {
+	b := &bench{quick: quick, tell: func(format string, args ...any) {
 		fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(begun).Seconds(), fmt.Sprintf(format, args...))
 	}}
 	if b.stage, err = device.NewStage(ctx, dir, binary, b.tell); err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.stage.Close(ctx)) }()
 	sections := map[string][]figures.Section{} // by file
@@ -119,7 +137,7 @@ func run(ctx context.Context, dir, binary, commit, out string, chosen []string) 
 			continue
 		}
 		if ctx.Err() != nil {
-			return errors.Join(append(errs, ctx.Err())...)
+			return nil, errors.Join(append(errs, ctx.Err())...)
 		}
 		b.tell("%s", m.name)
 		s := figures.Section{}
@@ -135,6 +153,7 @@ func run(ctx context.Context, dir, binary, commit, out string, chosen []string) 
 			b.tell("%s: %v", m.name, s.Err)
 			errs = append(errs, fmt.Errorf("%s: %w", m.name, s.Err))
 		}
+		done = append(done, s)
 		file, all := "", []figures.Section{s}
 		if out != "" {
 			sections[m.file] = append(sections[m.file], s)
@@ -142,7 +161,7 @@ func run(ctx context.Context, dir, binary, commit, out string, chosen []string) 
 		}
 		errs = append(errs, report(file, b.version(ctx, commit), all))
 	}
-	return errors.Join(errs...)
+	return done, errors.Join(errs...)
 }
 
 // hide keeps this machine's folders out of the report.

@@ -9,13 +9,13 @@ import (
 	"rivulet/test/programs/bench/internal/figures"
 )
 
-const startRounds = 6
+const startRounds, startQuick = 6, 3
 
 // start: from the start of the process to the node's Ready condition, on a device
 // that has never run, with and without the supervisor.
 func (b *bench) start(ctx context.Context, s *figures.Section) error {
 	s.Title = "Process start → node Ready"
-	s.How = fmt.Sprintf("A fresh device runs `rivulet run` (which first unpacks its bundle), another the same ELF as plain k3s with the same flags, helpers already unpacked; %d interleaved rounds. The clock starts with the process and stops when a watch shows the node Ready.", startRounds)
+	s.How = fmt.Sprintf("A fresh device runs `rivulet run` (which first unpacks its bundle), another the same ELF as plain k3s with the same flags, helpers already unpacked; %d interleaved rounds. The clock starts with the process and stops when a watch shows the node Ready.", b.rounds(startRounds, startQuick))
 	k, err := b.helpers(ctx)
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func (b *bench) start(ctx context.Context, s *figures.Section) error {
 		}
 		s.Rows = append(s.Rows, figures.Row{What: "rivulet run → `rivulet status` says ready (pods and cluster DNS)", Figure: all.Show("%.2f", "s")})
 	}()
-	for i := range startRounds {
+	for i := range b.rounds(startRounds, startQuick) {
 		rivulet := func() error {
 			return b.stage.Lab(ctx, b.stage.Binary(), 1, nil, func(_ *lab.Lab, ds []*device.Device) error {
 				if err := ours.take(ctx, ds[0]); err != nil {

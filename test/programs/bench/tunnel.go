@@ -13,6 +13,7 @@ import (
 
 const (
 	tunnelRounds = 5
+	tunnelQuick  = 4
 	tunnelFor    = 2 * time.Second
 	tunnelTrips  = 1000
 )
@@ -34,18 +35,21 @@ type of struct{ one, four, many, pps, cpu, p50, p99, peak figures.Samples }
 
 func (b *bench) tunnel(ctx context.Context, s *figures.Section) error {
 	s.Title = "Tunnel with translation : bare wireguard-go"
-	s.How = fmt.Sprintf("Two pods behind two nodes on one cable, four network namespaces; the shipped helper with equal pod CIDRs at both ends (so both translate), or bare wireguard-go of the same module with distinct addresses. As shipped the nodes have the tables of devices of which one runs a pod of the other: the host's firewall, what a peer reaches, isolation of tenants, addresses of home in the pod; \"without a device's tables\" only those that the helper makes itself, with everything open. Nodes and both ends are made anew each time; %d rounds, rotated. TCP, and UDP of 64 bytes as fast as it is taken, for %v after settling; %d UDP echoes of 64 bytes. Load, both tunnels and kernel share the cores.", tunnelRounds, tunnelFor, tunnelTrips)
+	s.How = fmt.Sprintf("Two pods behind two nodes on one cable, four network namespaces; the shipped helper with equal pod CIDRs at both ends (so both translate), or bare wireguard-go of the same module with distinct addresses. As shipped the nodes have the tables of devices of which one runs a pod of the other: the host's firewall, what a peer reaches, isolation of tenants, addresses of home in the pod; \"without a device's tables\" only those that the helper makes itself, with everything open. Nodes and both ends are made anew each time; %d rounds, rotated. TCP, and UDP of 64 bytes as fast as it is taken, for %v after settling; %d UDP echoes of 64 bytes. Load, both tunnels and kernel share the cores.", b.rounds(tunnelRounds, tunnelQuick), tunnelFor, tunnelTrips)
 	k, err := b.helpers(ctx)
 	if err != nil {
 		return err
 	}
 	kinds := []wire.Kind{shipped, bare, alone, small, noLimit, withSame}
+	if b.quick {
+		kinds = kinds[:2]
+	}
 	got := map[string]*of{}
 	for _, kind := range kinds {
 		got[kind.Name] = &of{}
 	}
 	defer func() { s.Rows = tunnelRows(kinds, got) }()
-	for i := range tunnelRounds {
+	for i := range b.rounds(tunnelRounds, tunnelQuick) {
 		for j := range kinds {
 			kind := kinds[(i+j)%len(kinds)]
 			if err := measure(ctx, kind, k.tunnel, filepath.Dir(k.plain), got[kind.Name]); err != nil {
