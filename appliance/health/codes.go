@@ -63,6 +63,8 @@ var (
 	WorkerUnusable = declare("worker-unusable", Error, "this device cannot use the cluster that it belongs to")
 	WorkerRemoved  = declare("worker-removed", Error, "this device was removed from its cluster")
 
+	StandbyBehind = declare("standby-behind", Warning, "no standby could become the server now")
+
 	UpgradeWaiting    = declare("upgrade-waiting", Info, "an upgrade waits for pods that hold it")
 	UpgradeTrying     = declare("upgrade-trying", Info, "another version is being tried")
 	UpgradeUndone     = declare("upgrade-undone", Warning, "the last upgrade was undone")

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,18 +53,47 @@ type Failover struct {
 	had   map[peer.ID]time.Time // of a server: when a standby had its present state
 }
 
-// behind is how long a standby may be without the server's present state; it gets a change within lease.Every.
-const behind = 3 * lease.Every
+// current is how long a standby may be without the server's present state; it gets a change within lease.Every.
+const current = 3 * lease.Every
 
 // Ready reports whether a standby could be the server now.
 func (f *Failover) Ready(id peer.ID) bool {
 	f.hadMu.Lock()
 	defer f.hadMu.Unlock()
-	return time.Since(f.had[id]) < behind
+	return time.Since(f.had[id]) < current
 }
 
 // failover is the Device in this respect.
 type failover struct{ *Device }
+
+// reportStandbys reports that no standby could be the server now, from two minutes after the start on.
+func (s *server) reportStandbys() {
+	if time.Since(s.begun) < standbyPatience {
+		return
+	}
+	var err error
+	if names := s.behind(s.fabric.Nodes()); len(names) > 0 {
+		err = cure.Errorf("%s has not this device's present state, so it does not take over; see that it is on, and that this device reaches it: rivulet nodes", strings.Join(names, ", "))
+	}
+	s.Health.Report(health.StandbyBehind, err)
+}
+
+// behind are the standbys if none of them could be the server now.
+func (s *server) behind(nodes []peer.Record) (names []string) {
+	for _, r := range nodes {
+		switch {
+		case !r.Standby || r.Node == s.NodeName:
+		case s.Ready(r.ID):
+			return nil
+		default:
+			names = append(names, r.Node)
+		}
+	}
+	return names
+}
+
+// standbyPatience is how long a standby may take after a start of the server.
+const standbyPatience = 2 * time.Minute
 
 // own is this server's Copy.
 func (d failover) own() (standby.Copy, error) { return standby.Take(d.State, d.Store, d.Settings()) }

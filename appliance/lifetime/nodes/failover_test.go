@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,8 +76,23 @@ func TestOnlyAStandbyGetsTheCopy(t *testing.T) {
 		if w := request(t, standbys, tag); w.Code != http.StatusOK || time.Since(begun) > viewEvery/2+lease.Every {
 			t.Errorf("after a revocation it gets %d after %s", w.Code, time.Since(begun))
 		}
-		if time.Sleep(behind); s.Ready("b") {
+		if time.Sleep(current); s.Ready("b") {
 			t.Error("a standby that has asked no more counts as ready")
 		}
 	})
+}
+
+// One standby that could take over is enough.
+func TestStandbysBehind(t *testing.T) {
+	s := &server{Device: New(&Device{NodeName: "a"})}
+	nodes := []peer.Record{{ID: "1", Node: "a", Standby: true}, {ID: "2", Node: "b", Standby: true}, {ID: "3", Node: "c", Standby: true}, {ID: "4", Node: "w"}}
+	if got := s.behind(nodes); !slices.Equal(got, []string{"b", "c"}) {
+		t.Errorf("%q", got)
+	}
+	if s.had["3"] = time.Now(); s.behind(nodes) != nil {
+		t.Errorf("%q, and c could take over", s.behind(nodes))
+	}
+	if got := s.behind(nodes[3:]); got != nil {
+		t.Errorf("%q without a standby", got)
+	}
 }

@@ -288,6 +288,7 @@ func (s *server) until(ctx context.Context, events <-chan watch.Event, moved <-c
 }
 
 func (s *server) compare(ctx context.Context) error {
+	s.reportStandbys()
 	if now := s.Balanced(); !reflect.DeepEqual(now, s.balanced) {
 		s.balanced = now
 		s.lanChanged.Notify()
