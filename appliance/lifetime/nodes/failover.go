@@ -100,11 +100,11 @@ func (d failover) own() (standby.Copy, error) { return standby.Take(d.State, d.S
 
 // giveCopy answers a standby when the copy differs from what it has.
 func (s *server) giveCopy(w http.ResponseWriter, r *http.Request, worker peer.Record) {
-	if !worker.Standby {
-		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-standby", Message: "this node is no standby of " + s.Name(), Cure: "on the server: rivulet nodes standby " + worker.Node})
-		return
-	}
 	for end := time.Now().Add(viewEvery); ; {
+		if !s.standby(worker.ID) { // it may have ended since the request
+			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "no-standby", Message: "this node is no standby of " + s.Name(), Cure: "on the server: rivulet nodes standby " + worker.Node})
+			return
+		}
 		c, err := failover{s.Device}.own()
 		if err != nil {
 			s.Log.Warn("a standby gets no copy", "node", worker.Node, "err", err)

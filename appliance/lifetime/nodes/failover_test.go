@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,13 +41,15 @@ func TestOnlyAStandbyGetsTheCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &server{Device: New(&Device{State: state, Name: func() string { return "shelf" }, Log: slog.New(slog.DiscardHandler), Failover: Failover{Store: st, Settings: func() string { return "name: shelf\n" }}})}
+	var ended atomic.Bool
+	s.standby = func(id peer.ID) bool { return id == "b" && !ended.Load() }
 	request := func(t *testing.T, worker peer.Record, tag string) *httptest.ResponseRecorder {
 		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, copyPath, nil)
 		r.Header.Set("If-None-Match", tag)
 		s.giveCopy(w, r, worker)
 		return w
 	}
-	if w := request(t, peer.Record{Node: "b"}, ""); w.Code != http.StatusForbidden || len(w.Body.String()) > 300 {
+	if w := request(t, peer.Record{ID: "w", Node: "w"}, ""); w.Code != http.StatusForbidden || len(w.Body.String()) > 300 {
 		t.Errorf("a worker gets %d %s", w.Code, w.Body)
 	}
 	standbys := peer.Record{ID: "b", Node: "b", Standby: true}
@@ -75,6 +78,11 @@ func TestOnlyAStandbyGetsTheCopy(t *testing.T) {
 		})
 		if w := request(t, standbys, tag); w.Code != http.StatusOK || time.Since(begun) > viewEvery/2+lease.Every {
 			t.Errorf("after a revocation it gets %d after %s", w.Code, time.Since(begun))
+		}
+		tag = request(t, standbys, "").Header().Get("ETag")
+		time.AfterFunc(time.Second, func() { ended.Store(true) })
+		if w := request(t, standbys, tag); w.Code != http.StatusForbidden {
+			t.Errorf("one that is a standby no more gets %d", w.Code)
 		}
 		if time.Sleep(current); s.Ready("b") {
 			t.Error("a standby that has asked no more counts as ready")

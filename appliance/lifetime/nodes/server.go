@@ -55,6 +55,8 @@ type server struct {
 	client kubernetes.Interface
 	proxy  *apiproxy.Proxy
 	begun  time.Time
+	// standby reports whether a node is a standby now.
+	standby func(peer.ID) bool
 	// balanced is the last of Balanced.
 	balanced []loadbalancer.Node
 }
@@ -75,6 +77,7 @@ func (d *Device) runServer(ctx context.Context, ready func()) error {
 		return err
 	}
 	s := &server{Device: d, fabric: d.Fabric(), begun: time.Now()}
+	s.standby = func(id peer.ID) bool { r, err := s.fabric.Worker(id); return err == nil && r.Standby }
 	if s.client, err = kubernetes.NewForConfig(local); err != nil {
 		return err
 	}
