@@ -135,7 +135,6 @@ func (d failover) fetchCopy(ctx context.Context, f *fabric.Fabric, tag string) (
 	if err != nil || now == tag {
 		return c, now, err
 	}
-	c.Stale = false
 	if err = c.Check(); err == nil {
 		err = c.Save(d.State)
 	}
@@ -223,14 +222,7 @@ func (d failover) standby(ctx context.Context, f *fabric.Fabric, w api.NodeWord)
 	if err != nil {
 		return nil, err
 	}
-	own, err := d.own()
-	if err == nil {
-		err = lease.Begin(ctx, d.Database(), d.NodeName, own.Tag())
-	}
-	if err == nil {
-		err = standby.Gateway{Step: standby.StepBegin, Worker: back}.Save(d.State)
-	}
-	if err != nil {
+	if err := (standby.Gateway{Step: standby.StepBegin, New: true, Worker: back}).Save(d.State); err != nil {
 		return nil, err
 	}
 	time.AfterFunc(restartAfter, d.Restart)
@@ -275,6 +267,26 @@ func (d failover) end(ctx context.Context) error {
 	return lease.Release(ctx, d.Database(), d.NodeName)
 }
 
+// beginLease makes the lease if this device has never had it. It returns an error only when ctx has ended.
+func (d failover) beginLease(ctx context.Context, report func(error)) error {
+	for begun := !d.Serving.New; !begun; {
+		own, err := d.own()
+		if err == nil {
+			err = lease.Begin(ctx, d.Database(), d.NodeName, own.Tag())
+		}
+		if err == nil {
+			g := *d.Serving
+			g.New = false
+			err = g.Save(d.State)
+		}
+		begun = err == nil
+		if report(err); err != nil && !changes.Wait(ctx, lease.Every) {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
 // notify requests of a worker that it becomes a standby, or ceases to be one.
 func notify(ctx context.Context, f *fabric.Fabric, worker peer.Record, method string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -307,6 +319,9 @@ func (d *Device) RunLease(life context.Context, stage *lifecycle.Stage) error {
 		Report: func(err error) { d.Health.Report(health.DatastoreUnusable, err) },
 	}
 	if f := (failover{d}); d.Joined == nil {
+		if err := f.beginLease(ctx, cfg.Report); err != nil {
+			return err
+		}
 		cfg.Lead = func(lease.Holder) bool { return true }
 		cfg.Note = func() string {
 			c, err := f.own()
@@ -339,10 +354,7 @@ func (d *Device) RunLease(life context.Context, stage *lifecycle.Stage) error {
 		}
 	} else {
 		stage.Ready()
-		cfg.Lead = func(h lease.Holder) bool {
-			c := d.copy.Load()
-			return !c.Stale && c.Tag() == h.Note
-		}
+		cfg.Lead = func(h lease.Holder) bool { return d.copy.Load().Tag() == h.Note }
 		cfg.Note = func() string { return d.copy.Load().Tag() }
 		cfg.Other = func(lease.Holder) {}
 		cfg.Held = func(time.Duration) {

@@ -155,7 +155,6 @@ func (g Gateway) follow(state string) error {
 		if err = errors.Join(err, st.Close()); err != nil {
 			return err
 		}
-		c.Stale = true
 		if err := errors.Join(c.Save(state), dropAddress(store, c.Ranges.Nodes)); err != nil {
 			return err
 		}

@@ -35,8 +35,6 @@ type Copy struct {
 	// Settings are the cluster's (config.Loaded.Cluster), with the address of its database.
 	Settings string       `json:"settings"`
 	Ranges   fixed.Ranges `json:"ranges"`
-	// Stale: it is what this device knew as the server.
-	Stale bool `json:"stale,omitempty"`
 }
 
 // notes are the notes of the store that are the cluster's: whom it trusts, and what it has granted. The others are of a
@@ -85,7 +83,7 @@ func Take(state string, st Store, settings string) (c Copy, err error) {
 // not become the server. Addresses at which peers were seen last and the like are not part of it.
 func (c Copy) Tag() string {
 	named := c
-	named.Stale, named.Peers = false, nil
+	named.Peers = nil
 	for _, raw := range c.Peers {
 		r, err := peer.Decode(raw)
 		if err != nil {
@@ -132,6 +130,8 @@ func (c Copy) Save(state string) error { return write(paths.Standby(state), c) }
 type Gateway struct {
 	// Step is what is left to do before the device runs.
 	Step string `json:"step,omitempty"`
+	// New: there is no lease yet; this device begins it.
+	New bool `json:"new,omitempty"`
 	// Settings are the cluster's, of the server before; the device's own are stronger. Empty on the first one.
 	Settings string `json:"settings,omitempty"`
 	// Worker is the content of paths.Worker once another device is the server.
@@ -202,9 +202,8 @@ func (c Copy) content(node string) (bolt.Content, error) {
 	return out, nil
 }
 
-// Hash names the whole content but Stale.
+// Hash names the whole content.
 func (c Copy) Hash() string {
-	c.Stale = false
 	raw, _ := json.Marshal(c)
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:16])
