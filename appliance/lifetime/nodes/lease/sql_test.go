@@ -58,7 +58,7 @@ func (s *server) renewed(t *testing.T, n int) time.Duration {
 	s.mu.Lock()
 	want := len(s.sent) + n
 	s.mu.Unlock()
-	await.True(t, 20*time.Second, fmt.Sprintf("%s renews %d times", s.node, n), func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.sent) >= want })
+	await.True(t, time.Minute, fmt.Sprintf("%s renews %d times", s.node, n), func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.sent) >= want })
 	return s.last()
 }
 
@@ -71,7 +71,7 @@ func (s *server) last() time.Duration {
 // sees waits until the last one of a list is want.
 func (s *server) sees(t *testing.T, list *[]string, want string) {
 	t.Helper()
-	await.Empty(t, 20*time.Second, s.node+" sees "+want, func(context.Context) string {
+	await.Empty(t, time.Minute, s.node+" sees "+want, func(context.Context) string {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if n := len(*list); n == 0 || (*list)[n-1] != want {
@@ -83,7 +83,7 @@ func (s *server) sees(t *testing.T, list *[]string, want string) {
 
 func (s *server) reports(t *testing.T, want string) {
 	t.Helper()
-	await.Empty(t, 20*time.Second, s.node+" reports "+want, func(context.Context) string {
+	await.Empty(t, time.Minute, s.node+" reports "+want, func(context.Context) string {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if got := fmt.Sprint(s.err); !strings.Contains(got, want) {
@@ -92,6 +92,9 @@ func (s *server) reports(t *testing.T, want string) {
 		return ""
 	})
 }
+
+// slow is what a machine that has much else to do may add.
+const slow = 10 * time.Second
 
 func between(t *testing.T, what string, d, low, high time.Duration) {
 	t.Helper()
@@ -136,12 +139,12 @@ func TestSQL(t *testing.T) {
 			}))
 			a = run(t, address, "a", "two")
 			begun := Now()
-			between(t, "from the start to a renewal", a.renewed(t, 1)-begun, 0, time.Second)
+			between(t, "from the start to a renewal", a.renewed(t, 1)-begun, 0, slow)
 			b := run(t, address, "b", "three")
 			b.sees(t, &b.others, "{a two}")
-			between(t, "from one renewal to the next", -a.last()+a.renewed(t, 1), Every, Every+time.Second)
+			between(t, "from one renewal to the next", -a.last()+a.renewed(t, 1), Every, Every+slow)
 			a.stop()
-			between(t, "from the last renewal to that of another device", b.renewed(t, 1)-a.last(), Life+Margin, 10*time.Second)
+			between(t, "from the last renewal to that of another device", b.renewed(t, 1)-a.last(), Life+Margin, Life+Margin+slow)
 
 			a = run(t, address, "a", "two")
 			a.sees(t, &a.others, "{b three}")
@@ -156,7 +159,7 @@ func TestSQL(t *testing.T) {
 				return nil
 			}))
 			begun = Now()
-			between(t, "from a release to a renewal", a.renewed(t, 1)-begun, 0, Every+time.Second)
+			between(t, "from a release to a renewal", a.renewed(t, 1)-begun, 0, Every+slow)
 			a.reports(t, "nil")
 			a.stop()
 
@@ -165,7 +168,7 @@ func TestSQL(t *testing.T) {
 			a.renewed(t, 1)
 			a.stop()
 			b = run(t, address, "b", "")
-			await.True(t, 20*time.Second, "the time has passed", func() bool { return Now() > a.last()+Life+Margin+2*Every })
+			await.True(t, time.Minute, "the time has passed", func() bool { return Now() > a.last()+Life+Margin+2*Every })
 			b.mu.Lock()
 			if len(b.sent) > 0 {
 				t.Error("a device took it that may not lead after that note")
@@ -180,14 +183,14 @@ func TestSQL(t *testing.T) {
 			for range 2 {
 				last := a.last()
 				p.silence(false)
-				between(t, "from one renewal to the next when the connection is cut in between", a.renewed(t, 1)-last, Every, Every+timeout+time.Second)
+				between(t, "from one renewal to the next when the connection is cut in between", a.renewed(t, 1)-last, Every, Every+timeout+slow)
 			}
 			b = run(t, address, "b", "two")
 			b.sees(t, &b.others, "{a one}")
 			p.silence(true)
 			a.reports(t, "it does not answer; start the SQL server")
 			last := a.last()
-			between(t, "from the last renewal to that of another device when the network is cut", b.renewed(t, 1)-last, Life+Margin, 10*time.Second)
+			between(t, "from the last renewal to that of another device when the network is cut", b.renewed(t, 1)-last, Life+Margin, Life+Margin+slow)
 			if a.last() != last {
 				t.Errorf("a deadline of %s without an answer, after that of %s", a.last(), last)
 			}
