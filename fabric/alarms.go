@@ -27,10 +27,11 @@ func (s *members) Alarms() (out []Alarm) {
 		who := fmt.Sprintf("%s (%s)", m.Title(), m.ID().Short())
 		refusal, mine := m.Refusal()
 		switch {
+		case m.Pinned() && m.Record().Trust.Node(): // nodes have the cluster's name
 		case m.Pinned():
 			for _, o := range peers {
 				// The older of two with one name: it does not answer, and another one came.
-				if o != m && strings.EqualFold(o.Record().Name, m.Record().Name) && o.Record().Trust.At.Before(m.Record().Trust.At) && o.State() != peer.Connected {
+				if o != m && !o.Record().Trust.Node() && strings.EqualFold(o.Record().Name, m.Record().Name) && o.Record().Trust.At.Before(m.Record().Trust.At) && o.State() != peer.Connected {
 					out = append(out, Alarm{Code: "key-changed", Peer: who,
 						Text: fmt.Sprintf("%s has come with another key than the %s (%s) that is trusted and does not answer; it is a peer of its own, and nothing of the other's is its", m.Record().Name, o.Record().Name, o.ID().Short()),
 						Cure: fmt.Sprintf("if the device was set up anew: rivulet unpeer --force %s; if it was not, somebody has taken its name: rivulet deny %s", o.ID().Short(), m.ID().Short())})

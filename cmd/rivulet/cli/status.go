@@ -124,6 +124,9 @@ func printStatus(out io.Writer, st api.Status, wide bool) error {
 func printMembers(out io.Writer, st api.Status) {
 	for _, n := range st.Nodes {
 		what := "worker " + dash(n.Node)
+		if n.Standby {
+			what = "standby " + dash(n.Node)
+		}
 		if st.Member != nil {
 			what = fmt.Sprintf("server of %s, %s", st.Member.Cluster, st.Member.Address)
 		}

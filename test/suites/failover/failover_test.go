@@ -305,6 +305,9 @@ func change(t *testing.T, ctx context.Context, way lost, name string) {
 		return is(ctx, gone, true)
 	})
 	roles(t, ctx, 3*time.Minute)
+	if out := labtest.On(t, ctx, server, "rivulet", "status").Out; strings.Contains(out, "WARNING") {
+		t.Errorf("%s: the new server warns:\n%s", way.name, out)
+	}
 	after, err := pods(ctx)
 	if err != nil {
 		t.Fatal(err)
