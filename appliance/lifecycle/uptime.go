@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"rivulet/fabric/changes"
 )
 
 // tick is the unit of times in /proc, the same on every Linux that Go runs on.
@@ -14,11 +14,7 @@ const tick = time.Second / 100
 
 // Uptime returns how long this process and the kernel have been running, suspended time included.
 func Uptime() (process, boot time.Duration) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return 0, 0
-	}
-	boot = time.Duration(ts.Nano())
+	boot = changes.BootTime()
 	raw, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
 		return 0, boot

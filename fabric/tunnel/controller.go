@@ -176,7 +176,7 @@ func (c *Controller) configure(ctx context.Context) error {
 	c.mu.Lock()
 	last := c.last
 	c.mu.Unlock()
-	if last == nil || last.Leased && c.known() <= BootTime() { // without a lease, Apply comes after the next one
+	if last == nil || last.Leased && c.known() <= changes.BootTime() { // without a lease, Apply comes after the next one
 		return nil
 	}
 	if err := c.put(ctx, *last); err != nil {
@@ -302,7 +302,7 @@ func (c *Controller) put(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("tunnel: %w", err)
 	}
-	if at := c.known(); cfg.Leased && at > BootTime() {
+	if at := c.known(); cfg.Leased && at > changes.BootTime() {
 		_, _ = c.putDeadline(ctx, at) // if it is refused, so is cfg
 	}
 	return c.call(ctx, http.MethodPut, "/v1/config", bytes.NewReader(body), nil)

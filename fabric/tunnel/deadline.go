@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"rivulet/fabric/changes"
 )
 
 // deadline is the time until which a leased configuration may be in force. Two timers hold it while such a
@@ -31,15 +31,8 @@ const closeBefore = 500 * time.Millisecond
 
 var errNoLease = errors.New("tunnel: the lease of the gateway is not held, or has run out: the tunnel starts by itself once this device holds it")
 
-// BootTime is the time since the machine booted, suspended time included: CLOCK_BOOTTIME.
-func BootTime() time.Duration {
-	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // this clock exists since Linux 2.6.39
-	return time.Duration(now.Nano())
-}
-
 // left is the time until the device has to be closed.
-func (d *deadline) left() time.Duration { return d.at - closeBefore - BootTime() }
+func (d *deadline) left() time.Duration { return d.at - closeBefore - changes.BootTime() }
 
 // arm sets both timers.
 func (d *deadline) arm(closeDevice func()) error {
@@ -69,7 +62,7 @@ func (d *deadline) disarm() error {
 func (s *Server) SetDeadline(at time.Duration) (configured bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at-closeBefore <= BootTime() {
+	if at-closeBefore <= changes.BootTime() {
 		return false, errNoLease
 	}
 	s.deadline.at = max(s.deadline.at, at)
@@ -118,7 +111,7 @@ func (s *Server) answerDeadline(w http.ResponseWriter, r *http.Request) {
 // deadlineLimit bounds one request: the next one comes soon.
 const deadlineLimit = time.Second
 
-// Deadline moves the deadline of a leased Config to at, on CLOCK_BOOTTIME (BootTime). It reports whether the process
+// Deadline moves the deadline of a leased Config to at, on CLOCK_BOOTTIME (changes.BootTime). It reports whether the process
 // has a Config in force. If not, because it is new or an earlier deadline has passed, it needs an Apply. A process that
 // is restarted gets the latest deadline before its Config.
 func (c *Controller) Deadline(ctx context.Context, at time.Duration) (configured bool, err error) {

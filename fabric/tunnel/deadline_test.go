@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"rivulet/fabric/changes"
 	"rivulet/test/harness/await"
 )
 
@@ -22,7 +23,7 @@ const lease = 3 * time.Second
 // renew moves the deadline to a lease from now, and returns it.
 func (d *board) renew(t testing.TB, wantConfigured bool) time.Duration {
 	t.Helper()
-	at := BootTime() + lease
+	at := changes.BootTime() + lease
 	configured, err := d.Deadline(t.Context(), at)
 	if err != nil || configured != wantConfigured {
 		t.Fatalf("configured %t, %v: want %t", configured, err, wantConfigured)
@@ -41,7 +42,7 @@ func (w *world) leased(t *testing.T) *conversation {
 	go func() {
 		defer close(ended)
 		_ = await.Until(ctx, func() error {
-			_, err := w.a.Deadline(ctx, BootTime()+lease)
+			_, err := w.a.Deadline(ctx, changes.BootTime()+lease)
 			return errors.Join(errors.New("once more"), err)
 		})
 	}()
@@ -61,7 +62,7 @@ func (d *board) port(t testing.TB) uint16 {
 // until waits for a time on CLOCK_BOOTTIME.
 func until(t testing.TB, at time.Duration) {
 	t.Helper()
-	await.True(t, reachLimit, "the time", func() bool { return BootTime() > at })
+	await.True(t, reachLimit, "the time", func() bool { return changes.BootTime() > at })
 }
 
 // heard is when the last packet of WireGuard from the address arrived, on CLOCK_BOOTTIME.
@@ -93,7 +94,7 @@ func (r *room) heard(link string, from netip.Addr) *atomic.Int64 {
 				continue
 			}
 			if binary.BigEndian.Uint16(buf[20:]) == wgPort {
-				last.Store(int64(BootTime()))
+				last.Store(int64(changes.BootTime()))
 			}
 		}
 	}()
@@ -134,9 +135,9 @@ func TestNoLeaseNoTunnel(t *testing.T) {
 		}
 	}
 	refused("no deadline")
-	for _, at := range []time.Duration{-1, 0, 1, BootTime() - time.Second, BootTime()} {
+	for _, at := range []time.Duration{-1, 0, 1, changes.BootTime() - time.Second, changes.BootTime()} {
 		if _, err := w.a.Deadline(t.Context(), at); err == nil {
-			t.Errorf("a deadline at %s is accepted, and it is %s", at, BootTime())
+			t.Errorf("a deadline at %s is accepted, and it is %s", at, changes.BootTime())
 		}
 	}
 	refused("a deadline in the past")
@@ -160,7 +161,7 @@ func TestTunnelEndsWithTheLease(t *testing.T) {
 	w.flood(t)
 	pid := w.a.pid(t)
 	end := w.a.renew(t, true)
-	for first := end; BootTime() < first+lease/2; {
+	for first := end; changes.BootTime() < first+lease/2; {
 		end = w.a.renew(t, true)
 		v.goesOn(lease)
 	}
@@ -169,7 +170,7 @@ func TestTunnelEndsWithTheLease(t *testing.T) {
 	}
 
 	until(t, end-lease/3)
-	if left := end - BootTime(); w.a.port(t) == 0 && end-BootTime() > closeBefore {
+	if left := end - changes.BootTime(); w.a.port(t) == 0 && end-changes.BootTime() > closeBefore {
 		t.Errorf("closed %s before the deadline", left)
 	}
 	await.True(t, lease, "the tunnel is closed", func() bool { return w.a.port(t) == 0 })
@@ -235,12 +236,12 @@ func TestFrozenPastItsDeadline(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGCONT); err != nil && !errors.Is(err, unix.ESRCH) {
 		t.Fatal(err)
 	}
-	goesOn := BootTime()
+	goesOn := changes.BootTime()
 	await.True(t, reachLimit, "time for packets of the first", func() bool {
 		if got := at(); got != second {
 			t.Fatalf("the peer is with %s", got)
 		}
-		return BootTime() > goesOn+2*time.Second
+		return changes.BootTime() > goesOn+2*time.Second
 	})
 	if last := time.Duration(heard.Load()); last > end {
 		t.Errorf("a packet came %s after the process went on", last-goesOn)
@@ -268,7 +269,7 @@ func TestKilledProcessWithALease(t *testing.T) {
 	}
 	end := w.a.renew(t, true)
 	kill()
-	await.True(t, end-BootTime(), "configured within the lease", func() bool { return w.a.port(t) != 0 })
+	await.True(t, end-changes.BootTime(), "configured within the lease", func() bool { return w.a.port(t) != 0 })
 
 	until(t, end)
 	kill()

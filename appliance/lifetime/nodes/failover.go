@@ -254,14 +254,20 @@ func (d failover) hand(ctx context.Context, f *fabric.Fabric, _ api.NodeWord) (a
 	return api.JoinedCluster{Cluster: d.Name(), Node: to}, err
 }
 
+// stepDown has the next start make this server a worker. It keeps the cluster's settings as the last note has them, so that
+// it may be the server again if nothing has changed.
+func (d failover) stepDown() error {
+	g := *d.Serving
+	g.Step, g.Settings = standby.StepFollow, d.Settings()
+	return g.Save(d.State)
+}
+
 // end gives up the lease, after lease.Run has returned: the tunnel ends first.
 func (d failover) end(ctx context.Context) error {
 	if err := d.Tunnel().Stop(ctx); err != nil {
 		return err
 	}
-	g := *d.Serving
-	g.Step = standby.StepFollow
-	if err := g.Save(d.State); err != nil {
+	if err := d.stepDown(); err != nil {
 		return err
 	}
 	return lease.Release(ctx, d.Database(), d.NodeName)
@@ -339,14 +345,12 @@ func (d *Device) RunLease(life context.Context, stage *lifecycle.Stage) error {
 			if f := d.Fabric(); f != nil && !configured {
 				f.Reapply()
 			}
-			expiry.Reset(until - lease.Now())
+			expiry.Reset(until - changes.BootTime())
 			ready()
 		}
 		cfg.Other = func(h lease.Holder) {
 			d.Log.Warn("another device is the server of this cluster; this one becomes a worker", "server", h.Node)
-			g := *d.Serving
-			g.Step = standby.StepFollow
-			if err := g.Save(d.State); err != nil {
+			if err := f.stepDown(); err != nil {
 				d.Log.Error("this device cannot become a worker", "err", err)
 				return
 			}

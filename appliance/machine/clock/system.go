@@ -21,15 +21,7 @@ type machine struct{ log *slog.Logger }
 
 func (machine) Now() time.Time { return time.Now().Round(0) }
 
-func (machine) Boot() time.Duration {
-	var ts unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
-		return time.Since(started) // supported by every kernel in use
-	}
-	return time.Duration(ts.Nano())
-}
-
-var started = time.Now()
+func (machine) Boot() time.Duration { return changes.BootTime() }
 
 func (machine) Set(t time.Time) error {
 	ts := unix.NsecToTimespec(t.UnixNano())

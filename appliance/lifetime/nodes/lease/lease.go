@@ -23,8 +23,7 @@ import (
 	"log/slog"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"rivulet/fabric/changes"
 	"rivulet/fabric/cure"
 )
 
@@ -58,22 +57,13 @@ type Config struct {
 	// Lead reports whether this device may begin to be the gateway after that holder. It is not called while a deadline
 	// runs.
 	Lead func(Holder) bool
-	// Held receives the deadline of each renewal, as Now has it. It may have passed already.
+	// Held receives the deadline of each renewal, as changes.BootTime has it. It may have passed already.
 	Held func(until time.Duration)
 	// Other receives the device that has the lease when it is another one.
 	Other func(Holder)
 	// Report receives errors of the database, with a cure, and nil when it has answered.
 	Report func(error)
 	Log    *slog.Logger
-}
-
-// Now is the time of CLOCK_BOOTTIME since the start of the kernel.
-func Now() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic(err) // every Linux has this clock, and without it there is no deadline
-	}
-	return time.Duration(ts.Nano())
 }
 
 // Run takes and renews the lease until ctx ends. No function of c is called after its return; a deadline stays. It
@@ -86,7 +76,7 @@ func Run(ctx context.Context, c Config) error {
 	defer db.Close()
 	report := c.Report
 	c.Report = func(err error) { report(db.Explain(err)) }
-	(&device{Config: c, db: db, now: Now, mine: true}).run(ctx)
+	(&device{Config: c, db: db, now: changes.BootTime, mine: true}).run(ctx)
 	return nil
 }
 

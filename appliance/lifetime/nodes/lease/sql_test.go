@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rivulet/appliance/config/sqlserver"
+	"rivulet/fabric/changes"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/sqltest"
 )
@@ -138,7 +139,7 @@ func TestSQL(t *testing.T) {
 				return nil
 			}))
 			a = run(t, address, "a", "two")
-			begun := Now()
+			begun := changes.BootTime()
 			between(t, "from the start to a renewal", a.renewed(t, 1)-begun, 0, slow)
 			b := run(t, address, "b", "three")
 			b.sees(t, &b.others, "{a two}")
@@ -158,7 +159,7 @@ func TestSQL(t *testing.T) {
 				}
 				return nil
 			}))
-			begun = Now()
+			begun = changes.BootTime()
 			between(t, "from a release to a renewal", a.renewed(t, 1)-begun, 0, Every+slow)
 			a.reports(t, "nil")
 			a.stop()
@@ -168,7 +169,7 @@ func TestSQL(t *testing.T) {
 			a.renewed(t, 1)
 			a.stop()
 			b = run(t, address, "b", "")
-			await.True(t, time.Minute, "the time has passed", func() bool { return Now() > a.last()+Life+Margin+2*Every })
+			await.True(t, time.Minute, "the time has passed", func() bool { return changes.BootTime() > a.last()+Life+Margin+2*Every })
 			b.mu.Lock()
 			if len(b.sent) > 0 {
 				t.Error("a device took it that may not lead after that note")

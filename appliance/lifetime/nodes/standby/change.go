@@ -3,7 +3,6 @@ package standby
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"rivulet/appliance/state/durable"
 	"rivulet/appliance/state/identity"
 	"rivulet/appliance/state/paths"
+	"rivulet/fabric/cure"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 )
@@ -24,10 +24,7 @@ import (
 // Lead makes this worker, the device of the node, the server of its cluster. The caller has seen the lease of the
 // gateway here. It may be repeated until worker, the file that says so, is gone.
 func Lead(state, node string, worker json.RawMessage) error {
-	c, err := Load(state)
-	if err == nil && c == nil {
-		err = fmt.Errorf("what this device needs to be the server is not in %s; join the cluster again after: rivulet reset", paths.Standby(state))
-	}
+	c, err := loaded(state)
 	if err != nil {
 		return err
 	}
@@ -162,9 +159,9 @@ func (g Gateway) follow(state string) error {
 			return err
 		}
 	}
-	c, err := Load(state)
-	if err != nil || c == nil {
-		return errors.Join(err, errors.New("standby: the copy is gone"))
+	c, err := loaded(state)
+	if err != nil {
+		return err
 	}
 	// The next time as the server begins with what the database has.
 	if err := cleanup.RemoveAll(paths.Server(state)); err != nil {
@@ -174,6 +171,15 @@ func (g Gateway) follow(state string) error {
 		return err
 	}
 	return durable.Remove(paths.Gateway(state))
+}
+
+// loaded is Load where there has to be a copy.
+func loaded(state string) (*Copy, error) {
+	c, err := Load(state)
+	if err == nil && c == nil {
+		err = cure.Errorf("what this device needs to be the server is not in %s; join the cluster again after: rivulet reset", paths.Standby(state))
+	}
+	return c, err
 }
 
 // dropAddress removes the address of the node that the identity in a store gives.

@@ -51,13 +51,17 @@ type Store interface {
 // Take reads this device's own copy.
 func Take(state string, st Store, settings string) (c Copy, err error) {
 	c = Copy{Notes: map[string][]byte{}, Settings: settings}
-	var ranged, own error
-	var records []peer.Record
-	c.Identity, err = st.Identity()
-	c.SQL, own = datastore.LoadSQLCluster(state)
-	c.Ranges, _, ranged = fixed.Of(state)
-	records, peersErr := st.Peers()
-	if err := errors.Join(err, own, ranged, peersErr); err != nil {
+	if c.Identity, err = st.Identity(); err != nil {
+		return c, err
+	}
+	if c.SQL, err = datastore.LoadSQLCluster(state); err != nil {
+		return c, err
+	}
+	if c.Ranges, _, err = fixed.Of(state); err != nil {
+		return c, err
+	}
+	records, err := st.Peers()
+	if err != nil {
 		return c, err
 	}
 	for _, r := range records {
@@ -79,6 +83,13 @@ func Take(state string, st Store, settings string) (c Copy, err error) {
 	return c, nil
 }
 
+// Hash names the whole content.
+func (c Copy) Hash() string {
+	raw, _ := json.Marshal(c)
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:16])
+}
+
 // Tag names the content as far as it decides who is trusted with what, and by which keys: a device with another tag may
 // not become the server. Addresses at which peers were seen last and the like are not part of it.
 func (c Copy) Tag() string {
@@ -95,9 +106,7 @@ func (c Copy) Tag() string {
 		})
 		named.Peers = append(named.Peers, kept)
 	}
-	raw, _ := json.Marshal(named)
-	sum := sha256.Sum256(raw)
-	return hex.EncodeToString(sum[:16])
+	return named.Hash()
 }
 
 // Check refuses a copy with which this device could not be the server.
@@ -132,7 +141,8 @@ type Gateway struct {
 	Step string `json:"step,omitempty"`
 	// New: there is no lease yet; this device begins it.
 	New bool `json:"new,omitempty"`
-	// Settings are the cluster's, of the server before; the device's own are stronger. Empty on the first one.
+	// Settings are the cluster's, of the server before, or, with StepFollow, of this one; the device's own are stronger.
+	// Empty on the first one.
 	Settings string `json:"settings,omitempty"`
 	// Worker is the content of paths.Worker once another device is the server.
 	Worker json.RawMessage `json:"worker"`
@@ -200,11 +210,4 @@ func (c Copy) content(node string) (bolt.Content, error) {
 		out.Peers[string(r.ID)] = blob
 	}
 	return out, nil
-}
-
-// Hash names the whole content.
-func (c Copy) Hash() string {
-	raw, _ := json.Marshal(c)
-	sum := sha256.Sum256(raw)
-	return hex.EncodeToString(sum[:16])
 }

@@ -92,12 +92,14 @@ func shelf(t *testing.T) (a, b string, cluster, ofB peer.ID) {
 	return a, b, cluster, ofB
 }
 
+const settings = "datastore: postgres://db/lab\n"
+
 // copied is a's copy on b.
 func copied(t *testing.T, a, b string) (c Copy) {
 	t.Helper()
 	opened(t, paths.Store(a), func(st *bolt.Store) {
 		var err error
-		c, err = Take(a, st, "datastore: postgres://db/lab\n")
+		c, err = Take(a, st, settings)
 		must(t, err)
 	})
 	must(t, c.Check())
@@ -191,12 +193,14 @@ func changes(t *testing.T, power *cut) {
 	must(t, os.MkdirAll(paths.Server(a, "tls"), 0o700))
 	g, err = Serving(a)
 	must(t, err)
-	g.Step = StepFollow
+	g.Step, g.Settings = StepFollow, settings
 	must(t, g.Save(a))
+	var last Copy
+	opened(t, paths.Store(a), func(st *bolt.Store) { last, err = Take(a, st, settings); must(t, err) })
 	power.done(t, func() error { _, err := Finish(a); return err })
 	c, err := Load(a)
 	must(t, err)
-	if now := idAt(t, paths.Store(a)); now != ofA || there(paths.DeviceStore(a)) || there(paths.Gateway(a)) || there(paths.Server(a, "tls")) || there(paths.SQLCluster(a)) || c == nil || c.Tag() == "" {
+	if now := idAt(t, paths.Store(a)); now != ofA || there(paths.DeviceStore(a)) || there(paths.Gateway(a)) || there(paths.Server(a, "tls")) || there(paths.SQLCluster(a)) || c == nil || c.Tag() != last.Tag() {
 		t.Errorf("a is %s, its copy %+v", now, c)
 	}
 	if raw, err := os.ReadFile(paths.Worker(a)); err != nil || string(raw) != `{"node":"a"}` {
