@@ -1,6 +1,8 @@
 package changes
 
 import (
+	"bytes"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,4 +15,10 @@ func BootTime() time.Duration {
 		panic(err) // Linux has this clock since 2.6.39; Go needs a later one
 	}
 	return time.Duration(now.Nano())
+}
+
+// BootID identifies this run of the kernel; empty if /proc does not have it.
+func BootID() string {
+	raw, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return string(bytes.TrimSpace(raw))
 }

@@ -52,12 +52,9 @@ func left(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-func TestResetKeepsWhoWeAre(t *testing.T) {
-	dir := device(t)
-	// As after a power cut in the middle of an earlier one.
-	if err := os.MkdirAll(filepath.Join(dir, "k3s.removed", "server"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+// resetsTo resets the device twice, which has that identity and knows nobody then.
+func resetsTo(t *testing.T, dir, identity string) {
+	t.Helper()
 	for range 2 {
 		if _, err := State(dir, false); err != nil {
 			t.Fatal(err)
@@ -74,9 +71,18 @@ func TestResetKeepsWhoWeAre(t *testing.T) {
 	defer st.Close()
 	id, err := st.Identity()
 	peers, perr := st.Peers()
-	if string(id) != "me" || err != nil || len(peers) != 0 || perr != nil {
+	if string(id) != identity || err != nil || len(peers) != 0 || perr != nil {
 		t.Errorf("identity %q %v, peers %v %v", id, err, peers, perr)
 	}
+}
+
+func TestResetKeepsWhoWeAre(t *testing.T) {
+	dir := device(t)
+	// As after a power cut in the middle of an earlier one.
+	if err := os.MkdirAll(filepath.Join(dir, "k3s.removed", "server"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	resetsTo(t, dir, "me")
 }
 
 // A server of a cluster with standbys leaves the cluster's identity to them.
@@ -90,25 +96,7 @@ func TestResetOfAServerWithStandbys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 {
-		if _, err := State(dir, false); err != nil {
-			t.Fatal(err)
-		}
-		names := slices.DeleteFunc(left(t, dir), func(n string) bool { return n == "state.db.copy" })
-		if !slices.Equal(names, []string{"bundle", "state.db"}) {
-			t.Errorf("left %q", names)
-		}
-	}
-	st, err := bolt.Open(paths.Store(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
-	id, err := st.Identity()
-	peers, perr := st.Peers()
-	if string(id) != "my own" || err != nil || len(peers) != 0 || perr != nil {
-		t.Errorf("identity %q %v, peers %v %v", id, err, peers, perr)
-	}
+	resetsTo(t, dir, "my own")
 }
 
 func TestFactoryResetKeepsNothing(t *testing.T) {

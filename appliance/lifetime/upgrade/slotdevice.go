@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/lifetime/slots"
+	"rivulet/fabric/changes"
 	"rivulet/image/device/layout"
 )
 
@@ -23,10 +23,7 @@ func (d *Device) Slot() layout.Slot {
 }
 
 // BootID implements Slots.
-func (d *Device) BootID() string {
-	raw, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return string(bytes.TrimSpace(raw))
-}
+func (d *Device) BootID() string { return changes.BootID() }
 
 // Arm implements Slots.
 func (d *Device) Arm(i Image) error {

@@ -65,7 +65,7 @@ func (db *database) exec(ctx context.Context, statement string, args ...any) (in
 }
 
 func (db *database) begin(ctx context.Context, node, note string) (r row, err error) {
-	if _, err := db.exec(ctx, "CREATE TABLE IF NOT EXISTS rivulet_gateway (id INTEGER PRIMARY KEY, holder VARCHAR(63) NOT NULL, beat BIGINT NOT NULL, note VARCHAR(64) NOT NULL)"); err != nil {
+	if _, err := db.exec(ctx, "CREATE TABLE IF NOT EXISTS rivulet_gateway (id INTEGER PRIMARY KEY, holder VARCHAR(80) NOT NULL, beat BIGINT NOT NULL, note VARCHAR(64) NOT NULL)"); err != nil {
 		return r, err
 	}
 	r, err = db.read(ctx)

@@ -76,7 +76,7 @@ func (d *device) step(ctx context.Context) (time.Duration, error) {
 	if wait := d.since + Life + Margin - d.now(); !own && d.row.holder != "" && wait > 0 {
 		return min(Every, wait), nil
 	}
-	if d.now() >= d.until && !d.Lead(Holder{d.row.holder, d.row.note}) {
+	if d.now() >= d.until && !d.Lead(Holder{nodeOf(d.row.holder), d.row.note}) {
 		return retry, nil
 	}
 	old, note := d.row, d.Note()
@@ -109,9 +109,9 @@ func (d *device) read(ctx context.Context) error {
 		return nil
 	}
 	d.mine = false
-	if r.holder != "" && r.holder != d.other {
-		d.other = r.holder
-		d.Other(Holder{r.holder, r.note})
+	if node := nodeOf(r.holder); node != "" && node != nodeOf(d.Node) && node != d.other {
+		d.other = node
+		d.Other(Holder{node, r.note})
 	}
 	return nil
 }

@@ -13,7 +13,8 @@
 // changes nothing. A statement whose result is unknown gives no deadline; the row is read again.
 //
 // It reads and writes the table rivulet_gateway. It stores nothing on the device: after a restart
-// it reads the row, and renews at once where that names this device. Names of nodes are unique.
+// it reads the row, and renews at once where that names this device and this run of its kernel: a copy of its disk in
+// another machine has the same name, and waits like any other device.
 //
 // A database whose failover loses committed statements (asynchronous replication) may have two holders for up to Life.
 package lease
@@ -21,6 +22,7 @@ package lease
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"rivulet/fabric/changes"
@@ -74,6 +76,7 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	defer db.Close()
+	c.Node = holder(c.Node)
 	report := c.Report
 	c.Report = func(err error) { report(db.Explain(err)) }
 	(&device{Config: c, db: db, now: changes.BootTime, mine: true}).run(ctx)
@@ -84,16 +87,27 @@ func Run(ctx context.Context, c Config) error {
 // a device that reads the row takes the lease after Life + Margin.
 func Begin(ctx context.Context, address, node string, note string) error {
 	return with(ctx, address, func(ctx context.Context, db *database) error {
-		r, err := db.begin(ctx, node, note)
-		if err == nil && r.holder != node && r.holder != "" {
-			return cure.Errorf("%s is the gateway of this cluster in %s, not %s; if %s is off for good, run there: DELETE FROM rivulet_gateway", r.holder, db, node, r.holder)
+		r, err := db.begin(ctx, holder(node), note)
+		if other := nodeOf(r.holder); err == nil && other != node && other != "" {
+			return cure.Errorf("%s is the gateway of this cluster in %s, not %s; if %[1]s is the server now, make this device its worker: rivulet reset, and rivulet join; if it is off for good, run there: DELETE FROM rivulet_gateway", other, db, node)
 		}
 		return err
 	})
 }
 
+// holder is a node as the row names it: with this run of the machine's kernel.
+func holder(node string) string {
+	boot := changes.BootID()
+	return node + "@" + boot[:min(8, len(boot))]
+}
+
+func nodeOf(holder string) string {
+	node, _, _ := strings.Cut(holder, "@")
+	return node
+}
+
 // Release lets another device take the lease at once, if node has it. Before, Run has returned and the device has
 // dropped the cluster's key.
 func Release(ctx context.Context, address, node string) error {
-	return with(ctx, address, func(ctx context.Context, db *database) error { return release(ctx, db, node) })
+	return with(ctx, address, func(ctx context.Context, db *database) error { return release(ctx, db, holder(node)) })
 }

@@ -76,3 +76,34 @@ func TestADatabaseThatGoesBack(t *testing.T) {
 		}
 	})
 }
+
+// A copy of a device has its name and another kernel: it never renews the other's lease, and takes it no sooner than any
+// device; the same device after a reboot becomes no worker of itself.
+func TestACopyOfADevice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		s := &table{row: row{"a@1", 1, ""}, lead: true}
+		d := &device{db: s, now: func() time.Duration { return time.Since(begun) }, mine: true, Config: Config{
+			Node: "a@2", Log: slog.New(slog.DiscardHandler), Note: func() string { return "" },
+			Lead:  func(Holder) bool { return true },
+			Held:  func(until time.Duration) { s.locked(func() { s.held = append(s.held, until-Life) }) },
+			Other: func(h Holder) { t.Errorf("it follows %s", h.Node) }, Report: func(error) {},
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go d.run(ctx)
+		held := func() (n int) { s.locked(func() { n = len(s.held) }); return n }
+		for range 20 { // the other one is on
+			time.Sleep(Every)
+			if s.locked(func() { s.row.beat++ }); held() > 0 {
+				t.Fatalf("it holds the lease at %v beside the other one", s.held)
+			}
+		}
+		if time.Sleep(Life + Margin - time.Second); held() > 0 {
+			t.Errorf("it takes the lease at %v", s.held)
+		}
+		if time.Sleep(2 * Every); held() == 0 {
+			t.Error("it does not take what nobody renews")
+		}
+	})
+}

@@ -131,7 +131,7 @@ func TestSQL(t *testing.T) {
 				t.Errorf("two begin: %v", err)
 			}
 			no(with(ctx, address, func(ctx context.Context, db *database) error {
-				for _, old := range []row{{"a", 2, ""}, {"a", 0, ""}, {"b", 1, ""}, {"", 1, ""}} {
+				for _, old := range []row{{holder("a"), 2, ""}, {holder("a"), 0, ""}, {"a", 1, ""}, {holder("b"), 1, ""}, {"", 1, ""}} {
 					if ok, err := db.swap(ctx, old, "b", ""); ok || err != nil {
 						t.Errorf("a row that is not %v is changed: %v, %v", old, ok, err)
 					}
