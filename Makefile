@@ -106,6 +106,12 @@ $(BIN)/demo-web.tar: $(call gofiles,test/programs/web test/programs/mkimage imag
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/web ./test/programs/web
 	@$(GO) run ./test/programs/mkimage -tag rivulet.dev/demo-web:1 -web $(BIN)/web -o $@
 
+# The program of a session of examples/exam.
+$(BIN)/exam-session.tar: $(call gofiles,examples/exam/session test/programs/mkimage image/oci) go.mod
+	@mkdir -p $(BIN)
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/exam-session ./examples/exam/session
+	@$(GO) run ./test/programs/mkimage -tag rivulet.dev/exam-session:1 -web $(BIN)/exam-session -o $@
+
 # The controller of test/suites/ingress: Traefik's, which has a module of its own there.
 $(BIN)/ingress.tar: $(call gofiles,test/suites/ingress/traefik test/programs/mkimage image/oci) test/suites/ingress/traefik/go.mod
 	@mkdir -p $(BIN)
@@ -167,8 +173,18 @@ demo-shelf: deps ## a cluster of three devices and a peer: joins, a Deployment o
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/suites/demo
 	@$(SUDO) $(BIN)/demo -shelf -dir "$${RIVULET_LAB:-/var/lib/rivulet-lab}"
 
-.PHONY: demo-down demo-burst-down demo-course-down demo-shelf-down
-demo-burst-down demo-course-down demo-shelf-down: demo-down
+EXAM ?= numbers real
+.PHONY: demo-exam
+demo-exam: deps ## an exam: 200 sessions on hollow nodes of five clusters, then 20 on real devices and a campus (EXAM=real, EXAM=numbers: one of both)
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(BIN)/exam-session.tar
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/suites/demo
+	@for part in $(EXAM); do \
+		if [ -e "$${RIVULET_LAB:-/var/lib/rivulet-lab}/lab.json" ]; then echo "removing the lab that is there already"; $(SUDO) $(BIN)/rivulet-lab down || exit 1; fi; \
+		$(SUDO) $(BIN)/demo -exam $$part -dir "$${RIVULET_LAB:-/var/lib/rivulet-lab}" || exit 1; \
+	done
+
+.PHONY: demo-down demo-burst-down demo-course-down demo-shelf-down demo-exam-down
+demo-burst-down demo-course-down demo-shelf-down demo-exam-down: demo-down
 demo-down: ## end the demo and remove all of it
 	$(SUDO) $(BIN)/rivulet-lab down
 
@@ -238,7 +254,7 @@ race: test-binaries ## of make test what runs under Go's race detector
 SUITE ?= $(shell sed -n 's/^  - name: //p' test/suites.yaml)
 .PHONY: test-devices
 test-devices: deps ## suites on devices by hand, all or SUITE="ops power", of each the tests RUN=; LONG=1: those of an hour too
-	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(if $(filter gossip,$(SUITE)),$(BIN)/gossip.tar) $(if $(filter ingress,$(SUITE)),$(BIN)/ingress.tar) $(if $(filter ops,$(SUITE)),ops-binaries) $(if $(filter systemd,$(SUITE)),package-test)
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(if $(filter gossip,$(SUITE)),$(BIN)/gossip.tar) $(if $(filter ingress,$(SUITE)),$(BIN)/ingress.tar) $(if $(filter demo,$(SUITE)),$(BIN)/exam-session.tar) $(if $(filter ops,$(SUITE)),ops-binaries) $(if $(filter systemd,$(SUITE)),package-test)
 	$(go_test) $(if $(LONG),-timeout 90m) -p 1 $(if $(filter file,$(origin SUITE)),,-count=1 -v) $(if $(RUN),-run '$(RUN)') $(patsubst %,./test/suites/%,$(SUITE))
 
 .PHONY: test-changed

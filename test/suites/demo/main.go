@@ -1,7 +1,8 @@
 // Command demo plays the main job on the lab that is up and prints what happens:
 // who runs what where, and the proof that it works. With -burst it makes a lab of its
 // own, in which one device is a campus that runs no Rivulet; with -course one in which
-// students have clusters; with -shelf one with a cluster of three devices. It is never shipped.
+// students have clusters; with -shelf one with a cluster of three devices; with -exam one for
+// the sessions of an exam. It is never shipped.
 package main
 
 import (
@@ -26,14 +27,18 @@ func main() {
 	burst := flag.Bool("burst", false, "home, a peer and a campus, in a lab that this makes")
 	course := flag.Bool("course", false, "a course of students on three devices, in a lab that this makes")
 	shelf := flag.Bool("shelf", false, "a cluster of three devices and its peer, in a lab that this makes")
+	exams := flag.String("exam", "", "real: a tenth of the sessions of an exam on real devices, numbers: all of them on hollow nodes, each in a lab that this makes")
 	students := flag.Int("students", 30, "with -course: how many")
-	binary := flag.String("binary", lab.Beside(), "with -burst, -course and -shelf: the rivulet to run")
+	binary := flag.String("binary", lab.Beside(), "with -burst, -course, -shelf and -exam: the rivulet to run")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer cancel()
 	limit := 8 * time.Minute
 	if *course {
 		limit = courseLimit
+	}
+	if *exams != "" {
+		limit = examLimit
 	}
 	ctx, cancel = context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -49,6 +54,10 @@ func main() {
 		play, after = func() error { return makeCourse(ctx, *dir, *binary, courseDevices, *students, tell) }, afterCourse
 	case *shelf:
 		play, after = func() error { return makeShelf(ctx, *dir, *binary, tell) }, afterShelf
+	case *exams == "real":
+		play, after = func() error { return makeExam(ctx, *dir, *binary, tell) }, afterExam
+	case *exams == "numbers":
+		play = func() error { return makeExamNumbers(ctx, *dir, *binary, tell) }
 	}
 	if err := play(); err != nil {
 		fmt.Fprintln(os.Stderr, "demo: "+err.Error())
