@@ -46,8 +46,7 @@ func newRoll(ctx context.Context, api kubernetes.Interface) *roll {
 		}
 	}
 	pods := factory.Core().V1().Pods().Informer()
-	// Both fail only on an informer that has begun or ended. An engine that is restarted ends watches, which begin again.
-	_ = pods.SetWatchErrorHandlerWithContext(func(context.Context, *cache.Reflector, error) {})
+	// It fails only on an informer that has ended.
 	_, _ = pods.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: note, UpdateFunc: func(_, o any) { note(o) }, DeleteFunc: func(o any) {
 		if p, ok := o.(*corev1.Pod); ok {
 			p = p.DeepCopy()

@@ -9,6 +9,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"rivulet/test/harness/lab"
 	"rivulet/test/harness/mainjob"
@@ -39,6 +41,8 @@ func main() {
 	}
 	if *exams != "" {
 		limit = examLimit
+		klog.SetOutput(io.Discard) // an engine that is restarted ends watches, which begin again
+		klog.LogToStderr(false)
 	}
 	ctx, cancel = context.WithTimeout(ctx, limit)
 	defer cancel()
