@@ -177,6 +177,45 @@ func TestServiceWithEndpointsInSeveralPlaces(t *testing.T) {
 	}
 }
 
+// An endpoint whose node is gone costs a short wait, and not the limit of a connection.
+func TestEndpointsThatDoNotAnswer(t *testing.T) {
+	w := newWorld(t)
+	w.stream()
+	w.echoAtHome()
+	lost := netip.AddrPortFrom(homePod, lostPort)
+	for name, ends := range map[string][]netip.AddrPort{
+		"one of two":          {lost, netip.AddrPortFrom(homePod, 80)},
+		"two of three":        {lost, lost, netip.AddrPortFrom(homePod, 80)},
+		"and another refuses": {lost, netip.AddrPortFrom(homePod, 9), netip.AddrPortFrom(homePod, 80)},
+		"one is here":         {lost, netip.AddrPortFrom(seenPod, podEcho(t))},
+	} {
+		at := w.serve("tcp", ends...)
+		for range 6 {
+			begun := time.Now()
+			c, err := net.Dial("tcp", at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := say(t, c.(*net.TCPConn), []byte(name)); string(got) != name {
+				t.Errorf("%s: %q", name, got)
+			}
+			if took := time.Since(begun); took >= reachLimit {
+				t.Errorf("%s: %s, as long as an endpoint may take", name, took)
+			}
+		}
+	}
+	await.True(t, long, "nothing is held for endpoints that did not answer", func() bool { return w.Status().Flows.TCP == 0 })
+	c, err := net.Dial("tcp", w.serve("tcp", lost))
+	if err != nil {
+		return // it was quick
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(long))
+	if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("a Service whose endpoint is gone does not hang up: %v", err)
+	}
+}
+
 // A stream that is cut costs no connection: the next one takes it up.
 func TestStreamIsCut(t *testing.T) {
 	w := newWorld(t)

@@ -100,17 +100,61 @@ func (g *Gateway) tcpFromPod(c *net.TCPConn, port uint16) {
 	defer g.flows.tcp.Add(-1)
 	ctx, cancel := context.WithTimeout(g.ctx, 2*reachLimit)
 	defer cancel()
-	from := source(c.RemoteAddr())
-	for _, to := range g.behind("tcp", port) {
-		out, err := g.reachTCP(ctx, from, to)
-		if err == nil {
-			splice(c, out)
-			return
-		}
-		g.log.Debug("endpoint not reached", "endpoint", to, "err", err)
+	if out := g.reachAny(ctx, source(c.RemoteAddr()), g.behind("tcp", port)); out != nil {
+		splice(c, out)
+		return
 	}
 	c.SetLinger(0) //nolint:errcheck // it is closed either way
 	c.Close()
+}
+
+// patience is how long an endpoint has to answer before the next one is tried, too. The pod has been accepted already and
+// does not try again by itself: so much an endpoint costs whose node is gone and that is still listed.
+const patience = 300 * time.Millisecond
+
+// reachAny connects to the endpoint that answers first, or returns nil. The next one is tried when one refuses, or when the
+// last one has not answered for patience.
+func (g *Gateway) reachAny(ctx context.Context, from netip.Addr, ends []netip.AddrPort) halfCloser {
+	ctx, cancel := context.WithCancel(ctx)
+	answers, open := make(chan halfCloser, len(ends)), 0 // nil: not reached
+	defer func() {
+		cancel()
+		go func() { // those that answer too late
+			for range open {
+				if c := <-answers; c != nil {
+					c.Close()
+				}
+			}
+		}()
+	}()
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for len(ends) > 0 || open > 0 {
+		select {
+		case c := <-answers:
+			open--
+			if c != nil {
+				return c
+			}
+			next.Reset(0)
+		case <-next.C:
+			if len(ends) == 0 {
+				continue
+			}
+			to := ends[0]
+			ends, open = ends[1:], open+1
+			go func() {
+				c, err := g.reachTCP(ctx, from, to)
+				if err != nil {
+					g.log.Debug("endpoint not reached", "endpoint", to, "err", err)
+					c = nil
+				}
+				answers <- c
+			}()
+			next.Reset(patience)
+		}
+	}
+	return nil
 }
 
 // udpDoor is a UDP port with its flows, by sender.

@@ -95,13 +95,20 @@ func (w *world) stream() (cut func()) {
 	return func() { near.Close(); far.Close() }
 }
 
+// lostPort is one at which home's pods do not answer, as those of a node that is gone.
+const lostPort = 10
+
 // echoAtHome has every connection to home's pods answered with what it says. from
 // gets who asked.
 func (w *world) echoAtHome() (from chan netip.AddrPort) {
 	from = make(chan netip.AddrPort, 100)
 	w.home.onTCP(func(who, to netip.AddrPort, a *arrival) {
-		if to.Port() == 9 {
+		switch to.Port() {
+		case 9:
 			a.refuse()
+			return
+		case lostPort:
+			a.ignore()
 			return
 		}
 		c, err := a.accept()
