@@ -144,6 +144,34 @@ func TestKilledProcessComesBack(t *testing.T) {
 	t.Logf("back after %s", took)
 }
 
+// The kernel forgets connections that are masqueraded behind an interface with that: those of the LAN to a Service whose pods
+// are at a peer. So it stays while there is no process, and goes with one that ends in order.
+func TestKilledProcessLeavesTheInterface(t *testing.T) {
+	w := newWorld(t)
+	w.apply(t)
+	index := func() (i int) {
+		w.a.node.must(func() error {
+			if link, err := netlink.LinkByName("riv0"); err == nil {
+				i = link.Attrs().Index
+			}
+			return nil
+		})
+		return i
+	}
+	v, before, pid := converse(t, w), index(), w.a.pid(t)
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	v.goesOn(backWithin)
+	if now, next := index(), w.a.pid(t); before == 0 || now != before || next == pid {
+		t.Errorf("interface %d, want %d; pid %d, want another than %d", now, before, next, pid)
+	}
+	if err := unix.Kill(w.a.pid(t), unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, reachLimit, "another interface", func() bool { now := index(); return now != 0 && now != before })
+}
+
 // Who deletes the interface ends the WireGuard device. The process does not stay without one: the next makes another.
 func TestDeletedInterfaceComesBack(t *testing.T) {
 	t.Parallel()

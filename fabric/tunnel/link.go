@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"syscall"
 
@@ -45,6 +46,25 @@ func setLink(cfg Config, mtus map[string]int) (map[string]Problem, error) {
 		}
 	}
 	return setRoutes(link.Attrs().Index, cfg, mtus)
+}
+
+// persist has the interface stay, with its address and routes, when this process dies, until the next one takes it; or go
+// with the process, which is how it begins. The kernel forgets connections that are masqueraded behind an interface with
+// that: those of the LAN to a Service whose pods are at a peer. Packets meanwhile are lost, and none leaves another way.
+func persist(f *os.File, stay bool) error {
+	raw, err := f.SyscallConn() // Fd would make it block
+	if err != nil {
+		return fmt.Errorf("tunnel: %w", err)
+	}
+	value := 0
+	if stay {
+		value = 1
+	}
+	var refused error
+	if err := raw.Control(func(fd uintptr) { refused = unix.IoctlSetInt(int(fd), unix.TUNSETPERSIST, value) }); err != nil {
+		return fmt.Errorf("tunnel: %w", err)
+	}
+	return refused
 }
 
 // settings prepare the interface for peers alone.

@@ -41,6 +41,13 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 		case <-ctx.Done():
 		}
 	}()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.dev != nil {
+			s.letGo()
+		}
+	}()
 	if err := s.takeStreams(ctx, socket); err != nil {
 		return err
 	}

@@ -56,6 +56,7 @@ type Server struct {
 
 	mu        sync.Mutex
 	dev       *wgdev.Device           // nil before the first Config
+	tun       *os.File                // of dev
 	broken    chan struct{}           // closed when dev has ended by itself
 	guard     Config                  // content of the table
 	listeners map[uint16]net.Listener // for streams
@@ -201,6 +202,12 @@ func (s *Server) open(cfg Config) error {
 	if l, err := netlink.LinkByName(cfg.Interface); err == nil {
 		s.link.Store(int64(l.Attrs().Index))
 	}
+	// A leased one goes with its process: another device may be the gateway by then.
+	if s.tun = raw.File(); !cfg.Leased {
+		if err := persist(s.tun, true); err != nil {
+			s.log.Warn("connections from the LAN to peers will end when this process is killed", "err", err)
+		}
+	}
 	s.dev = wgdev.New(raw, wgdev.Options{Log: s.log, Changed: s.news.notify, Translator: &s.translator, Counts: &s.counts,
 		Whole: func(packet []byte) bool { return isAsk(packet, source) }})
 	go s.ends(s.dev)
@@ -231,12 +238,20 @@ func (s *Server) close() {
 		s.sizes, s.mtus = nil, nil
 	}
 	if s.dev != nil {
+		s.letGo()
 		s.dev.Close()
 		if err := s.deadline.disarm(); err != nil {
 			s.log.Error("this process ends at the deadline", "err", err)
 		}
 		s.dev, s.cfg = nil, Config{}
 		s.listenStreams(nil)
+	}
+}
+
+// letGo has the interface go with this process.
+func (s *Server) letGo() {
+	if err := persist(s.tun, false); err != nil && !errors.Is(err, os.ErrClosed) { // closed: the interface was deleted
+		s.log.Warn("the interface stays", "interface", s.cfg.Interface, "err", err)
 	}
 }
 

@@ -7,7 +7,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -230,11 +232,13 @@ func TestMain(m *testing.M) {
 		log := slog.New(Bounded(slog.NewTextHandler(out, nil)))
 		s := NewServer(HelperVersion, log)
 		go s.Follow(context.Background())
-		if err := s.Serve(context.Background(), os.Args[2]); err != nil {
+		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer cancel()
+		if err := s.Serve(ctx, os.Args[2]); err != nil {
 			log.Error("serve", "error", err)
 			os.Exit(1)
 		}
-		os.Exit(0)
+		return
 	}
 	os.Exit(m.Run())
 }
