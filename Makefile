@@ -138,6 +138,21 @@ $(BIN)/databases.tar: $(call gofiles,test/programs/mkimage image/oci) go.mod tes
 		$(addprefix $(postgres)/bin/,initdb pg_basebackup pg_isready postgres psql) $(postgres)/lib/dict_snowball.so $(postgres)/lib/libpqwalreceiver.so $(postgres)/lib/plpgsql.so \
 		/usr/share/postgresql/15 /usr/share/zoneinfo/Etc /etc/passwd
 
+# What examples/shop runs: its program, which has a module of its own there, and Debian's Redis and PostgreSQL as its stores.
+.PHONY: shop
+shop: $(BIN)/shop.tar $(BIN)/shop-stores.tar ## the images of examples/shop, into bin, for rivulet image push
+$(BIN)/shop: $(wildcard examples/shop/*.go) examples/shop/go.mod
+	@mkdir -p $(BIN)
+	@cd examples/shop && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(CURDIR)/$(BIN)/shop .
+$(BIN)/shop.tar: $(BIN)/shop $(call gofiles,test/programs/mkimage image/oci)
+	@$(GO) run ./test/programs/mkimage -tag rivulet.dev/shop:1 -web $(BIN)/shop -o $@
+$(BIN)/shop-stores.tar: $(call gofiles,test/programs/mkimage image/oci) go.mod test/deps
+	@mkdir -p $(BIN)
+	@test/deps shop
+	@$(GO) run ./test/programs/mkimage -tag rivulet.dev/shop-stores:1 -user 65534:65534 -o $@ /usr/bin/redis-server /usr/bin/rm \
+		$(addprefix $(postgres)/bin/,initdb pg_isready postgres psql) $(postgres)/lib/dict_snowball.so $(postgres)/lib/plpgsql.so \
+		/usr/share/postgresql/15 /usr/share/zoneinfo/Etc /etc/passwd
+
 # docker load -i bin/gateway/gateway-amd64.tar, or skopeo copy oci:bin/gateway/oci docker://…
 .PHONY: oci
 oci: $(addprefix _build/gateway/,amd64 arm64 arm) ## the gateway pod's image for a registry, into bin/gateway (docs/design/burst-network.md)
@@ -183,8 +198,16 @@ demo-exam: deps ## an exam: 200 sessions on hollow nodes of five clusters, then 
 		$(SUDO) $(BIN)/demo -exam $$part -dir "$${RIVULET_LAB:-/var/lib/rivulet-lab}" || exit 1; \
 	done
 
-.PHONY: demo-down demo-burst-down demo-course-down demo-shelf-down demo-exam-down
-demo-burst-down demo-course-down demo-shelf-down demo-exam-down: demo-down
+.PHONY: demo-pilot
+demo-pilot: deps ## a shop of sixteen pods on three clusters, and what users notice of a drain, a cut, a killed gateway, a device switched off
+	@test/deps prometheus
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar shop
+	@if [ -e "$${RIVULET_LAB:-/var/lib/rivulet-lab}/lab.json" ]; then echo "removing the lab that is there already"; $(SUDO) $(BIN)/rivulet-lab down; fi
+	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/suites/demo
+	@$(SUDO) $(BIN)/demo -pilot -dir "$${RIVULET_LAB:-/var/lib/rivulet-lab}"
+
+.PHONY: demo-down demo-burst-down demo-course-down demo-shelf-down demo-exam-down demo-pilot-down
+demo-burst-down demo-course-down demo-shelf-down demo-exam-down demo-pilot-down: demo-down
 demo-down: ## end the demo and remove all of it
 	$(SUDO) $(BIN)/rivulet-lab down
 
@@ -254,7 +277,7 @@ race: test-binaries ## of make test what runs under Go's race detector
 SUITE ?= $(shell sed -n 's/^  - name: //p' test/suites.yaml)
 .PHONY: test-devices
 test-devices: deps ## suites on devices by hand, all or SUITE="ops power", of each the tests RUN=; LONG=1: those of an hour too
-	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(if $(filter gossip,$(SUITE)),$(BIN)/gossip.tar) $(if $(filter ingress,$(SUITE)),$(BIN)/ingress.tar) $(if $(filter demo,$(SUITE)),$(BIN)/exam-session.tar) $(if $(filter ops,$(SUITE)),ops-binaries) $(if $(filter systemd,$(SUITE)),package-test)
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(if $(filter gossip,$(SUITE)),$(BIN)/gossip.tar) $(if $(filter ingress,$(SUITE)),$(BIN)/ingress.tar) $(if $(filter demo,$(SUITE)),$(BIN)/exam-session.tar shop) $(if $(filter ops,$(SUITE)),ops-binaries) $(if $(filter systemd,$(SUITE)),package-test)
 	$(go_test) $(if $(LONG),-timeout 90m) -p 1 $(if $(filter file,$(origin SUITE)),,-count=1 -v) $(if $(RUN),-run '$(RUN)') $(patsubst %,./test/suites/%,$(SUITE))
 
 .PHONY: test-changed

@@ -2,7 +2,7 @@
 // who runs what where, and the proof that it works. With -burst it makes a lab of its
 // own, in which one device is a campus that runs no Rivulet; with -course one in which
 // students have clusters; with -shelf one with a cluster of three devices; with -exam one for
-// the sessions of an exam. It is never shipped.
+// the sessions of an exam; with -pilot one with a shop on three clusters. It is never shipped.
 package main
 
 import (
@@ -30,14 +30,18 @@ func main() {
 	course := flag.Bool("course", false, "a course of students on three devices, in a lab that this makes")
 	shelf := flag.Bool("shelf", false, "a cluster of three devices and its peer, in a lab that this makes")
 	exams := flag.String("exam", "", "real: a tenth of the sessions of an exam on real devices, numbers: all of them on hollow nodes, each in a lab that this makes")
+	withPilot := flag.Bool("pilot", false, "a shop on three clusters, and what goes wrong there, in a lab that this makes")
 	students := flag.Int("students", 30, "with -course: how many")
-	binary := flag.String("binary", lab.Beside(), "with -burst, -course, -shelf and -exam: the rivulet to run")
+	binary := flag.String("binary", lab.Beside(), "with -burst, -course, -shelf, -exam and -pilot: the rivulet to run")
 	flag.Parse()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer cancel()
 	limit := 8 * time.Minute
-	if *course {
+	switch {
+	case *course:
 		limit = courseLimit
+	case *withPilot:
+		limit = pilotLimit
 	}
 	if *exams != "" {
 		limit = examLimit
@@ -62,6 +66,8 @@ func main() {
 		play, after = func() error { return makeExam(ctx, *dir, *binary, tell) }, afterExam
 	case *exams == "numbers":
 		play = func() error { return makeExamNumbers(ctx, *dir, *binary, tell) }
+	case *withPilot:
+		play, after = func() error { return makePilot(ctx, *dir, *binary, pilotLasting, pilotTarget, tell) }, afterPilot
 	}
 	if err := play(); err != nil {
 		fmt.Fprintln(os.Stderr, "demo: "+err.Error())
