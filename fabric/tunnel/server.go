@@ -121,7 +121,7 @@ func (s *Server) Apply(cfg Config) error {
 	}
 	s.cfg = cfg
 	s.note(refused)
-	s.dev.SetPeers(cfg.devicePeers())
+	s.dev.SetPeers(cfg.devicePeers(), cfg.MTU)
 	if err := s.dev.Paths.Apply(cfg.forPaths()); err != nil {
 		return err
 	}

@@ -27,14 +27,14 @@ const maxBegun = 64 << 10
 
 func streamSocket(socket string) string { return socket + ".streams" }
 
-// HandOver gives a connection that requested StreamProtocol to the data plane's process. Begun are the bytes already
+// HandOver gives a connection that requested StreamProtocol, TCP or of a unix socket, to the data plane's process. Begun are the bytes already
 // read. The caller closes its own copy of it.
 func (c *Controller) HandOver(conn net.Conn, begun []byte) error {
-	tcp, ok := conn.(*net.TCPConn)
+	file, ok := conn.(interface{ File() (*os.File, error) })
 	if !ok {
 		return fmt.Errorf("tunnel: a %T cannot be handed over", conn)
 	}
-	f, err := tcp.File()
+	f, err := file.File()
 	if err != nil {
 		return fmt.Errorf("tunnel: %w", err)
 	}

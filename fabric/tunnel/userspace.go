@@ -54,7 +54,7 @@ func (u *Userspace) Apply(cfg Config) error {
 		}
 	}
 	u.cfg = cfg
-	u.dev.SetPeers(cfg.devicePeers())
+	u.dev.SetPeers(cfg.devicePeers(), cfg.MTU)
 	if err := u.dev.Paths.Apply(cfg.forPaths()); err != nil {
 		return err
 	}
@@ -88,6 +88,9 @@ func (u *Userspace) shake(publicKey wgkey.Public) {
 		u.dev.Wake(publicKey.Bytes())
 	}
 }
+
+// Whole reports whether the path to every peer takes packets of any size at the moment: package gso.
+func (u *Userspace) Whole() bool { return u.dev.Whole() }
 
 func (u *Userspace) Status() (Status, error) {
 	u.mu.Lock()

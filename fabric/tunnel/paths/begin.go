@@ -13,6 +13,10 @@ import (
 // home's end of it is handed to the tunnel as an incoming one. Begin returns when the other end has proved to be the
 // peer; the connection belongs to the manager then.
 func (m *Manager) Begin(ctx context.Context, conn net.Conn, public Key) error {
+	return m.begin(ctx, conn, public, bareProtocol, StreamProtocol)
+}
+
+func (m *Manager) begin(ctx context.Context, conn net.Conn, public Key, protocols ...string) error {
 	m.mu.Lock()
 	p := m.byKey[public]
 	if p == nil {
@@ -24,7 +28,7 @@ func (m *Manager) Begin(ctx context.Context, conn net.Conn, public Key) error {
 	m.mu.Unlock()
 	conn.SetDeadline(time.Now().Add(streamGreet)) //nolint:errcheck // it fails on use
 	c := tls.Client(conn, &tls.Config{
-		MinVersion: tls.VersionTLS13, NextProtos: []string{StreamProtocol},
+		MinVersion: tls.VersionTLS13, NextProtos: protocols,
 		InsecureSkipVerify: true, // see stream
 	})
 	err := c.HandshakeContext(ctx)
@@ -35,9 +39,17 @@ func (m *Manager) Begin(ctx context.Context, conn net.Conn, public Key) error {
 		conn.Close()
 		return err
 	}
+	s := &stream{conn: c, begun: true}
+	if c.ConnectionState().NegotiatedProtocol == bareProtocol { // otherwise the other end is of an older version
+		s.conn, s.whole = conn, true
+		if _, err := conn.Write([]byte{bareBegins}); err != nil {
+			conn.Close()
+			return err
+		}
+	}
 	conn.SetDeadline(time.Time{}) //nolint:errcheck // it fails on use
 	// Unlike a dialled stream it is kept beside a direct path, since the other side would need the API server to open
 	// it again.
-	m.join(p, &stream{conn: c, begun: true}, remote(conn))
+	m.join(p, s, remote(conn))
 	return nil
 }

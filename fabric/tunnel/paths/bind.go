@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"golang.zx2c4.com/wireguard/conn"
@@ -157,6 +158,11 @@ func (b *Bind) Send(bufs [][]byte, to conn.Endpoint) error {
 	}
 	p := e.peer
 	best := p.best.Load()
+	if best == nil || best.stream == nil || !best.stream.whole {
+		if bufs = b.m.fitting(bufs); len(bufs) == 0 {
+			return nil
+		}
+	}
 	if best != nil && best.alive.Load() {
 		return best.send(bufs)
 	}
@@ -173,6 +179,21 @@ func (b *Bind) Send(bufs [][]byte, to conn.Endpoint) error {
 		return errNoPath
 	}
 	return best.send(bufs)
+}
+
+// fitting removes packets that were read for a path that takes any size: they are sent again, by this one.
+func (m *Manager) fitting(bufs [][]byte) [][]byte {
+	most := int(m.most.Load())
+	if most == 0 || !slices.ContainsFunc(bufs, func(b []byte) bool { return len(b) > most }) {
+		return bufs
+	}
+	fit := make([][]byte, 0, len(bufs))
+	for _, b := range bufs {
+		if len(b) <= most {
+			fit = append(fit, b)
+		}
+	}
+	return fit
 }
 
 // maxBroadcast bounds the copies of a handshake while no path is proved.
@@ -234,26 +255,4 @@ func (w *path) send(bufs [][]byte) error {
 		giveBuffer(b)
 	}
 	return err
-}
-
-// Buffers come in one size that holds any packet of a usual link; longer ones are allocated.
-const bufferSize = 2 << 10
-
-var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return &b }}
-
-func takeBuffer(n int) *[]byte {
-	b := buffers.Get().(*[]byte)
-	if cap(*b) < n {
-		buffers.Put(b)
-		long := make([]byte, n)
-		return &long
-	}
-	*b = (*b)[:n]
-	return b
-}
-
-func giveBuffer(b *[]byte) {
-	if cap(*b) == bufferSize {
-		buffers.Put(b)
-	}
 }

@@ -198,7 +198,7 @@ func (h *host) apply(carry bool, peers ...*host) {
 func (h *host) receive(fn conn.ReceiveFunc) {
 	bufs, sizes, eps := make([][]byte, 8), make([]int, 8), make([]conn.Endpoint, 8)
 	for i := range bufs {
-		bufs[i] = make([]byte, 2048)
+		bufs[i] = make([]byte, 1<<16-1)
 	}
 	for {
 		n, err := fn(bufs, sizes, eps)

@@ -87,6 +87,8 @@ type Manager struct {
 	relay   atomic.Bool
 	hub     atomic.Bool
 	relayed atomic.Uint64 // packets relayed for others
+	whole   atomic.Int64  // streams that take packets of any size
+	most    atomic.Int64  // the longest message of WireGuard for all other paths; 0 is unknown
 	greets  greets
 
 	mu      sync.Mutex
@@ -118,6 +120,25 @@ func (m *Manager) SetDevice(d Device) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.device = d
+}
+
+// messageOver is by how much a message of WireGuard is longer than its packet.
+const messageOver = 32
+
+// SetMTU sets the tunnel's MTU. Longer packets are sent by those paths alone that take any size.
+func (m *Manager) SetMTU(mtu int) { m.most.Store(int64(mtu + messageOver)) }
+
+// AnyWhole reports whether there is a path that takes packets of any size.
+func (m *Manager) AnyWhole() bool { return m.whole.Load() > 0 }
+
+// Whole reports whether the path to the peer does at the moment.
+func (m *Manager) Whole(key Key) bool {
+	p := (*m.byTag.Load())[shortOf(key).tag()]
+	if p == nil {
+		return false
+	}
+	w := p.best.Load()
+	return w != nil && w.stream != nil && w.stream.whole && w.alive.Load()
 }
 
 // Apply makes cfg the whole state. Unchanged peers are not touched. It returns an error for an invalid key; then

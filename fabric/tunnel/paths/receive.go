@@ -57,7 +57,7 @@ func (m *Manager) control(packet []byte, from origin) {
 	}
 	m.mu.Lock()
 	p := m.peers[who]
-	if p == nil {
+	if p == nil || from.w != nil && from.w.peer != p { // a stream is of one peer
 		m.mu.Unlock()
 		return
 	}

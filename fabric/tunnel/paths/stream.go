@@ -1,7 +1,6 @@
 package paths
 
 import (
-	"bufio"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,7 +9,6 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -27,12 +25,16 @@ import (
 // StreamProtocol is the ALPN name of streams, which distinguishes them on a shared port.
 const StreamProtocol = "rivulet-tunnel/1"
 
+// bareProtocol is that of a stream inside another encrypted connection, which Begin offers: TLS ends after the proof, and
+// packets of any size pass in one piece (package gso). WireGuard encrypts and authenticates them all the same.
+const bareProtocol = "rivulet-tunnel/2"
+
+// bareBegins is the client's first byte without TLS. The server sends nothing before it: the client's TLS would read it.
+const bareBegins = 0x02
+
 const (
 	streamDial  = 3 * time.Second  // for one address
 	streamGreet = 10 * time.Second // for TLS and the proof
-	streamStuck = 15 * time.Second // for one write
-	streamQueue = 256              // packets; more are dropped, as on any full link
-	maxPacket   = 1<<16 - 1
 )
 
 // streamConn is the part of a TLS connection that a stream uses.
@@ -48,22 +50,15 @@ type streamConn interface {
 //	client ── its short 8, HMAC("client", exporter) 32 ──▶ server
 //	client ◀────────────── HMAC("server", exporter) 32 ─── server
 type stream struct {
-	conn    streamConn
+	conn    net.Conn
 	path    *path
 	dialled bool
 	begun   bool // by Begin: the other end begins WireGuard's handshake, so that not both do
-	out     chan *[]byte
+	whole   bool // the other end takes packets of any size
+	out     outbox
 	done    chan struct{}
 	once    sync.Once
 }
-
-type received struct {
-	packet []byte
-	end    *Endpoint
-	buf    *[]byte
-}
-
-func (r received) free() { giveBuffer(r.buf) }
 
 func dialStream(ctx context.Context, addr netip.AddrPort) (streamConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, streamDial+streamGreet)
@@ -91,7 +86,7 @@ var serverTLS = sync.OnceValues(func() (*tls.Config, error) {
 		return nil, err
 	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, NextProtos: []string{StreamProtocol},
+		MinVersion: tls.VersionTLS13, NextProtos: []string{bareProtocol, StreamProtocol},
 		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
 	}, nil
 })
@@ -139,7 +134,11 @@ func (m *Manager) Accept(ctx context.Context, c net.Conn, begun []byte) {
 	}
 	go func() {
 		defer m.greets.leave(from)
-		if err := m.welcome(ctx, &resumed{Conn: c, begun: begun}); err != nil {
+		config, err := serverTLS()
+		if err == nil {
+			err = m.welcome(ctx, &resumed{Conn: c, begun: begun}, config)
+		}
+		if err != nil {
 			m.log.Debug("stream refused", "from", c.RemoteAddr(), "err", err)
 			c.Close()
 		}
@@ -191,11 +190,7 @@ func sourceOf(a netip.Addr) netip.Addr {
 	return a
 }
 
-func (m *Manager) welcome(ctx context.Context, raw net.Conn) error {
-	config, err := serverTLS()
-	if err != nil {
-		return err
-	}
+func (m *Manager) welcome(ctx context.Context, raw net.Conn, config *tls.Config) error {
 	raw.SetDeadline(time.Now().Add(streamGreet)) //nolint:errcheck // it fails on use
 	c := tls.Server(raw, config)
 	if err := c.HandshakeContext(ctx); err != nil {
@@ -222,12 +217,27 @@ func (m *Manager) welcome(ctx context.Context, raw net.Conn) error {
 	if _, err := c.Write(secret.prove("server", e)); err != nil {
 		return err
 	}
+	st := &stream{conn: c}
+	if c.ConnectionState().NegotiatedProtocol == bareProtocol {
+		st.conn, st.whole = raw, true
+		begins := make([]byte, 1)
+		if _, err := io.ReadFull(raw, begins); err != nil {
+			return err
+		}
+		if begins[0] != bareBegins {
+			return errProof
+		}
+	}
 	raw.SetDeadline(time.Time{}) //nolint:errcheck // it fails on use
-	m.join(p, &stream{conn: c}, remote(raw))
+	m.join(p, st, remote(raw))
 	return nil
 }
 
+// remote is the address of the other end; a process of this device is on its loopback.
 func remote(c net.Conn) netip.AddrPort {
+	if _, ok := c.RemoteAddr().(*net.UnixAddr); ok {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0)
+	}
 	a, _ := netip.ParseAddrPort(c.RemoteAddr().String())
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
@@ -310,7 +320,7 @@ const maxStreams = 2
 
 // join makes a proved connection a path.
 func (m *Manager) join(p *peer, s *stream, at netip.AddrPort) {
-	s.out, s.done = make(chan *[]byte, streamQueue), make(chan struct{})
+	s.out.ready, s.done = make(chan struct{}, 1), make(chan struct{})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
@@ -337,10 +347,16 @@ func (m *Manager) join(p *peer, s *stream, at netip.AddrPort) {
 		p.stream, p.dials = s, 0
 	}
 	p.due = time.Time{}
-	m.log.Info("stream", "peer", p.id, "addr", at, "dialled", s.dialled)
+	m.log.Info("stream", "peer", p.id, "addr", at, "dialled", s.dialled, "whole", s.whole)
 	go s.write()
+	if s.whole {
+		m.whole.Add(1)
+	}
 	go func() {
 		s.read(m)
+		if s.whole {
+			m.whole.Add(-1)
+		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if slices.Contains(p.paths, w) {
@@ -359,91 +375,4 @@ func (s *stream) close() {
 		close(s.done)
 		go s.conn.Close() // the goodbye of TLS may take a while
 	})
-}
-
-// send queues packets; those beyond the queue are dropped.
-func (s *stream) send(bufs [][]byte) error {
-	for _, b := range bufs {
-		if len(b) > maxPacket {
-			continue
-		}
-		kept := takeBuffer(2 + len(b))
-		binary.BigEndian.PutUint16(*kept, uint16(len(b)))
-		copy((*kept)[2:], b)
-		select {
-		case s.out <- kept:
-		default:
-			giveBuffer(kept)
-		}
-	}
-	return nil
-}
-
-func (s *stream) write() {
-	defer s.close()
-	w := bufio.NewWriterSize(s.conn, 16<<10)
-	for {
-		var b *[]byte
-		select {
-		case <-s.done:
-			return
-		case b = <-s.out:
-		}
-		s.conn.SetWriteDeadline(time.Now().Add(streamStuck)) //nolint:errcheck // it fails on use
-		for b != nil {
-			_, err := w.Write(*b)
-			giveBuffer(b)
-			if err != nil {
-				return
-			}
-			select {
-			case b = <-s.out:
-			default:
-				b = nil
-			}
-		}
-		if w.Flush() != nil {
-			return
-		}
-	}
-}
-
-// read receives packets until the stream ends.
-func (s *stream) read(m *Manager) {
-	defer s.close()
-	r := bufio.NewReaderSize(s.conn, 16<<10)
-	for {
-		b, err := readPacket(r)
-		if err != nil {
-			return
-		}
-		packet, end := *b, s.path.peer.end
-		if len(packet) > 0 && packet[0] == magic {
-			packet, end = m.receive(packet, origin{kind: Stream, w: s.path})
-		} else if s.path.peer.broker || m.hub.Load() {
-			packet = nil
-		}
-		if len(packet) == 0 {
-			giveBuffer(b)
-			continue
-		}
-		select {
-		case m.rx <- received{packet: packet, end: end, buf: b}:
-		case <-s.done:
-			return
-		}
-	}
-}
-
-func readPacket(r io.Reader) (*[]byte, error) {
-	var head [2]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return nil, err
-	}
-	b := takeBuffer(int(binary.BigEndian.Uint16(head[:])))
-	if _, err := io.ReadFull(r, *b); err != nil {
-		giveBuffer(b)
-		return nil, err
-	}
-	return b, nil
 }

@@ -1,6 +1,7 @@
 // Package wgdev is one WireGuard device with what wireguard-go lacks between its sockets, its peers and its TUN.
 // Packets pass these layers, from the inside out:
 //
+//	gso        packets larger than the MTU: split, or whole where the path takes them
 //	TUN        translation, marks of probes, drop of packets for unreachable peers
 //	flow       bounds how many packets are inside wireguard-go, in each direction
 //	wireguard-go
@@ -32,6 +33,7 @@ import (
 	"golang.zx2c4.com/wireguard/tun"
 
 	"rivulet/fabric/translate"
+	"rivulet/fabric/tunnel/gso"
 	"rivulet/fabric/tunnel/paths"
 )
 
@@ -91,7 +93,7 @@ func New(t tun.Device, o Options) *Device {
 	toPeer := &whole{Bind: onPaths}
 	rest := &rest{passed: func() uint64 { return in.left.Load() + out.left.Load() }}
 	d.Device = device.NewDevice(
-		&filtered{Device: t, Options: o, in: in, out: out, marks: &toPeer.marks, staged: d.staged, reader: reader{of: rest}},
+		&filtered{Device: gso.On(t, d.takes), Options: o, in: in, out: out, marks: &toPeer.marks, staged: d.staged, reader: reader{of: rest}},
 		&paced{Bind: toPeer, in: in, out: out, rest: rest}, logger(o.Log))
 	d.staged.dev.Store(d.Device)
 	d.Paths.SetDevice(d)
@@ -105,10 +107,39 @@ func (d *Device) Close() {
 	d.Device.Close()
 }
 
-// SetPeers is called after WireGuard has its peers, and before packets leave for new ones.
-func (d *Device) SetPeers(peers []Peer) {
+// SetPeers is called after WireGuard has its peers, and before packets leave for new ones. MTU is the TUN's.
+func (d *Device) SetPeers(peers []Peer, mtu int) {
 	d.staged.peers.Store(&peers)
+	d.Paths.SetMTU(mtu)
 	d.handshakes.configured()
+}
+
+// takes reports whether the peer with the address takes packets in one piece now.
+func (d *Device) takes(address [4]byte) bool {
+	peers := d.staged.peers.Load()
+	if peers == nil || !d.Paths.AnyWhole() {
+		return false
+	}
+	for _, p := range *peers {
+		if p.CIDR.Contains(netip.AddrFrom4(address)) {
+			return d.Paths.Whole(p.Key)
+		}
+	}
+	return false
+}
+
+// Whole reports whether all peers take packets in one piece now.
+func (d *Device) Whole() bool {
+	peers := d.staged.peers.Load()
+	if peers == nil || !d.Paths.AnyWhole() {
+		return false
+	}
+	for _, p := range *peers {
+		if !d.Paths.Whole(p.Key) {
+			return false
+		}
+	}
+	return true
 }
 
 // Accept takes a connection that is to become a stream; begun are the bytes already read.
