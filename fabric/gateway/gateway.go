@@ -29,7 +29,7 @@ import (
 )
 
 // Version is that of the program and its protocol. Home replaces an older one.
-const Version = "2"
+const Version = "3"
 
 // Gateway is the gateway of this process. Methods may be called concurrently.
 type Gateway struct {
@@ -42,6 +42,8 @@ type Gateway struct {
 	tunnel *tunnel.Userspace
 	flows  flows
 	state  atomic.Pointer[state]
+	// upgrades counts connections that are to become streams.
+	upgrades atomic.Int64
 
 	mu        sync.Mutex
 	listeners map[string]*listener
@@ -84,6 +86,7 @@ func New(bind string, log *slog.Logger) (*Gateway, error) {
 	s.onTCP(g.tcpFromHome)
 	s.onUDP(g.udpFromHome)
 	g.tunnel = tunnel.NewUserspace(s, log)
+	s.whole = g.tunnel.Whole
 	return g, nil
 }
 

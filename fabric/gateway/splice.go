@@ -15,7 +15,7 @@ import (
 const (
 	maxTCP   = 1024
 	maxUDP   = 512
-	copySize = 16 << 10
+	copySize = 64 << 10
 	// maxOpening bounds the connections of home that wait for their pod.
 	maxOpening = 256
 	dialLimit  = 10 * time.Second

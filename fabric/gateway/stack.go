@@ -17,10 +17,13 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/link/channel"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/stack/gro"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"rivulet/fabric/tunnel/gso"
 )
 
 const (
@@ -29,23 +32,46 @@ const (
 	MTU = 1280
 	// queued bounds the stack's packets that wait for WireGuard; more are dropped, and TCP slows down.
 	queued = 1024
-	// batch is how many packets pass WireGuard at a time.
-	batch = 64
+	// batch is how many packets pass WireGuard at a time: more than the largest packet of the stack is split into.
+	batch = 128
+
+	// joined is how many connections one bucket of the joining has at most.
+	joined = 8
 
 	// TCP buffers grow with the path up to these bytes.
 	bufferMin, bufferStart, bufferMax = 4 << 10, 256 << 10, 1 << 20
 )
 
+// link is the stack's device. Its packets are as large as the tunnel takes in one piece; Read splits them where the path
+// has an MTU.
+type link struct{ *channel.Endpoint }
+
+func (link) GSOMaxSize() uint32 { return gso.Largest }
+
+// DeliverNetworkPacket gets the packets that are joined before the stack gets them.
+func (l link) DeliverNetworkPacket(protocol tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
+	l.InjectInbound(protocol, pkt)
+}
+
+func (link) DeliverLinkPacket(tcpip.NetworkProtocolNumber, *stack.PacketBuffer) {}
+
 // netstack is a network stack in this process, and the TUN of WireGuard to it. It accepts packets for any address.
 type netstack struct {
 	*stack.Stack
-	link   *channel.Endpoint
+	link   link
 	ctx    context.Context
 	close  context.CancelFunc
 	events chan tun.Event
 	once   sync.Once
 	// heeds reports whether a ping of the address is answered.
 	heeds func(netip.Addr) bool
+	// whole reports whether home takes packets in one piece at the moment; nil is never.
+	whole func() bool
+
+	rest *stack.PacketBuffer // read, and not given to WireGuard yet; of the one reader
+
+	joining sync.Mutex
+	join    gro.GRO // segments of one batch that follow each other
 }
 
 var _ tun.Device = (*netstack)(nil)
@@ -56,15 +82,20 @@ func newNetstack(heeds func(netip.Addr) bool) (*netstack, error) {
 			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
 			TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4},
 		}),
-		link: channel.New(queued, MTU, ""), events: make(chan tun.Event, 1), heeds: heeds,
+		link: link{channel.New(queued, MTU, "")}, events: make(chan tun.Event, 1), heeds: heeds,
 	}
+	n.link.SupportedGSOKind = stack.HostGSOSupported
+	n.join.Init(true)
+	n.join.Dispatcher = n.link
 	n.ctx, n.close = context.WithCancel(context.Background())
 	// WireGuard has authenticated the packets, which protects their contents better than checksums do.
 	n.link.LinkEPCapabilities = stack.CapabilityRXChecksumOffload
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true)
 	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: bufferMin, Default: bufferStart, Max: bufferMax}
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: bufferMin, Default: bufferStart, Max: bufferMax}
-	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &receive, &send} {
+	// Without RACK: the stack's takes a burst of acknowledgements for loss (https://github.com/google/gvisor/issues/9778).
+	recovery := tcpip.TCPRecovery(0)
+	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &moderate, &receive, &send, &recovery} {
 		if err := n.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
 			return nil, fmt.Errorf("gateway: network stack: %s", err)
 		}
@@ -81,18 +112,22 @@ func newNetstack(heeds func(netip.Addr) bool) (*netstack, error) {
 
 // Read returns the stack's packets to WireGuard.
 func (n *netstack) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
-	pkt := n.link.ReadContext(n.ctx)
+	pkt := n.rest
+	if n.rest = nil; pkt == nil {
+		pkt = n.link.ReadContext(n.ctx)
+	}
 	if pkt == nil {
 		return 0, os.ErrClosed
 	}
+	whole := n.whole != nil && n.whole()
 	for i := 0; ; {
-		at := offset
-		for _, part := range pkt.AsSlices() {
-			at += copy(bufs[i][at:], part)
+		if i > 0 && parts(pkt, whole) > len(bufs)-i {
+			n.rest = pkt
+			return i, nil
 		}
-		sizes[i] = at - offset
+		i += give(pkt, whole, bufs[i:], sizes[i:], offset)
 		pkt.DecRef()
-		if i++; i == len(bufs) {
+		if i == len(bufs) {
 			return i, nil
 		}
 		if pkt = n.link.Read(); pkt == nil {
@@ -101,8 +136,46 @@ func (n *netstack) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 	}
 }
 
-// Write gives decrypted packets of WireGuard to the stack.
+// parts is into how many packets one of the stack is split at most.
+func parts(pkt *stack.PacketBuffer, whole bool) int {
+	if segment := int(pkt.GSOOptions.MSS); segment > 0 && !whole {
+		return (pkt.Size() + segment - 1) / segment
+	}
+	return 1
+}
+
+// give writes a packet of the stack to bufs, whole or in parts, and returns their number. The stack leaves the checksum of
+// a packet with segments to its device.
+func give(pkt *stack.PacketBuffer, whole bool, bufs [][]byte, sizes []int, offset int) int {
+	at := offset
+	for _, part := range pkt.AsSlices() {
+		at += copy(bufs[0][at:], part)
+	}
+	sizes[0] = at - offset
+	if pkt.GSOOptions.Type == stack.GSONone {
+		return 1
+	}
+	raw, segment := bufs[0][offset:at], int(pkt.GSOOptions.MSS)
+	if whole {
+		if n := gso.Divide(raw, segment, bufs, sizes, offset); n > 0 {
+			return n
+		}
+	}
+	if segment == 0 {
+		segment = len(raw)
+	}
+	count, err := gso.Split(raw, segment, bufs, sizes, offset)
+	if err != nil {
+		return 0 // TCP sends it again
+	}
+	return count
+}
+
+// Write gives decrypted packets of WireGuard to the stack, segments of one connection that follow each other in one
+// piece.
 func (n *netstack) Write(bufs [][]byte, offset int) (int, error) {
+	n.joining.Lock()
+	defer n.joining.Unlock()
 	for _, b := range bufs {
 		packet := b[offset:]
 		if len(packet) < header.IPv4MinimumSize || packet[0]>>4 != 4 {
@@ -112,9 +185,18 @@ func (n *netstack) Write(bufs [][]byte, offset int) (int, error) {
 		if ip.Protocol() == uint8(header.ICMPv4ProtocolNumber) && !n.heeds(addrOf(ip.DestinationAddress())) {
 			continue // the stack would answer a ping for an unknown address
 		}
+		if gso.Marked(packet) {
+			if _, _, ok := gso.Open(packet); !ok {
+				continue
+			}
+		}
 		pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(packet)})
-		n.link.InjectInbound(header.IPv4ProtocolNumber, pkt)
+		pkt.NetworkProtocolNumber, pkt.RXChecksumValidated = header.IPv4ProtocolNumber, true
+		n.join.Enqueue(pkt)
 		pkt.DecRef()
+	}
+	for range joined { // each time the first of every bucket leaves
+		n.join.Flush()
 	}
 	return len(bufs), nil
 }
