@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -47,11 +48,47 @@ func (g *Gateway) ready(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// ServeReady answers the kubelet's readiness probe, on all addresses; no other requests.
+// ServeReady answers the kubelet's readiness probe, on all addresses, and takes streams that come by the API server's
+// proxy of pods.
 func (g *Gateway) ServeReady(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/ready", g.ready)
+	mux.HandleFunc("GET "+gatewayproto.StreamPath, func(w http.ResponseWriter, r *http.Request) { g.upgrade(ctx, w, r) })
 	return answer(ctx, l, mux)
+}
+
+// maxUpgrades bounds the connections that have not proved yet to be home's: any pod of the campus may open one.
+const maxUpgrades = 8
+
+// upgrade makes the connection of a request a stream of the tunnel.
+func (g *Gateway) upgrade(ctx context.Context, w http.ResponseWriter, r *http.Request) {
+	s := g.state.Load()
+	if r.Header.Get("Upgrade") != gatewayproto.StreamUpgrade || !s.set {
+		http.Error(w, "gateway: no stream is asked for, or there is no configuration yet", http.StatusBadRequest)
+		return
+	}
+	if !g.flows.enter(&g.upgrades, maxUpgrades) {
+		http.Error(w, "gateway: too many connections begin", http.StatusServiceUnavailable)
+		return
+	}
+	defer g.upgrades.Add(-1)
+	c, begun, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, "gateway: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	if begun.Reader.Buffered() > 0 { // home waits for the answer
+		c.Close()
+		return
+	}
+	const switching = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + gatewayproto.StreamUpgrade + "\r\n\r\n"
+	if _, err := io.WriteString(c, switching); err != nil {
+		c.Close()
+		return
+	}
+	if err := g.tunnel.Begin(ctx, c, s.home); err != nil {
+		g.log.Info("no stream", "err", err)
+	}
 }
 
 // TakeStreams makes each connection to the listener a stream of the tunnel.

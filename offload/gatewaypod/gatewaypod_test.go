@@ -113,7 +113,7 @@ func (f *fabric) GatewayConfig() (string, netip.Prefix, []netip.AddrPort, []neti
 }
 
 func (f *fabric) GatewayStream(conn net.Conn) error {
-	raw, err := conn.(*net.TCPConn).File() // as the tunnel's process has its own
+	raw, err := conn.(interface{ File() (*os.File, error) }).File() // as the tunnel's process has its own
 	if err != nil {
 		return err
 	}

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/gateway/gatewayproto"
@@ -20,6 +23,12 @@ const (
 	// lasted is how long a stream must have lived for the next one to be opened at once.
 	lasted     = 10 * time.Second
 	dialWithin = 20 * time.Second
+	// proxyWithin is how long an API server that cannot reach pods may delay the port-forward.
+	proxyWithin = 5 * time.Second
+	// joinBytes is how much is copied at once.
+	joinBytes = 64 << 10
+	// pairBytes is what waits at most between this process and the tunnel's, each way.
+	pairBytes = 512 << 10
 )
 
 // link keeps a stream of the tunnel open to the running pod, through the API server. It is kept while UDP works as
@@ -29,13 +38,21 @@ func (g *Gateway) link(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+	var plain time.Time // until then the API server's proxy of pods is not tried
 	return g.retry(ctx, "stream", func(ctx context.Context, pod string) error {
-		far, err := g.dial(ctx, pod, gatewayproto.StreamPort)
+		far, err := g.dialStream(ctx, pod, time.Now().After(plain))
 		if err != nil {
 			return err
 		}
 		defer far.Close()
-		near, handed, err := tcpPair(ctx)
+		if _, ok := far.(*proxied); ok {
+			defer func(began time.Time) {
+				if time.Since(began) < lasted {
+					plain = time.Now().Add(proxyAgain)
+				}
+			}(time.Now())
+		}
+		near, handed, err := pair()
 		if err != nil {
 			return err
 		}
@@ -50,6 +67,24 @@ func (g *Gateway) link(ctx context.Context) error {
 		g.problem("stream", nil)
 		return join(ctx, near, far)
 	})
+}
+
+// proxyAgain is how long port-forwards are used after a stream through the proxy of pods has failed.
+const proxyAgain = 10 * time.Minute
+
+// dialStream connects to the gateway in the pod: by the API server's proxy of pods, if it may be tried and works,
+// otherwise by a port-forward.
+func (g *Gateway) dialStream(ctx context.Context, pod string, proxy bool) (net.Conn, error) {
+	if proxy {
+		within, cancel := context.WithTimeout(ctx, proxyWithin)
+		defer cancel()
+		c, err := upgraded(within, g.cfg.Campus, g.campus, g.cfg.Namespace, pod)
+		if err == nil {
+			return c, nil
+		}
+		g.log.Debug("no stream by the proxy of pods; a port-forward is tried", "pod", pod, "err", err)
+	}
+	return g.dial(ctx, pod, gatewayproto.StreamPort)
 }
 
 func (g *Gateway) setLinked(is bool) {
@@ -115,30 +150,30 @@ func (g *Gateway) retry(ctx context.Context, what string, do func(ctx context.Co
 	return ctx.Err()
 }
 
-// tcpPair is a connection on the loopback, both ends of it. The tunnel's process accepts TCP only.
-func tcpPair(ctx context.Context) (a, b *net.TCPConn, err error) {
-	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+// pair is a connection within this machine, both ends of it: a socket pair, which costs less than the loopback and its
+// rules.
+func pair() (a, b net.Conn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("gateway: %w", err)
 	}
-	defer l.Close()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp4", l.Addr().String())
-	if err != nil {
+	conn := func(fd int) net.Conn {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, pairBytes) // it works with less
+		f := os.NewFile(uintptr(fd), "stream")
+		defer f.Close() // FileConn has its own
+		c, failed := net.FileConn(f)
+		err = errors.Join(err, failed)
+		return c
+	}
+	if a, b = conn(fds[0]), conn(fds[1]); err != nil {
+		for _, c := range []net.Conn{a, b} {
+			if c != nil {
+				c.Close()
+			}
+		}
 		return nil, nil, fmt.Errorf("gateway: %w", err)
 	}
-	a = c.(*net.TCPConn)
-	l.SetDeadline(time.Now().Add(5 * time.Second)) //nolint:errcheck // it fails on use
-	for {
-		if b, err = l.AcceptTCP(); err != nil {
-			a.Close()
-			return nil, nil, fmt.Errorf("gateway: %w", err)
-		}
-		if b.RemoteAddr().String() == a.LocalAddr().String() {
-			return a, b, nil
-		}
-		b.Close() // from another process of this machine
-	}
+	return a, b, nil
 }
 
 var errEnded = errors.New("gateway: the stream ended")
@@ -151,7 +186,7 @@ func join(ctx context.Context, a, b net.Conn) error {
 	var both sync.WaitGroup
 	why := make(chan error, 2)
 	one := func(to, from net.Conn) {
-		_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 64<<10))
+		_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, joinBytes))
 		if err == nil || errors.Is(err, net.ErrClosed) {
 			err = errEnded
 		}

@@ -133,7 +133,7 @@ func TestReferenceOfPorts(t *testing.T) {
 		{"fabric/gateway/gatewayproto", "TunnelPort", false, "UDP ", "the tunnel"},
 		{"fabric/gateway/gatewayproto", "ControlPort", false, "TCP ", "its control, HTTP inside the tunnel"},
 		{"fabric/gateway/gatewayproto", "DNSPort", false, "UDP and TCP ", "DNS of home for pods there; the Service has 53"},
-		{"fabric/gateway/gatewayproto", "ReadyPort", false, "TCP ", "readiness, for the kubelet there"},
+		{"fabric/gateway/gatewayproto", "ReadyPort", false, "TCP ", "readiness, for the kubelet there; streams that come by its API server's proxy of pods"},
 	})
 	docpage.Check(t, "ports.md", "constants of the code, by test/arch/reference_test.go", b.String())
 }

@@ -16,9 +16,15 @@ const (
 	ControlPort = 7443  // HTTP
 	TunnelPort  = 7442  // UDP
 	DNSPort     = 10053 // UDP and TCP; port 53 of the Service
-	ReadyPort   = 10080 // HTTP, for the kubelet
+	ReadyPort   = 10080 // HTTP, for the kubelet and the API server's proxy of pods
 	// FirstPort is the first of the ports for home's Services.
 	FirstPort, LastPort = 20000, 29999
+)
+
+// A request for StreamPath at ReadyPort that asks for this upgrade becomes a stream of the tunnel.
+const (
+	StreamPath    = "/v1/stream"
+	StreamUpgrade = "rivulet-stream"
 )
 
 // HomeID names home among the tunnel's peers.

@@ -43,6 +43,7 @@ var needs = []need{
 	{"", "services", "", keepVerbs, "pods there do not find Services of home", true, true},
 	{"apps", "deployments", "", []string{"create", "delete", "get", "list", "update"}, "there is no gateway, so no network", true, true},
 	{"", "pods", "portforward", []string{"create", "get"}, "the gateway is not reached, so there is no network", true, true},
+	{"", "pods", "proxy", []string{"create", "get"}, "the stream to the gateway is a port-forward, which is slower", false, true},
 	{"", "pods", "exec", []string{"create", "get"}, "the gateway needs an image that has it (--image)", false, true},
 	{"networking.k8s.io", "networkpolicies", "", []string{"create", "delete", "get", "list", "update"}, "who may talk to our pods is what the namespace says", false, true},
 }
