@@ -231,6 +231,7 @@ light = $$($(GO) list $(1) | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$)
 .PHONY: check
 check: lint ## gofmt, lint, the rules of the tree, unit tests: before each commit, without root, minutes
 	$(GO) test -short -tags "$(TAGS)" ./test/arch ./test/programs/check $$($(GO) list ./... | grep -v -e /engine/k3s$$ -e /cmd/rivulet$$ -e /test/)
+	cd examples/shop && $(GO) test ./...
 
 # Pinned in a module of its own, so that its dependencies are not the product's.
 golangci := $(CURDIR)/_build/golangci-lint

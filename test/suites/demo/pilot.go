@@ -314,6 +314,7 @@ const afterPilot = `Look around:
     bin/rivulet-lab kubectl a -- get pods -n shop -o wide
     bin/rivulet-lab exec a -- /opt/rivulet/shop load -shop http://10.77.0.11 -prices ws://10.77.0.11:8080/prices -for 10s
     bin/rivulet-lab exec a -- rivulet status
+    bin/rivulet-lab exec a -- curl -s --data-urlencode 'query=sum by (service, node) (rate(shop_request_seconds_count[1m]))' http://127.0.0.1:9090/api/v1/query
     bin/rivulet-lab cut a b; bin/rivulet-lab heal
 Stop:
     make demo-pilot-down
