@@ -31,7 +31,7 @@ const shopJob = `- job_name: shop
 var monitorQueries = []struct{ query, label string }{
 	{"rivulet_virtual_node_ready", "node"},
 	{"rivulet_peer_rtt_seconds * 1000", "device"},
-	{"sum by (node) (rivulet_node_pods)", "node"},
+	{`rivulet_node_pods{device="a"}`, "node"},
 	{`rivulet_consumer_pods`, "device"},
 	{`sum by (node) (rate(shop_request_seconds_count[1m]))`, "node"},
 	{`histogram_quantile(0.95, sum by (service, le) (rate(shop_request_seconds_bucket[1m]))) * 1000`, "service"},
