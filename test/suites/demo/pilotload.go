@@ -96,7 +96,10 @@ func (p *pilot) measure(ctx context.Context, f fault) error {
 	if f.mend == nil {
 		return nil
 	}
-	return f.mend(ctx)
+	if err := f.mend(ctx); err != nil {
+		return err
+	}
+	return p.targets(ctx)
 }
 
 func (f fault) happen(ctx context.Context) error {
