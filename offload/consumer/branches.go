@@ -39,6 +39,7 @@ type branches struct {
 	offloaded func(namespace string) bool
 	existing  map[offer.Platform]string // nodes of earlier runs
 	changed   func()                    // called after the readiness of any node has changed
+	freed     func(namespace string)    // called when data of a namespace are gone there
 	failed    chan error
 	log       *slog.Logger
 }
@@ -184,7 +185,7 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 	b.s.branches[platform] = one
 	b.c.mu.Unlock()
 	b.pods.Serve(name)
-	noVolumes := b.c.volumes.Serve(&volume.Place{Node: name, Target: b.target, Offloaded: b.offloaded, Ready: b.up})
+	noVolumes := b.c.volumes.Serve(&volume.Place{Node: name, Target: b.target, Offloaded: b.offloaded, Ready: b.up, Freed: b.freed})
 	go func() {
 		defer close(one.done)
 		defer noVolumes()

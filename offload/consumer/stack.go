@@ -95,16 +95,17 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		unfit, unwelcome = nil, nil
 	}
 	twins := newRetirement(c.home, target, c.policy, c.recorder, log)
-	branches := &branches{c: c, s: s, name: name, target: target, offloaded: offloaded, existing: existing, failed: make(chan error), log: log}
+	departed := func(ns string) { // a pod or data, perhaps the last
+		if !offloaded(ns) {
+			twins.poke()
+		}
+	}
+	branches := &branches{c: c, s: s, name: name, target: target, offloaded: offloaded, existing: existing, failed: make(chan error), freed: departed, log: log}
 	supply := &reflect.Supply{}
 	cfg := pod.Config{
 		Home: c.home, Cache: c.cache, HomeNode: c.cfg.HomeNode, Target: target, Cluster: c.cfg.ID, HostIP: c.cfg.NodeIP, Words: c.cfg.Words,
 		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
-		Offloaded: offloaded, Parse: c.policy.Parse, Check: c.policy.Check, Up: branches.up, Departed: func(ns string) {
-			if !offloaded(ns) {
-				twins.poke()
-			}
-		},
+		Offloaded: offloaded, Parse: c.policy.Parse, Check: c.policy.Check, Up: branches.up, Departed: departed,
 		Bring: supply.Bring, Unreferred: supply.Check,
 		Unfit: unfit, Unwelcome: unwelcome,
 		Moved:     c.cfg.Moved,

@@ -97,6 +97,9 @@ func (c *Controller) purge(ctx context.Context, v *corev1.PersistentVolume) erro
 	}
 	switch {
 	case claim == nil:
+		if p.Freed != nil {
+			p.Freed(v.Spec.ClaimRef.Namespace)
+		}
 	case v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain:
 		if claim.Labels[RetainedLabel] == "" {
 			claim.Labels[RetainedLabel] = "true"

@@ -76,6 +76,9 @@ type Place struct {
 	// Offloaded reports whether claims of the namespace may get a volume there, Ready whether the target is reachable.
 	Offloaded func(namespace string) bool
 	Ready     func() bool
+	// Freed is called with the namespace of a claim when the target has confirmed that its data are gone there; it may
+	// be nil.
+	Freed func(namespace string)
 }
 
 // Controller reconciles the claims of home with those in twins.
