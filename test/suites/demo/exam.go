@@ -40,6 +40,7 @@ type examCourse struct {
 
 // exam is what both parts of the story have: the real one and the one on hollow nodes.
 type exam struct {
+	lab     *lab.Lab
 	home    *place
 	lenders []*place // neighbours, and the campus if there is one
 	courses []examCourse

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -134,9 +135,12 @@ func (e *exam) away(ctx context.Context) (map[types.UID]string, error) {
 func (e *exam) places() []*place { return append([]*place{e.home}, e.lenders...) }
 
 // gone waits until no cluster has objects of the kinds; of lenders no Jobs either, which are home's record of what ran.
-func (e *exam) gone(ctx context.Context, kinds ...string) error {
-	return await.Until(ctx, func() error {
-		for _, p := range e.places() {
+// It returns how long after begun the last of them were seen, by cluster.
+func (e *exam) gone(ctx context.Context, begun time.Time, kinds ...string) (string, error) {
+	last := make([]time.Duration, len(e.places()))
+	err := await.Until(ctx, func() error {
+		var errs []error
+		for i, p := range e.places() {
 			all, err := e.inventory(ctx, p)
 			if err != nil {
 				return err
@@ -146,11 +150,17 @@ func (e *exam) gone(ctx context.Context, kinds ...string) error {
 				of = append(slices.Clone(kinds), "job")
 			}
 			if left := all.keep(of...); len(left) > 0 {
-				return fmt.Errorf("demo: %s has %d objects of the exam still, as %s", p.device.Name, len(left), left[0])
+				last[i] = time.Since(begun)
+				errs = append(errs, fmt.Errorf("demo: %s has %d objects of the exam still, as %s", p.device.Name, len(left), left[0]))
 			}
 		}
-		return nil
+		return errors.Join(errs...)
 	})
+	var parts []string
+	for i, p := range e.places() {
+		parts = append(parts, fmt.Sprintf("%s %.1f s", p.node, last[i].Seconds()))
+	}
+	return strings.Join(parts, ", "), err
 }
 
 // room is what home may use of each lender, by node.
@@ -211,18 +221,28 @@ func (e *exam) allExceeded(ctx context.Context) error {
 	})
 }
 
+// ended waits until every Job has ended by its deadline and no cluster has a pod of one.
+func (e *exam) ended(ctx context.Context, end time.Time) error {
+	took, err := e.gone(ctx, end, "pod")
+	if err := errors.Join(err, e.allExceeded(ctx)); err != nil {
+		return err
+	}
+	e.tell("every Job ended by its deadline; pods were last seen after it: %s", took)
+	return nil
+}
+
 // close deletes the courses, as kubectl delete -f courses.yaml does, and waits until no cluster has anything of them.
-func (e *exam) close(ctx context.Context, before map[string]string) (time.Duration, error) {
+func (e *exam) close(ctx context.Context, before map[string]string) (string, error) {
 	begun := time.Now()
 	for _, c := range e.courses {
 		if err := e.home.api.CoreV1().Namespaces().Delete(ctx, c.namespace, metav1.DeleteOptions{}); err != nil {
-			return 0, fmt.Errorf("demo: %w", err)
+			return "", fmt.Errorf("demo: %w", err)
 		}
 	}
-	if err := e.gone(ctx, "namespace", "pod", "job", "claim", "volume"); err != nil {
-		return 0, err
+	took, err := e.gone(ctx, begun, "namespace", "pod", "job", "claim", "volume")
+	if err != nil {
+		return "", err
 	}
-	took := time.Since(begun)
 	return took, await.Until(ctx, func() error {
 		now, err := e.room(ctx)
 		if err == nil && fmt.Sprint(now) != fmt.Sprint(before) {

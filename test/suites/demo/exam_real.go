@@ -129,7 +129,7 @@ func setExam(ctx context.Context, l *lab.Lab, part int, limits string, tell func
 	if err := await.Until(ctx, func() error { return nodeReady(ctx, s, campusNode) }); err != nil {
 		return nil, err
 	}
-	e := &exam{courses: examCourses(part), tell: tell}
+	e := &exam{lab: l, courses: examCourses(part), tell: tell}
 	if e.home, err = placeOf(devices[0], "a", false); err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ func (e *exam) placed() error {
 
 // disturb restarts supervisors and cuts a cable, and no student notices more than a pause.
 func (e *exam) disturb(ctx context.Context, students classroom) error {
-	b := e.lenders[0]
+	b, c := e.lenders[0], e.lenders[1]
 	for _, one := range []struct {
 		what string
 		do   func() (time.Duration, error)
@@ -183,6 +183,7 @@ func (e *exam) disturb(ctx context.Context, students classroom) error {
 		{"home's supervisor is restarted in order", func() (time.Duration, error) { return restart(ctx, e.home, true) }},
 		{"the supervisor of the neighbour b is killed and started again", func() (time.Duration, error) { return restart(ctx, b, false) }},
 		{"the supervisor of the neighbour b is restarted in order", func() (time.Duration, error) { return restart(ctx, b, true) }},
+		{"the cable of the neighbour c is out for 10 s", func() (time.Duration, error) { return e.unplugged(ctx, c, 10*time.Second) }},
 	} {
 		students.fromNow()
 		took, err := one.do()
@@ -192,9 +193,26 @@ func (e *exam) disturb(ctx context.Context, students classroom) error {
 		if err := errors.Join(e.home.device.WaitPeers(ctx, "b", "c"), students.goOn(ctx), e.roll.intact()); err != nil {
 			return fmt.Errorf("demo: %s: %w", one.what, err)
 		}
-		e.tell("%s, ready after %.1f s: all %d go on with the same WebSocket, pod and node; slowest answer %s", one.what, took.Seconds(), len(students), students.slowest())
+		e.tell("%s, back after %.1f s: all %d go on with the same WebSocket, pod and node; slowest answer %s", one.what, took.Seconds(), len(students), students.slowest())
 	}
 	return nil
+}
+
+// unplugged takes the cable of a place out for some time.
+func (e *exam) unplugged(ctx context.Context, p *place, long time.Duration) (time.Duration, error) {
+	begun := time.Now()
+	if err := e.lab.Cut(p.device.Name, ""); err != nil {
+		return 0, err
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(long):
+	}
+	if err := e.lab.Heal(); err != nil {
+		return 0, err
+	}
+	err := e.home.device.WaitPeers(ctx, "b", "c")
+	return time.Since(begun), err
 }
 
 // finish has the deadline end all sessions, reads the answers of one that ran away, and gives everything back.
@@ -208,10 +226,9 @@ func (e *exam) finish(ctx context.Context, students classroom, before map[string
 		return err
 	}
 	e.tell("the exam ends in %v: kubectl patch job, activeDeadlineSeconds", examBell)
-	if err := errors.Join(e.allExceeded(ctx), e.gone(ctx, "pod")); err != nil {
+	if err := e.ended(ctx, end); err != nil {
 		return err
 	}
-	e.tell("every Job ended by its deadline, no pod is left at home, the neighbours or the campus %.1f s after it", time.Since(end).Seconds())
 	const early = 2 * time.Second // a Job's start has whole seconds
 	if err := await.Until(ctx, func() error {
 		for _, x := range students {
@@ -236,7 +253,7 @@ func (e *exam) finish(ctx context.Context, students classroom, before map[string
 	if err != nil {
 		return err
 	}
-	e.tell("a$ kubectl delete -f examples/exam/courses.yaml: %.1f s later no namespace, pod, Job, claim or volume is left on any of the four clusters, and home may use what it might before: %v", took.Seconds(), before)
+	e.tell("a$ kubectl delete -f examples/exam/courses.yaml: no namespace, pod, Job, claim or volume is left on any of the four clusters (last seen: %s), and home may use what it might before: %v", took, before)
 	return nil
 }
 

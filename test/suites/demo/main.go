@@ -9,7 +9,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
@@ -45,8 +45,7 @@ func main() {
 	}
 	if *exams != "" {
 		limit = examLimit
-		klog.SetOutput(io.Discard) // an engine that is restarted ends watches, which begin again
-		klog.LogToStderr(false)
+		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // an engine that is restarted ends watches, which begin again
 	}
 	ctx, cancel = context.WithTimeout(ctx, limit)
 	defer cancel()
