@@ -65,6 +65,8 @@ func main() {
 		play, after = func() error { return makeExam(ctx, *dir, *binary, tell) }, afterExam
 	case *exams == "numbers":
 		play = func() error { return makeExamNumbers(ctx, *dir, *binary, tell) }
+	case *exams != "":
+		play = func() error { return fmt.Errorf("-exam is real or numbers, not %q", *exams) }
 	case *withPilot:
 		play, after = func() error { return makePilot(ctx, *dir, *binary, pilotLasting, pilotTarget, tell) }, afterPilot
 	}
