@@ -26,7 +26,7 @@ const (
 	// proxyWithin is how long an API server that cannot reach pods may delay the port-forward.
 	proxyWithin = 5 * time.Second
 	// joinBytes is how much is copied at once.
-	joinBytes = 64 << 10
+	joinBytes = 128 << 10
 	// pairBytes is what waits at most between this process and the tunnel's, each way.
 	pairBytes = 512 << 10
 )
@@ -186,8 +186,8 @@ func join(ctx context.Context, a, b net.Conn) error {
 	var both sync.WaitGroup
 	why := make(chan error, 2)
 	one := func(to, from net.Conn) {
-		_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, joinBytes))
-		if err == nil || errors.Is(err, net.ErrClosed) {
+		err := copyAll(to, from)
+		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 			err = errEnded
 		}
 		why <- err
@@ -198,4 +198,26 @@ func join(ctx context.Context, a, b net.Conn) error {
 	both.Go(func() { one(b, a) })
 	both.Wait()
 	return <-why
+}
+
+// copyAll copies until one of the two fails or ends. What is there already is written at once.
+func copyAll(to io.Writer, from io.Reader) error {
+	buf := make([]byte, joinBytes)
+	ready, _ := from.(interface{ more() bool })
+	for {
+		n, err := from.Read(buf)
+		for err == nil && ready != nil && ready.more() && len(buf)-n >= recordBytes {
+			var next int
+			next, err = from.Read(buf[n:])
+			n += next
+		}
+		if n > 0 {
+			if _, failed := to.Write(buf[:n]); failed != nil {
+				return failed
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
 }

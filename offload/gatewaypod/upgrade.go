@@ -1,12 +1,14 @@
 package gatewaypod
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -20,7 +22,8 @@ import (
 // protocols. It needs the right on pods/proxy, a gateway that knows it, and an API server that reaches pods; otherwise
 // there is an error, and a port-forward may do.
 func upgraded(ctx context.Context, cfg *rest.Config, client kubernetes.Interface, namespace, pod string) (net.Conn, error) {
-	transport, err := upgradeTransport(cfg)
+	p := &proxied{pod: pod}
+	transport, err := upgradeTransport(cfg, &p.ahead)
 	if err != nil {
 		return nil, err
 	}
@@ -41,11 +44,12 @@ func upgraded(ctx context.Context, cfg *rest.Config, client kubernetes.Interface
 		answer.Body.Close()
 		return nil, fmt.Errorf("the API server answers %s", answer.Status)
 	}
-	return &proxied{ReadWriteCloser: conn, pod: pod}, nil
+	p.ReadWriteCloser = conn
+	return p, nil
 }
 
-// upgradeTransport is of its own for each connection, which ends with it.
-func upgradeTransport(cfg *rest.Config) (http.RoundTripper, error) {
+// upgradeTransport is of its own for each connection, which ends with it. It reads by ahead.
+func upgradeTransport(cfg *rest.Config, ahead *atomic.Pointer[ahead]) (http.RoundTripper, error) {
 	tlsConfig, err := rest.TLSConfigFor(cfg)
 	if err != nil {
 		return nil, err
@@ -62,7 +66,7 @@ func upgradeTransport(cfg *rest.Config) (http.RoundTripper, error) {
 		dial = (&net.Dialer{Timeout: dialWithin, KeepAlive: keepEvery}).DialContext
 	}
 	return rest.HTTPWrappersForConfig(cfg, &http.Transport{
-		TLSClientConfig: tlsConfig, Proxy: proxy, DialContext: dial, TLSHandshakeTimeout: dialWithin, ResponseHeaderTimeout: dialWithin,
+		TLSClientConfig: tlsConfig, Proxy: proxy, DialContext: readAhead(dial, ahead), TLSHandshakeTimeout: dialWithin, ResponseHeaderTimeout: dialWithin,
 		DisableKeepAlives: true, ReadBufferSize: joinBytes,
 	})
 }
@@ -70,10 +74,45 @@ func upgradeTransport(cfg *rest.Config) (http.RoundTripper, error) {
 // keepEvery is how often a silent connection to the API server is probed.
 const keepEvery = 10 * time.Second
 
+// ahead is the connection below TLS, which is read in larger pieces than TLS does: one record at a time.
+type ahead struct {
+	net.Conn
+	buf *bufio.Reader
+	n   atomic.Int64 // bytes in buf
+}
+
+// aheadBytes is how much is read at once, recordBytes more than the longest record of TLS, with its header.
+const aheadBytes, recordBytes = 256 << 10, 17 << 10
+
+func readAhead(dial func(context.Context, string, string) (net.Conn, error), to *atomic.Pointer[ahead]) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		a := &ahead{Conn: c, buf: bufio.NewReaderSize(c, aheadBytes)}
+		to.Store(a)
+		return a, nil
+	}
+}
+
+func (a *ahead) Read(b []byte) (int, error) {
+	n, err := a.buf.Read(b)
+	a.n.Store(int64(a.buf.Buffered()))
+	return n, err
+}
+
 // proxied is one connection to a pod.
 type proxied struct {
 	io.ReadWriteCloser
-	pod string
+	pod   string
+	ahead atomic.Pointer[ahead]
+}
+
+// more reports whether there is a whole record, so that a Read does not wait.
+func (p *proxied) more() bool {
+	a := p.ahead.Load()
+	return a != nil && a.n.Load() >= recordBytes
 }
 
 func (p *proxied) LocalAddr() net.Addr  { return podAddr("home") }

@@ -1,10 +1,12 @@
 package gatewaypod
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -75,17 +77,32 @@ func TestStreamThroughTheProxyOfPods(t *testing.T) {
 	cancel() // it bounds the request alone
 	watch := time.AfterFunc(time.Minute, func() { c.Close() })
 	defer watch.Stop()
-	large := strings.Repeat("x", 4<<20)
-	go io.WriteString(c, large)
-	got := make([]byte, len("hello")+len(large))
-	if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello"+large {
-		t.Errorf("%.10q…: %v", got, err)
+	large := make([]byte, 16<<20)
+	rand.NewChaCha8([32]byte{1}).Read(large)
+	go c.Write(large)
+	want := append([]byte("hello"), large...)
+	var got bytes.Buffer
+	pieces := 0
+	err = copyAll(writes(func(b []byte) error {
+		pieces++
+		got.Write(b)
+		if got.Len() == len(want) {
+			c.Close()
+		}
+		return nil
+	}), c)
+	if err == nil || !bytes.Equal(got.Bytes(), want) {
+		t.Errorf("%d bytes of %d: %v", got.Len(), len(want), err)
 	}
-	c.Close()
-	if _, err := c.Read(got); err == nil {
-		t.Error("it can be read when it is closed")
+	if records := len(want) / (16 << 10); pieces >= records {
+		t.Errorf("%d bytes were written in %d pieces, as many as TLS has records", len(want), pieces)
 	}
 }
+
+// writes is a writer.
+type writes func([]byte) error
+
+func (w writes) Write(b []byte) (int, error) { return len(b), w(b) }
 
 // A gateway or a campus without that gets a port-forward.
 func TestPortForwardWhereTheProxyIsRefused(t *testing.T) {
