@@ -22,8 +22,8 @@ const (
 	// MinSegment bounds the packets that one from a peer becomes: 256.
 	MinSegment = 256
 
-	ipHead     = 20
-	maxTCPHead = 60
+	ipHead  = 20 // without options
+	tcpHead = 20
 )
 
 // Offsets in an IPv4 header without options, and in the TCP header.
@@ -46,22 +46,38 @@ const (
 
 var errPacket = errors.New("gso: no packet that can be split")
 
-// heads returns the length of the headers of a TCP packet over IPv4 that can be split.
-func heads(pkt []byte) (n int, ok bool) {
-	if len(pkt) < ipHead+20 || pkt[0] != 4<<4|5 || pkt[protocolAt] != protocolTCP ||
-		pkt[flagsAt]&fragmentBits != 0 || pkt[flagsAt+1] != 0 || int(binary.BigEndian.Uint16(pkt[totalAt:])) != len(pkt) {
-		return 0, false
+// headOf returns the length of the headers of a TCP or UDP packet over IPv4 that can be split; 0 is none.
+func headOf(pkt []byte) int {
+	if len(pkt) < ipHead || pkt[0]>>4 != 4 || pkt[flagsAt]&fragmentBits != 0 || pkt[flagsAt+1] != 0 ||
+		int(binary.BigEndian.Uint16(pkt[totalAt:])) != len(pkt) {
+		return 0
 	}
-	n = ipHead + int(pkt[ipHead+sizeAt]>>4)*4
-	return n, n >= ipHead+20 && n <= ipHead+maxTCPHead && n <= len(pkt)
+	ip, head := ipHeadOf(pkt), 0
+	switch {
+	case ip < ipHead || len(pkt) < ip+udpHead:
+		return 0
+	case pkt[protocolAt] == protocolUDP:
+		head = ip + udpHead
+	case pkt[protocolAt] == protocolTCP && len(pkt) >= ip+tcpHead:
+		if head = ip + int(pkt[ip+sizeAt]>>4)*4; head < ip+tcpHead {
+			return 0
+		}
+	}
+	if head > len(pkt) {
+		return 0
+	}
+	return head
 }
+
+// ipHeadOf is the length of the IP header.
+func ipHeadOf(pkt []byte) int { return int(pkt[0]&15) * 4 }
 
 // passes reports whether a packet, or parts of it, with segments of this size may pass in one piece. The identification
 // has no meaning then, since the packet is never fragmented.
 func passes(pkt []byte, segment int) (head int, ok bool) {
-	head, ok = heads(pkt)
+	head = headOf(pkt)
 	const others = synchronize | reset | urgent | congested
-	return head, ok && pkt[flagsAt] == dontFragment && pkt[ipHead+tcpFlagsAt]&others == 0 &&
+	return head, head > 0 && pkt[protocolAt] == protocolTCP && ipHeadOf(pkt) == ipHead && pkt[flagsAt] == dontFragment && pkt[ipHead+tcpFlagsAt]&others == 0 &&
 		segment >= MinSegment && head+segment <= Largest
 }
 
@@ -100,18 +116,6 @@ func Parts(pkt []byte, segment int) int {
 		return 0
 	}
 	return max(1, (len(pkt)-head+segment-1)/segment)
-}
-
-// headOf is the length of the headers of a TCP or UDP packet; 0 is neither.
-func headOf(pkt []byte) int {
-	if n, ok := heads(pkt); ok {
-		return n
-	}
-	if len(pkt) >= ipHead+udpHead && pkt[0] == 4<<4|5 && pkt[protocolAt] == protocolUDP &&
-		pkt[flagsAt]&fragmentBits == 0 && pkt[flagsAt+1] == 0 && int(binary.BigEndian.Uint16(pkt[totalAt:])) == len(pkt) {
-		return ipHead + udpHead
-	}
-	return 0
 }
 
 // Split writes the packet's parts into bufs from offset, each with at most segment bytes of data and with all checksums,
@@ -176,7 +180,7 @@ func Divide(pkt []byte, segment int, bufs [][]byte, sizes []int, offset int) int
 func place(out []byte, part, at int, last bool) {
 	binary.BigEndian.PutUint16(out[totalAt:], uint16(len(out)))
 	binary.BigEndian.PutUint16(out[idAt:], binary.BigEndian.Uint16(out[idAt:])+uint16(part))
-	l4 := out[ipHead:]
+	l4 := out[ipHeadOf(out):]
 	if out[protocolAt] == protocolUDP {
 		binary.BigEndian.PutUint16(l4[udpLengthAt:], uint16(len(l4)))
 		return
@@ -193,7 +197,7 @@ func place(out []byte, part, at int, last bool) {
 // complete computes all checksums.
 func complete(out []byte) {
 	sumIP(out)
-	l4, sumAt := out[ipHead:], tcpSumAt
+	l4, sumAt := out[ipHeadOf(out):], tcpSumAt
 	if out[protocolAt] == protocolUDP {
 		sumAt = udpSumAt
 	}
@@ -207,7 +211,7 @@ func complete(out []byte) {
 
 func sumIP(pkt []byte) {
 	binary.BigEndian.PutUint16(pkt[ipSumAt:], 0)
-	binary.BigEndian.PutUint16(pkt[ipSumAt:], ^fold(add(pkt[:ipHead], 0)))
+	binary.BigEndian.PutUint16(pkt[ipSumAt:], ^fold(add(pkt[:ipHeadOf(pkt)], 0)))
 }
 
 // Sum completes a checksum: of pkt from start, with what is at start+at, which is over the pseudo header.

@@ -24,19 +24,20 @@ func sum16(b []byte, sum uint32) uint16 {
 
 // valid reports whether both checksums of a TCP or UDP packet, and its lengths, are right.
 func valid(pkt []byte) bool {
-	l4 := pkt[ipHead:]
+	l4 := pkt[ipHeadOf(pkt):]
 	pseudo := uint32(pkt[protocolAt]) + uint32(len(l4))
 	for i := sourceAt; i < ipHead; i += 2 {
 		pseudo += uint32(pkt[i])<<8 | uint32(pkt[i+1])
 	}
-	return sum16(pkt[:ipHead], 0) == 0 && sum16(l4, pseudo) == 0 && int(binary.BigEndian.Uint16(pkt[totalAt:])) == len(pkt) &&
+	return sum16(pkt[:ipHeadOf(pkt)], 0) == 0 && sum16(l4, pseudo) == 0 && int(binary.BigEndian.Uint16(pkt[totalAt:])) == len(pkt) &&
 		(pkt[protocolAt] != protocolUDP || int(binary.BigEndian.Uint16(l4[udpLengthAt:])) == len(l4))
 }
 
-func drawn(t *rapid.T, protocol byte) (pkt []byte, head int) {
-	head = ipHead + udpHead
+func drawn(t *rapid.T, protocol byte, ipWords int) (pkt []byte, head int) {
+	ip := 4 * ipWords
+	head = ip + udpHead
 	if protocol == protocolTCP {
-		head = ipHead + 20 + 4*rapid.IntRange(0, 10).Draw(t, "options")
+		head = ip + tcpHead + 4*rapid.IntRange(0, 10).Draw(t, "options")
 	}
 	size := rapid.OneOf(rapid.IntRange(0, 3000), rapid.IntRange(0, 1<<16-1-head)).Draw(t, "data")
 	pkt = make([]byte, head+size)
@@ -45,11 +46,11 @@ func drawn(t *rapid.T, protocol byte) (pkt []byte, head int) {
 		seed = seed*6364136223846793005 + 1442695040888963407
 		pkt[i] = byte(seed >> 56)
 	}
-	pkt[0], pkt[protocolAt], pkt[flagsAt], pkt[flagsAt+1] = 4<<4|5, protocol, dontFragment, 0
+	pkt[0], pkt[protocolAt], pkt[flagsAt], pkt[flagsAt+1] = 4<<4|byte(ipWords), protocol, dontFragment, 0
 	binary.BigEndian.PutUint16(pkt[totalAt:], uint16(len(pkt)))
 	if protocol == protocolTCP {
-		pkt[ipHead+sizeAt] = byte((head - ipHead) / 4 << 4)
-		pkt[ipHead+tcpFlagsAt] = rapid.Byte().Draw(t, "flags")
+		pkt[ip+sizeAt] = byte((head - ip) / 4 << 4)
+		pkt[ip+tcpFlagsAt] = rapid.Byte().Draw(t, "flags")
 	}
 	return pkt, head
 }
@@ -68,7 +69,7 @@ const offset = 16
 func TestPartsAreThePacket(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		protocol := rapid.SampledFrom([]byte{protocolTCP, protocolUDP}).Draw(t, "protocol")
-		pkt, head := drawn(t, protocol)
+		pkt, head := drawn(t, protocol, rapid.SampledFrom([]int{5, 5, 6, 15}).Draw(t, "words of the IP header"))
 		segment := rapid.IntRange(MinSegment, 9000).Draw(t, "segment")
 		bufs, sizes := room(Parts(pkt, segment))
 		was := bytes.Clone(pkt)
@@ -103,12 +104,13 @@ func checkPart(t *rapid.T, part, of []byte, head, i, at int, last bool) {
 	copy(want[totalAt:], part[totalAt:totalAt+2])
 	copy(want[ipSumAt:], part[ipSumAt:ipSumAt+2])
 	binary.BigEndian.PutUint16(want[idAt:], binary.BigEndian.Uint16(of[idAt:])+uint16(i))
-	l4 := want[ipHead:]
+	ip := ipHeadOf(of)
+	l4 := want[ip:]
 	if of[protocolAt] == protocolUDP {
-		copy(l4[udpLengthAt:], part[ipHead+udpLengthAt:ipHead+udpHead])
+		copy(l4[udpLengthAt:], part[ip+udpLengthAt:ip+udpHead])
 	} else {
-		copy(l4[tcpSumAt:], part[ipHead+tcpSumAt:ipHead+tcpSumAt+2])
-		binary.BigEndian.PutUint32(l4[sequenceAt:], binary.BigEndian.Uint32(of[ipHead+sequenceAt:])+uint32(at))
+		copy(l4[tcpSumAt:], part[ip+tcpSumAt:ip+tcpSumAt+2])
+		binary.BigEndian.PutUint32(l4[sequenceAt:], binary.BigEndian.Uint32(of[ip+sequenceAt:])+uint32(at))
 		if i > 0 {
 			l4[tcpFlagsAt] &^= congested
 		}
@@ -125,7 +127,7 @@ func checkPart(t *rapid.T, part, of []byte, head, i, at int, last bool) {
 // both ends.
 func TestOnePieceIsTheSamePackets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		pkt, head := drawn(t, protocolTCP)
+		pkt, head := drawn(t, protocolTCP, 5)
 		pkt[flagsAt] = rapid.SampledFrom([]byte{dontFragment, dontFragment, dontFragment, 0, 0x20}).Draw(t, "fragment")
 		pkt[ipHead+tcpFlagsAt] &= rapid.SampledFrom([]byte{0xff, finish | push | 0x10 | 0x40}).Draw(t, "mask")
 		segment := rapid.IntRange(MinSegment-10, 9000).Draw(t, "segment")
@@ -208,6 +210,31 @@ func FuzzOpen(f *testing.F) {
 		for i := range n {
 			if !valid(bufs[i][offset : offset+sizes[i]]) {
 				t.Fatalf("part %d: checksums or lengths", i)
+			}
+		}
+	})
+}
+
+// FuzzSplit gets any packet, and what may be said of it: nothing breaks, and what is written is valid.
+func FuzzSplit(f *testing.F) {
+	pkt := make([]byte, 2000)
+	pkt[0], pkt[protocolAt], pkt[ipHead+sizeAt] = 4<<4|5, protocolTCP, 5<<4
+	binary.BigEndian.PutUint16(pkt[totalAt:], uint16(len(pkt)))
+	f.Add(pkt, 500)
+	f.Add(pkt[:20], 0)
+	f.Fuzz(func(t *testing.T, pkt []byte, segment int) {
+		for _, way := range []func([]byte, int, [][]byte, []int, int) (int, error){Split, func(p []byte, s int, b [][]byte, sizes []int, o int) (int, error) {
+			return Divide(p, s, b, sizes, o), nil
+		}} {
+			bufs, sizes := room(4)
+			n, err := way(bytes.Clone(pkt), segment, bufs, sizes, offset)
+			if err != nil {
+				continue
+			}
+			for i := range n {
+				if out := bufs[i][offset : offset+sizes[i]]; !Marked(out) && !valid(out) {
+					t.Fatalf("part %d: checksums or lengths", i)
+				}
 			}
 		}
 	})

@@ -91,7 +91,7 @@ func New(t tun.Device, o Options) *Device {
 	onPaths := handshakes.arbiter(paths.NewBind(d.Paths, toAddress))
 	onPaths.outermost = true
 	toPeer := &whole{Bind: onPaths}
-	rest := &rest{passed: func() uint64 { return in.left.Load() + out.left.Load() }}
+	rest := &rest{passed: func() uint64 { return in.passed() + out.passed() }}
 	d.Device = device.NewDevice(
 		&filtered{Device: gso.On(t, d.takes), Options: o, in: in, out: out, marks: &toPeer.marks, staged: d.staged, reader: reader{of: rest}},
 		&paced{Bind: toPeer, in: in, out: out, rest: rest}, logger(o.Log))

@@ -18,6 +18,7 @@ import (
 type flow struct {
 	inside atomic.Int64
 	left   atomic.Uint64 // since start
+	large  atomic.Uint64 // as many more packets of a usual size would be what the large ones of left carry
 	bound  int64
 	stale  time.Duration
 	free   chan struct{}
@@ -81,6 +82,23 @@ func (f *flow) leave(n int) {
 		f.poke()
 	}
 }
+
+// usualSize is what a usual link fits, bytes.
+const usualSize = 1500
+
+// weigh counts packets that leave, in place of which there would be more of a usual size.
+func (f *flow) weigh(bufs [][]byte) {
+	more := 0
+	for _, b := range bufs {
+		more += len(b) / usualSize
+	}
+	if more > 0 {
+		f.large.Add(uint64(more))
+	}
+}
+
+// passed is how many packets have left, large ones counted as the usual ones that they are.
+func (f *flow) passed() uint64 { return f.left.Load() + f.large.Load() }
 
 func (f *flow) poke() {
 	changes.Poke(f.free)

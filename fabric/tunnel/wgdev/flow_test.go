@@ -207,3 +207,14 @@ func TestWhoIsGone(t *testing.T) {
 		t.Error("nobody is there to be gone")
 	}
 }
+
+// A packet of 64 KiB is as much traffic as the packets that it would be on a usual link.
+func TestLargePacketsCountAsMany(t *testing.T) {
+	f := newFlow()
+	bufs := [][]byte{make([]byte, 64<<10), make([]byte, 100), make([]byte, 1400)}
+	f.weigh(bufs)
+	f.leave(len(bufs))
+	if got := f.passed(); got != 3+43 {
+		t.Errorf("%d packets", got)
+	}
+}

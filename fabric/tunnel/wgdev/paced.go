@@ -35,6 +35,7 @@ func (b *paced) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 func (b *paced) Send(bufs [][]byte, to conn.Endpoint) error {
 	b.sessions.sent(bufs)
 	err := b.Bind.Send(bufs, to)
+	b.out.weigh(bufs)
 	b.out.leave(len(bufs))
 	return err
 }

@@ -67,6 +67,7 @@ func (t *filtered) Read(bufs [][]byte, sizes []int, offset int) (int, error) {
 // Write gives packets to the kernel, without those that may not pass. It runs concurrently, once per peer; bufs belongs
 // to the caller.
 func (t *filtered) Write(bufs [][]byte, offset int) (int, error) {
+	t.in.weigh(bufs)
 	defer t.in.leave(len(bufs))
 	if t.Translator == nil {
 		return t.Device.Write(bufs, offset)
