@@ -123,26 +123,26 @@ func TestOutboxIsBounded(t *testing.T) {
 			}
 			_ = s.send([][]byte{b}) // it never fails
 		}
-		if n := len(s.out.first); n > firstBytes {
-			t.Fatalf("%d bytes first", n)
+		if n := len(s.out.first); n > firstBytes || s.out.size != size || len(s.out.pieces)*pieceBytes > 3*streamBytes {
+			t.Fatalf("%d bytes first, %d in %d pieces, want %d", n, s.out.size, len(s.out.pieces), size)
 		}
-		var sent []byte
-		s.out.take(&sent, nil)
-		if len(sent) != size || len(s.out.others) != 0 {
-			t.Fatalf("%d bytes, want %d; %d are left", len(sent), size, len(s.out.others))
-		}
-		for rest, n := sent, 0; len(rest) > 0; rest = rest[n:] {
-			n = piece(rest)
-			if first := frameHead + int(binary.BigEndian.Uint16(rest)); n > max(pieceBytes, first) {
-				t.Fatalf("a piece of %d bytes", n)
+		first := len(s.out.first) > 0
+		for b, release := s.out.next(); b != nil; b, release = s.out.next() {
+			if own := len(b) > 3 && b[2] == magic && b[3] == kindControl; own != first || len(b) > pieceBytes {
+				t.Fatalf("%d bytes, of this package %v", len(b), own)
 			}
-			for at := 0; at < n; {
-				end := at + frameHead + int(binary.BigEndian.Uint16(rest[at:]))
-				if end > n || !bytes.Equal(rest[at+frameHead:end], want[0]) {
+			for rest := b; !first && len(rest) > 0; {
+				end := frameHead + int(binary.BigEndian.Uint16(rest))
+				if end > len(rest) || !bytes.Equal(rest[frameHead:end], want[0]) {
 					t.Fatal("another packet, or a part of one")
 				}
-				at, want = end, slices.Delete(want, 0, 1)
+				rest, want = rest[end:], slices.Delete(want, 0, 1)
 			}
+			first = false
+			release()
+		}
+		if s.out.size != 0 {
+			t.Fatalf("%d bytes are left", s.out.size)
 		}
 		if len(want) > 0 {
 			t.Fatalf("%d packets are missing", len(want))

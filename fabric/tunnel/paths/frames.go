@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,30 +18,39 @@ const (
 	// firstBytes bounds the messages of this package among it, which are sent before all packets: a ping that waits for
 	// packets would measure these.
 	firstBytes = 16 << 10
-	// keptBytes is how much room is kept for the next packets.
-	keptBytes = 256 << 10
-	// pieceBytes is how much is written at once, and read.
-	pieceBytes = 64 << 10
+	// pieceBytes is how much is written at once: two packets of any size, or many. readBytes is how much is read.
+	pieceBytes = 129 << 10
+	readBytes  = 64 << 10
 	maxPacket  = 1<<16 - 1
 	frameHead  = 2 // the length
 )
 
-// outbox has the frames that wait for a stream.
+// outbox has the frames that wait for a stream, in pieces.
 type outbox struct {
 	ready chan struct{}
 
-	mu            sync.Mutex
-	first, others []byte
+	mu     sync.Mutex
+	first  []byte
+	pieces []*[]byte
+	size   int // of pieces, bytes
 }
+
+var pieces = sync.Pool{New: func() any { b := make([]byte, 0, pieceBytes); return &b }}
 
 // send queues packets; those beyond the bound are dropped.
 func (s *stream) send(bufs [][]byte) error {
 	s.out.mu.Lock()
 	for _, b := range bufs {
-		if len(b) > 1 && b[0] == magic && b[1] == kindControl {
-			s.out.first = frame(s.out.first, b, firstBytes)
-		} else {
-			s.out.others = frame(s.out.others, b, streamBytes)
+		switch n := frameHead + len(b); {
+		case len(b) > maxPacket:
+		case len(b) > 1 && b[0] == magic && b[1] == kindControl:
+			if len(s.out.first)+n <= firstBytes {
+				s.out.first = frame(s.out.first, b)
+			}
+		case s.out.size+n <= streamBytes:
+			to := s.out.room(n)
+			*to = frame(*to, b)
+			s.out.size += n
 		}
 	}
 	s.out.mu.Unlock()
@@ -48,76 +58,61 @@ func (s *stream) send(bufs [][]byte) error {
 	return nil
 }
 
-// frame appends a packet, unless there are more than most bytes then.
-func frame(to, packet []byte, most int) []byte {
-	if len(packet) > maxPacket || len(to)+frameHead+len(packet) > most {
-		return to
-	}
+func frame(to, packet []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(to, uint16(len(packet))), packet...)
 }
 
-// take returns what waits, and leaves an empty buffer in its place.
-func (o *outbox) take(others *[]byte, instead []byte) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	*others, o.others = o.others, instead[:0]
+// room returns the last piece, or a new one if that has no room for n bytes.
+func (o *outbox) room(n int) *[]byte {
+	if len(o.pieces) > 0 {
+		if last := o.pieces[len(o.pieces)-1]; len(*last)+n <= cap(*last) {
+			return last
+		}
+	}
+	next := pieces.Get().(*[]byte)
+	o.pieces = append(o.pieces, next)
+	return next
 }
 
-// urgent returns the messages that wait to be sent before all packets.
-func (o *outbox) urgent() (first []byte) {
+// next returns what is to be written now, nil if nothing waits. Release is to be called after that.
+func (o *outbox) next() (b []byte, release func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	first, o.first = o.first, nil
-	return first
+	if b = o.first; len(b) > 0 {
+		o.first = nil
+		return b, func() {}
+	}
+	if len(o.pieces) == 0 {
+		return nil, nil
+	}
+	piece := o.pieces[0]
+	o.pieces = slices.Delete(o.pieces, 0, 1)
+	o.size -= len(*piece)
+	return *piece, func() {
+		*piece = (*piece)[:0]
+		pieces.Put(piece)
+	}
 }
 
 // write sends what waits until the stream ends.
 func (s *stream) write() {
 	defer s.close()
-	var sent, spare []byte
 	for {
 		select {
 		case <-s.done:
 			return
 		case <-s.out.ready:
 		}
-		s.out.take(&sent, spare)
-		for rest := sent; ; {
-			if first := s.out.urgent(); !s.put(first) {
+		for b, release := s.out.next(); b != nil; b, release = s.out.next() {
+			if !s.put(b) {
 				return
 			}
-			if len(rest) == 0 {
-				break
-			}
-			n := piece(rest)
-			if !s.put(rest[:n]) {
-				return
-			}
-			rest = rest[n:]
-		}
-		spare = sent
-		if cap(spare) > keptBytes && len(sent) <= pieceBytes { // the burst that needed it is over
-			spare = nil
+			release()
 		}
 	}
-}
-
-// piece is the length of the first frames: about pieceBytes, and no part of one.
-func piece(frames []byte) (n int) {
-	for n < len(frames) {
-		next := n + frameHead + int(binary.BigEndian.Uint16(frames[n:]))
-		if n > 0 && next > pieceBytes {
-			break
-		}
-		n = next
-	}
-	return n
 }
 
 func (s *stream) put(b []byte) bool {
-	if len(b) == 0 {
-		return true
-	}
 	s.conn.SetWriteDeadline(time.Now().Add(streamStuck)) //nolint:errcheck // it fails on use
 	_, err := s.conn.Write(b)
 	return err == nil
@@ -135,7 +130,7 @@ func (r received) free() { giveBuffer(r.buf) }
 // read receives packets until the stream ends.
 func (s *stream) read(m *Manager) {
 	defer s.close()
-	r := bufio.NewReaderSize(s.conn, pieceBytes)
+	r := bufio.NewReaderSize(s.conn, readBytes)
 	for {
 		b, err := readPacket(r)
 		if err != nil {
