@@ -5,9 +5,13 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Bounds of concurrent flows. A TCP flow holds two buffers of copySize beside those of its sockets; a UDP flow two
@@ -56,7 +60,7 @@ func splice(a, b halfCloser) {
 		buf := copyBuffers.Get().(*[]byte)
 		defer copyBuffers.Put(buf)
 		// Hides ReadFrom and WriteTo, which allocate buffers of their own size.
-		_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, *buf)
+		_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{gathering(from)}, *buf)
 		if err != nil || to.CloseWrite() != nil {
 			a.Close()
 			b.Close()
@@ -65,6 +69,55 @@ func splice(a, b halfCloser) {
 	both.Go(func() { one(a, b) })
 	both.Go(func() { one(b, a) })
 	both.Wait()
+}
+
+// gathering reads larger pieces from a socket that has much: each becomes a packet of the tunnel.
+func gathering(c net.Conn) io.Reader {
+	tcp, ok := c.(*net.TCPConn)
+	if !ok {
+		return c // the stack's, which gives what it has
+	}
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return c
+	}
+	return &gathered{tcp, raw}
+}
+
+type gathered struct {
+	*net.TCPConn
+	raw syscall.RawConn
+}
+
+const (
+	// gatherFrom is the least that is worth a second look, bytes: messages pass as they come.
+	gatherFrom = 8 << 10
+	// gatherTries bounds the looks for more. Before each others work, which takes no time when there is nothing to do.
+	gatherTries = 3
+)
+
+// Read waits for the first bytes alone.
+func (g *gathered) Read(b []byte) (int, error) {
+	n, err := g.TCPConn.Read(b)
+	for try := 0; err == nil && try < gatherTries && n >= gatherFrom && n < len(b)*3/4; try++ {
+		runtime.Gosched()
+		var more int
+		var failed error
+		if err := g.raw.Read(func(fd uintptr) bool {
+			more, failed = unix.Read(int(fd), b[n:])
+			return true
+		}); err != nil {
+			return n, err
+		}
+		if failed != nil && !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR) {
+			return n, failed
+		}
+		if more == 0 {
+			return n, nil // the end, which the next Read reports
+		}
+		n += max(more, 0)
+	}
+	return n, err
 }
 
 // exchange copies datagrams between two connected sockets until both directions have been idle for a while. It closes
