@@ -19,7 +19,7 @@ import (
 const (
 	maxTCP   = 1024
 	maxUDP   = 512
-	copySize = 64 << 10
+	copySize = segments
 	// maxOpening bounds the connections of home that wait for their pod.
 	maxOpening = 256
 	dialLimit  = 10 * time.Second

@@ -35,6 +35,13 @@ const (
 	// batch is how many packets pass WireGuard at a time: more than the largest packet of the stack is split into.
 	batch = 128
 
+	// segments is the data of one packet of the stack: as many full segments, with the options that are usual, as UDP
+	// takes at once when each is a message of WireGuard. What a pod sends is read in pieces of that size: one of
+	// another would be split again, with a small packet each time.
+	segments = (1<<16 - 1 - header.IPv4MinimumSize - header.UDPMinimumSize) / (MTU + messageOver) * (MTU - header.IPv4MinimumSize - header.TCPMinimumSize - tcpOptions)
+	// messageOver is by how much a message of WireGuard is longer than its packet, tcpOptions the length of timestamps.
+	messageOver, tcpOptions = 32, 12
+
 	// joined is how many connections one bucket of the joining has at most.
 	joined = 8
 
@@ -46,7 +53,8 @@ const (
 // has an MTU.
 type link struct{ *channel.Endpoint }
 
-func (link) GSOMaxSize() uint32 { return gso.Largest }
+// GSOMaxSize bounds the packets of the stack, from which it takes room for headers.
+func (link) GSOMaxSize() uint32 { return segments + header.TCPTotalHeaderMaximumSize + 1 }
 
 // DeliverNetworkPacket gets the packets that are joined before the stack gets them.
 func (l link) DeliverNetworkPacket(protocol tcpip.NetworkProtocolNumber, pkt *stack.PacketBuffer) {
