@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
@@ -28,10 +29,22 @@ const longestPollAPI = time.Second
 
 // WaitAPI blocks until the API server is ready, or ctx ends.
 func WaitAPI(ctx context.Context, kubeconfig string) error {
+	var client kubernetes.Interface
 	for {
 		begun := time.Now()
-		if cfg, err := RESTConfig(kubeconfig); err == nil && readyz(ctx, cfg) {
-			return nil
+		if client == nil {
+			if cfg, err := RESTConfig(kubeconfig); err == nil {
+				client, _ = kubernetes.NewForConfig(cfg)
+			}
+		}
+		if client != nil {
+			err := readyz(ctx, client)
+			if err == nil {
+				return nil
+			}
+			if _, answered := err.(apierrors.APIStatus); !answered {
+				client = nil // perhaps the kubeconfig was that of an earlier start
+			}
 		}
 		// On a slow machine most of the time stays with the API server; a request that timed out may not cost more.
 		if !changes.Wait(ctx, min(max(pollAPI, 4*time.Since(begun)), longestPollAPI)) {
@@ -63,15 +76,10 @@ func follow(cfg *rest.Config, tls string) {
 	cfg.CertFile, cfg.KeyFile, cfg.CertData, cfg.KeyData = cert, key, nil, nil
 }
 
-func readyz(ctx context.Context, cfg *rest.Config) bool {
-	client, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return false
-	}
+func readyz(ctx context.Context, client kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	_, err = client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
-	return err == nil
+	return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 }
 
 // WaitNode blocks until the node is registered, ready or not, or ctx ends.

@@ -31,7 +31,7 @@ const resyncRules = 50
 
 // CNI prepares the network of this node's pods with flannel's files and rules, and without its daemon: nodes reach each
 // other through the tunnel (docs/design/nodes.md), whose routes the daemon would remove.
-func (p parts) CNI(ctx context.Context, _ *sync.WaitGroup, cfg *config.Node) error {
+func (*parts) CNI(ctx context.Context, _ *sync.WaitGroup, cfg *config.Node) error {
 	if err := flannel.Prepare(ctx, cfg); err != nil {
 		return err
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/k3s-io/k3s/pkg/containerd"
 	"github.com/k3s-io/k3s/pkg/ctr"
 	"github.com/k3s-io/k3s/pkg/daemons/executor"
-	"github.com/k3s-io/k3s/pkg/executor/embed"
 	"github.com/k3s-io/k3s/pkg/kubectl"
 	"github.com/k3s-io/k3s/pkg/version"
 	"github.com/sirupsen/logrus"
@@ -75,7 +74,7 @@ func Dispatch(own OwnAPI) bool {
 }
 
 func serve() {
-	executor.Set(parts{&embed.Embedded{}}) // all in this process tree
+	executor.Set(newParts()) // all in this process tree
 	go memory.KeepTrimmed(context.Background())
 	app := cmds.NewApp()
 	app.DisableSliceFlagSeparator = true

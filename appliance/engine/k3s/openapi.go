@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/emicklei/go-restful/v3"
@@ -17,6 +18,7 @@ import (
 	openapiv3controller "k8s.io/apiextensions-apiserver/pkg/controller/openapiv3"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
@@ -26,6 +28,8 @@ import (
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
 	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/spec3"
+	apiapp "k8s.io/kubernetes/cmd/kube-apiserver/app"
 )
 
 type aggregator = aggregatorapiserver.APIAggregator
@@ -40,6 +44,52 @@ type openAPI struct {
 	servers []*genericapiserver.GenericAPIServer
 
 	second, third func() http.Handler // v2 and v3, created once
+	needed        atomic.Bool         // by somebody beside the API server
+}
+
+// docsOf makes a server create no documents itself, and returns what serves them before its other handlers.
+func docsOf(cfg *apiapp.Config) *openAPI {
+	docs := &openAPI{v2: cfg.KubeAPIs.ControlPlane.Generic.OpenAPIConfig, v3: cfg.KubeAPIs.ControlPlane.Generic.OpenAPIV3Config}
+	for _, generic := range []*genericapiserver.Config{cfg.KubeAPIs.ControlPlane.Generic, &cfg.ApiExtensions.GenericConfig.Config, &cfg.Aggregator.GenericConfig.Config} {
+		generic.SkipOpenAPIInstallation = true
+	}
+	cfg.Aggregator.GenericConfig.OpenAPIConfig = nil
+	return docs
+}
+
+// need says that somebody beside the API server itself needs the documents.
+func (o *openAPI) need() { o.needed.Store(true) }
+
+// internal reports whether a request is that of the API server's mutating policies while nobody else has needed the
+// documents. Every 5 s they read the index, and of it once what has a kind that a policy matches.
+func (o *openAPI) internal(r *http.Request) bool {
+	who, ok := request.UserFrom(r.Context())
+	return ok && who.GetName() == loopbackUser && !o.needed.Load()
+}
+
+// serveInternal answers such requests: without custom resources, and each document is created for its request.
+func (o *openAPI) serveInternal(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	out := json.NewEncoder(w)
+	index := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
+	for _, ws := range o.containers() {
+		path := "/openapi/v3" + ws.RootPath()
+		if r.URL.Path != path {
+			index.Paths[strings.TrimPrefix(ws.RootPath(), "/")] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: path}
+		} else if spec, err := o.document(ws); err == nil {
+			out.Encode(spec) //nolint:errcheck // it asks again
+			return
+		}
+	}
+	if r.URL.Path != "/openapi/v3" {
+		http.NotFound(w, r)
+		return
+	}
+	out.Encode(index) //nolint:errcheck // it asks again in 5 s
+}
+
+func (o *openAPI) document(ws *restful.WebService) (*spec3.OpenAPI, error) {
+	return builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices([]*restful.WebService{ws}), o.v3)
 }
 
 // of sets the servers to document: the server and its delegates.
@@ -74,7 +124,7 @@ func (o *openAPI) of(ctx context.Context, s *genericapiserver.GenericAPIServer) 
 			return http.NotFoundHandler()
 		}
 		for _, ws := range o.containers() {
-			spec, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices([]*restful.WebService{ws}), o.v3)
+			spec, err := o.document(ws)
 			if err != nil {
 				klog.Errorf("openapi: %s: %v", ws.RootPath(), err)
 				continue
@@ -154,6 +204,11 @@ func (o *openAPI) before(h http.Handler) http.Handler {
 		case r.URL.Path == "/openapi/v2":
 			o.second().ServeHTTP(w, r)
 		case r.URL.Path == "/openapi/v3", strings.HasPrefix(r.URL.Path, "/openapi/v3/"):
+			if o.internal(r) {
+				o.serveInternal(w, r)
+				return
+			}
+			o.need()
 			o.third().ServeHTTP(w, r)
 		default:
 			h.ServeHTTP(w, r)

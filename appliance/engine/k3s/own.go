@@ -2,12 +2,9 @@ package k3s
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"net/http"
 	"strings"
 
-	"github.com/k3s-io/k3s/pkg/executor/embed"
-	"github.com/k3s-io/k3s/pkg/signals"
 	"github.com/k3s-io/k3s/pkg/version"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,35 +15,53 @@ import (
 	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
 	"k8s.io/apiserver/pkg/authentication/user"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	apiapp "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// parts are k3s's, except for the API server. Objects of the cluster may refuse any write, and k3s ends when one of its
-// own is refused at a start: a webhook without a server would keep the device down until an operator edits the
+// APIServer runs the API server until ctx ends. Objects of the cluster may refuse any write, and k3s ends when one of
+// its own is refused at a start: a webhook without a server would keep the device down until an operator edits the
 // datastore. So own requests are not refused.
-type parts struct{ *embed.Embedded }
-
-// APIServer runs the API server until ctx ends.
-func (p parts) APIServer(ctx context.Context, args []string) error {
-	go func() {
-		<-p.ETCDReadyChan()
-		completed, err := parsed(ctx, "kube-apiserver", args, func(s *options.ServerRunOptions) {
-			chain := s.Admission.GenericAdmission
-			chain.Decorators = append(chain.Decorators, admission.DecoratorFunc(pastOwn))
-		})
-		if err == nil {
-			err = apiapp.Run(ctx, completed, ctx.Done())
-		}
-		if errors.Is(err, context.Canceled) {
-			err = nil
-		}
-		if err != nil {
-			err = fmt.Errorf("apiserver exited: %w", err)
-		}
-		signals.RequestShutdown(err)
-	}()
+func (p *parts) APIServer(ctx context.Context, args []string) error {
+	p.start("kube-apiserver", func() error { return p.serve(ctx, args) }, p.ETCDReadyChan())
 	return nil
+}
+
+func (p *parts) serve(ctx context.Context, args []string) error {
+	completed, err := parsed(ctx, "kube-apiserver", args, func(s *options.ServerRunOptions) {
+		chain := s.Admission.GenericAdmission
+		chain.Decorators = append(chain.Decorators, admission.DecoratorFunc(pastOwn))
+	})
+	if err != nil {
+		return err
+	}
+	cfg, err := apiapp.NewConfig(completed)
+	if err != nil {
+		return err
+	}
+	docs := docsOf(cfg)
+	front := &cfg.Aggregator.GenericConfig.Config
+	chain := front.BuildHandlerChainFunc
+	front.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler { return chain(docs.before(h), c) }
+	done, err := cfg.Complete()
+	if err != nil {
+		return err
+	}
+	server, err := apiapp.CreateServerChain(done)
+	if err != nil {
+		return err
+	}
+	docs.of(ctx, server.GenericAPIServer)
+	prepared, err := server.PrepareRun()
+	if err != nil {
+		return err
+	}
+	go func() {
+		p.await(ctx, server.GenericAPIServer.LoopbackClientConfig)
+		foreignPolicies(ctx, server.GenericAPIServer.LoopbackClientConfig, docs, true)
+	}()
+	return prepared.Run(ctx)
 }
 
 // pastOwn exempts the engine's own requests from a plugin that follows objects of the cluster.

@@ -65,7 +65,7 @@ func runPlane(ctx context.Context, p controlplane.Plane, own OwnAPI) error {
 	if err != nil {
 		return err
 	}
-	server, err := planeServer(ctx, p, own, etcd.Endpoints)
+	server, docs, err := planeServer(ctx, p, own, etcd.Endpoints)
 	if err != nil {
 		return err
 	}
@@ -86,6 +86,7 @@ func runPlane(ctx context.Context, p controlplane.Plane, own OwnAPI) error {
 			cancel(err)
 			return
 		}
+		foreignPolicies(ctx, loopback, docs, false)
 		// A tenant must be able to empty a full datastore without free space in it.
 		if err := own.Register(ctx, client); err != nil && ctx.Err() == nil {
 			klog.Warningf("kubectl top and autoscalers have no measurements until the next start: %v", err)
@@ -107,40 +108,35 @@ func runPlane(ctx context.Context, p controlplane.Plane, own OwnAPI) error {
 	return err
 }
 
-func planeServer(ctx context.Context, p controlplane.Plane, own OwnAPI, etcd []string) (*aggregator, error) {
+func planeServer(ctx context.Context, p controlplane.Plane, own OwnAPI, etcd []string) (*aggregator, *openAPI, error) {
 	completed, err := parsed(ctx, controlplane.Name, serverFlags(p, etcd), func(s *options.ServerRunOptions) {
 		s.SecureServing.Listener = p.Listener
 		hooksByHost(s)
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	cfg, err := apiapp.NewConfig(completed)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	restByHost(cfg)
-	docs := &openAPI{v2: cfg.KubeAPIs.ControlPlane.Generic.OpenAPIConfig, v3: cfg.KubeAPIs.ControlPlane.Generic.OpenAPIV3Config}
-	// Documents of about 30 MB, which take almost 1 s, are created at the first request.
-	for _, generic := range []*genericapiserver.Config{cfg.KubeAPIs.ControlPlane.Generic, &cfg.ApiExtensions.GenericConfig.Config, &cfg.Aggregator.GenericConfig.Config} {
-		generic.SkipOpenAPIInstallation = true
-	}
+	docs := docsOf(cfg)
 	front := &cfg.Aggregator.GenericConfig.Config
-	front.OpenAPIConfig = nil
 	chain := front.BuildHandlerChainFunc
 	front.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
 		return chain(counted(p, roomy(p.Full, docs.before(h))), c)
 	}
 	done, err := cfg.Complete()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	server, err := apiapp.CreateServerChain(done)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	docs.of(ctx, server.GenericAPIServer)
-	return server, own.serve(server)
+	return server, docs, own.serve(server)
 }
 
 // parsed returns an API server's options, as its main program reads them; edit sets those without a flag.
@@ -248,7 +244,7 @@ func controllers(ctx context.Context) error {
 		"--controllers=" + strings.Join([]string{"*",
 			"-node-ipam-controller", "-node-lifecycle-controller", "-cloud-node-lifecycle-controller", "-service-lb-controller", "-node-route-controller",
 			"-certificatesigningrequest-signing-controller", "-certificatesigningrequest-approving-controller", "-certificatesigningrequest-cleaner-controller",
-			"-persistentvolume-attach-detach-controller", "-device-taint-eviction-controller", "-resourceclaim-controller",
+			"-persistentvolume-attach-detach-controller", "-device-taint-eviction-controller", "-resourceclaim-controller", withoutTypeChecks,
 		}, ","),
 	})
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
