@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode"
@@ -128,7 +129,7 @@ func (v *View) problems(list []health.Problem) {
 			title += " (" + p.Subject + ")"
 		}
 		shown := Problem{Severity: p.Severity, Code: p.Code, Title: Line(title), Text: Line(clean.Text(p.Text)), Cure: Line(clean.Text(p.Cure))}
-		if raw.MatchString(shown.Text) {
+		if raw().MatchString(shown.Text) {
 			shown.Text, shown.Details = "", shown.Text
 		}
 		v.Problems = append(v.Problems, shown)
@@ -137,7 +138,9 @@ func (v *View) problems(list []health.Problem) {
 
 // raw matches errors of programs: they contain texts of the kernel or of Go's libraries. All other texts are written
 // for the owner.
-var raw = regexp.MustCompile(`\b(dial|read|write|listen) (tcp|udp|unix)|: (` + errnos() + `|i/o timeout|EOF|unexpected EOF)\b|\b(x509|tls|json|yaml|http2): |context (deadline exceeded|canceled)|exit status [0-9]|signal: |rpc error`)
+var raw = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\b(dial|read|write|listen) (tcp|udp|unix)|: (` + errnos() + `|i/o timeout|EOF|unexpected EOF)\b|\b(x509|tls|json|yaml|http2): |context (deadline exceeded|canceled)|exit status [0-9]|signal: |rpc error`)
+})
 
 // errnos are the kernel's error texts, as alternatives of a regular expression.
 func errnos() string {

@@ -312,7 +312,7 @@ func invite(ctx context.Context, c *Console, _ *call) (result, error) {
 // dialog is the HTML of a template.
 func (c *Console) dialog(name string, data any) (result, error) {
 	var out bytes.Buffer
-	err := layout.ExecuteTemplate(&out, name, data)
+	err := layout().ExecuteTemplate(&out, name, data)
 	return result{HTML: template.HTML(out.String())}, err //nolint:gosec // made by html/template
 }
 

@@ -26,7 +26,9 @@ import (
 //go:embed templates
 var templates embed.FS
 
-var layout = template.Must(template.New("").Funcs(formats).ParseFS(templates, "templates/*.html"))
+var layout = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("").Funcs(formats).ParseFS(templates, "templates/*.html"))
+})
 
 const (
 	// liveEvery is the interval of a live page, viewLife how long a page is shared by all its viewers.
@@ -184,7 +186,7 @@ func (c *Console) render(ctx context.Context, p *page, v *visit) ([]byte, error)
 		return nil, err
 	}
 	var out bytes.Buffer
-	if err := layout.ExecuteTemplate(&out, p.name+".html", struct {
+	if err := layout().ExecuteTemplate(&out, p.name+".html", struct {
 		*visit
 		Summary summary.View
 		Data    any

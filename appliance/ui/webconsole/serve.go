@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"sync"
 	"time"
 
 	"rivulet/fabric/connlimit"
@@ -32,7 +33,7 @@ var assets embed.FS
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; manifest-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
 
 // static has the files that need no sign-in, compressed, by path; "/" is the page into which all others are loaded.
-var static = func() map[string]file {
+var static = sync.OnceValue(func() map[string]file {
 	out := map[string]file{}
 	entries, err := assets.ReadDir("assets")
 	if err != nil {
@@ -56,7 +57,7 @@ var static = func() map[string]file {
 		}
 	}
 	return out
-}()
+})
 
 type file struct {
 	raw, packed []byte
@@ -116,9 +117,9 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *Console) serveStatic(w http.ResponseWriter, r *http.Request) {
-	f, ok := static[r.URL.Path]
+	f, ok := static()[r.URL.Path]
 	if !ok && !strings.HasPrefix(r.URL.Path, "/assets/") {
-		f, ok = static["/"], true // a page, which the script asks for
+		f, ok = static()["/"], true // a page, which the script asks for
 	}
 	switch {
 	case !ok:

@@ -519,7 +519,7 @@ func TestFiftyViewers(t *testing.T) {
 // Everything that a browser loads, compressed and not.
 func TestSizeOfTheConsole(t *testing.T) {
 	raw, packed := 0, 0
-	for _, f := range static {
+	for _, f := range static() {
 		raw += len(f.raw)
 		packed += len(f.packed)
 		if f.kind == "" {
