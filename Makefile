@@ -13,7 +13,7 @@ VERSION  ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null ||
 BUILD_TIME ?= $(shell t=$$(git log -1 --format=%ct 2>/dev/null); n=$$(date +%s); echo $$(( $${t:-0} < n ? $${t:-0} : n )))
 
 # What k3s is built with: no docker, no cloud providers, SQLite without loadable extensions.
-TAGS     := ctrd netgo osusergo providerless urfave_cli_no_docs sqlite_omit_load_extension static_build
+TAGS     := ctrd netgo osusergo providerless urfave_cli_no_docs sqlite_omit_load_extension static_build no_cri_dockerd no_zfs
 
 # A C library chooses some functions at start. In a program that is larger than a Thumb
 # branch reaches GNU ld forgets that those are Thumb code, and it crashes before main:

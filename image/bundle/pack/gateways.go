@@ -18,7 +18,7 @@ func gatewayPrograms(paths []string) ([]entry, error) {
 			return nil, err
 		}
 		var out bytes.Buffer
-		w, err := zstd.NewWriter(&out, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(8<<20))
+		w, err := zstd.NewWriter(&out, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(window))
 		if err != nil {
 			return nil, err
 		}

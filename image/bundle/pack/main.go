@@ -126,10 +126,14 @@ func sum(b []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
+// window, bytes, is the distance at which repetitions are found: Go programs share much of their code. Unpacking takes as
+// much memory, once.
+const window = 32 << 20
+
 // pack makes the archive, without attributes of this machine or the time.
 func pack(entries []entry) ([]byte, error) {
 	var out bytes.Buffer
-	compressed, err := zstd.NewWriter(&out, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(8<<20))
+	compressed, err := zstd.NewWriter(&out, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(window))
 	if err != nil {
 		return nil, err
 	}
