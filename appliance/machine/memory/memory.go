@@ -37,6 +37,8 @@ var bands = []struct {
 	upTo uint64
 	plan Plan
 }{
+	// A board of 512 MB: what all take while they work is below the 430 MiB that Linux has there (test/suites/tiny).
+	{768 * MiB, Plan{Supervisor: Share{20, 32 * MiB}, Engine: Share{25, 208 * MiB}, Containerd: Share{25, 32 * MiB}, Tunnel: 32 * MiB, Requests: 50, Mutating: 25}},
 	{1536 * MiB, Plan{Supervisor: Share{30, 48 * MiB}, Engine: Share{35, 320 * MiB}, Containerd: Share{35, 48 * MiB}, Tunnel: 64 * MiB, Requests: 100, Mutating: 50}},
 	{3072 * MiB, Plan{Supervisor: Share{40, 64 * MiB}, Engine: Share{50, 512 * MiB}, Containerd: Share{50, 64 * MiB}, Tunnel: 128 * MiB, Requests: 200, Mutating: 100}},
 	{6144 * MiB, Plan{Supervisor: Share{40, 128 * MiB}, Engine: Share{75, 1024 * MiB}, Containerd: Share{75, 128 * MiB}, Tunnel: 128 * MiB, Requests: 400, Mutating: 200}},

@@ -15,8 +15,8 @@ func TestPlans(t *testing.T) {
 		engine uint64 // MiB
 		tunnel uint64
 	}{
-		{"not known: as a small one", 0, 320, 64},
-		{"512 MB", 0.5 * GB, 320, 64},
+		{"not known: as the smallest", 0, 208, 32},
+		{"512 MB", 0.45 * GB, 208, 32},
 		{"1 GB", 0.95 * GB, 320, 64},
 		{"2 GB", 1.9 * GB, 512, 128},
 		{"4 GB", 3.8 * GB, 1024, 128},

@@ -62,7 +62,7 @@ func TestTrim(t *testing.T) {
 		t.Error("nothing was given back")
 	}
 	runtime.GC()
-	if reflect.TypeFor[Plan]().NumField() < 4 || For(1).Tunnel != 64*MiB {
+	if reflect.TypeFor[Plan]().NumField() < 4 || For(1).Tunnel != 32*MiB {
 		t.Error("tables of the program are not what they were")
 	}
 }
