@@ -13,8 +13,9 @@ import (
 
 const (
 	streamStuck = 15 * time.Second // for one write
-	// streamBytes bounds what waits for a stream; more is dropped, as on any full link.
-	streamBytes = 1 << 20
+	// streamBytes bounds what waits for a stream; more is dropped, as on any full link. It is more than one connection of a
+	// gateway has on its way (fabric/gateway), which would lose a packet when it begins, and wait for its timer.
+	streamBytes = 1280 << 10
 	// firstBytes bounds the messages of this package among it, which are sent before all packets: a ping that waits for
 	// packets would measure these.
 	firstBytes = 16 << 10
