@@ -11,10 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"rivulet/appliance/machine/usage"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/lab"
 	"rivulet/test/harness/labtest"
@@ -78,16 +80,28 @@ func TestSmallBoard(t *testing.T) {
 		if len(after.Footprint.Processes) != 4 {
 			t.Fatalf("%d processes, want supervisor, tunnel, engine and containerd", len(after.Footprint.Processes))
 		}
-		if sum := after.Footprint.PSS("supervisor", "tunnel"); sum > 61e6 {
-			t.Errorf("supervisor and tunnel take %d MB with one peer, promised are 61", sum/1e6)
+		// PSS is 55 to 77 MB and depends on how many pages of the ELF the kernel has mapped; 45 are wanted
+		// (docs/design/performance.md).
+		if sum := private(after.Footprint, "supervisor", "tunnel"); sum > 58e6 {
+			t.Errorf("supervisor and tunnel have %d MB of their own with one peer, want at most 58", sum/1e6)
 		}
-		if all := after.Footprint.PSS(); all > 450e6 {
-			t.Errorf("%d MB in all, promised are 450", all/1e6)
+		if all := after.Footprint.PSS(); all > 400e6 {
+			t.Errorf("%d MB in all, want at most 400", all/1e6)
 		}
 		if mb := after.Host.MemoryBytes >> 20; mb != board>>20 {
 			t.Errorf("the board has %d MiB, rivulet believes %d", board>>20, mb)
 		}
 	})
+}
+
+// private is what the machine would get back of those processes, bytes.
+func private(f usage.Report, names ...string) (sum uint64) {
+	for _, p := range f.Processes {
+		if slices.Contains(names, p.Name) {
+			sum += p.Private
+		}
+	}
+	return sum
 }
 
 // A node whose kubelet is silent is given up after two minutes.
