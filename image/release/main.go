@@ -199,7 +199,7 @@ func measure(arch, path string) (size, error) {
 // compress writes the same bytes with any number of processors. The window of 128 MB is the largest that zstd and
 // rivulet upgrade accept by default.
 func compress(from, to string) error {
-	cmd := exec.Command("zstd", "-19", "--long=27", "-T0", "-q", "-f", from, "-o", to)
+	cmd := exec.Command("zstd", "--ultra", "-22", "--long=27", "-T0", "-q", "-f", from, "-o", to)
 	cmd.Stderr = os.Stderr
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrNotFound) {
