@@ -30,6 +30,7 @@ import (
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/spec3"
 	apiapp "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
 type aggregator = aggregatorapiserver.APIAggregator
@@ -47,14 +48,34 @@ type openAPI struct {
 	needed        atomic.Bool         // by somebody beside the API server
 }
 
-// docsOf makes a server create no documents itself, and returns what serves them before its other handlers.
-func docsOf(cfg *apiapp.Config) *openAPI {
+// newServer creates an API server that creates its documents when somebody needs them. Edit changes its configuration,
+// around its handlers behind authentication.
+func newServer(ctx context.Context, completed options.CompletedOptions, edit func(*apiapp.Config), around func(http.Handler) http.Handler) (*aggregator, *openAPI, error) {
+	cfg, err := apiapp.NewConfig(completed)
+	if err != nil {
+		return nil, nil, err
+	}
+	edit(cfg)
 	docs := &openAPI{v2: cfg.KubeAPIs.ControlPlane.Generic.OpenAPIConfig, v3: cfg.KubeAPIs.ControlPlane.Generic.OpenAPIV3Config}
-	for _, generic := range []*genericapiserver.Config{cfg.KubeAPIs.ControlPlane.Generic, &cfg.ApiExtensions.GenericConfig.Config, &cfg.Aggregator.GenericConfig.Config} {
+	front := &cfg.Aggregator.GenericConfig.Config
+	for _, generic := range []*genericapiserver.Config{cfg.KubeAPIs.ControlPlane.Generic, &cfg.ApiExtensions.GenericConfig.Config, front} {
 		generic.SkipOpenAPIInstallation = true
 	}
-	cfg.Aggregator.GenericConfig.OpenAPIConfig = nil
-	return docs
+	front.OpenAPIConfig = nil
+	chain := front.BuildHandlerChainFunc
+	front.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
+		return chain(around(docs.before(h)), c)
+	}
+	done, err := cfg.Complete()
+	if err != nil {
+		return nil, nil, err
+	}
+	server, err := apiapp.CreateServerChain(done)
+	if err != nil {
+		return nil, nil, err
+	}
+	docs.of(ctx, server.GenericAPIServer)
+	return server, docs, nil
 }
 
 // need says that somebody beside the API server itself needs the documents.

@@ -15,7 +15,6 @@ import (
 	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
 	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
 	"k8s.io/apiserver/pkg/authentication/user"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 	apiapp "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
@@ -36,23 +35,10 @@ func (p *parts) serve(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	cfg, err := apiapp.NewConfig(completed)
+	server, docs, err := newServer(ctx, completed, func(*apiapp.Config) {}, func(h http.Handler) http.Handler { return h })
 	if err != nil {
 		return err
 	}
-	docs := docsOf(cfg)
-	front := &cfg.Aggregator.GenericConfig.Config
-	chain := front.BuildHandlerChainFunc
-	front.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler { return chain(docs.before(h), c) }
-	done, err := cfg.Complete()
-	if err != nil {
-		return err
-	}
-	server, err := apiapp.CreateServerChain(done)
-	if err != nil {
-		return err
-	}
-	docs.of(ctx, server.GenericAPIServer)
 	prepared, err := server.PrepareRun()
 	if err != nil {
 		return err

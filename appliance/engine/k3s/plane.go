@@ -20,12 +20,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
-	apiapp "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	cmapp "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 
@@ -116,26 +114,10 @@ func planeServer(ctx context.Context, p controlplane.Plane, own OwnAPI, etcd []s
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg, err := apiapp.NewConfig(completed)
+	server, docs, err := newServer(ctx, completed, restByHost, func(h http.Handler) http.Handler { return counted(p, roomy(p.Full, h)) })
 	if err != nil {
 		return nil, nil, err
 	}
-	restByHost(cfg)
-	docs := docsOf(cfg)
-	front := &cfg.Aggregator.GenericConfig.Config
-	chain := front.BuildHandlerChainFunc
-	front.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
-		return chain(counted(p, roomy(p.Full, docs.before(h))), c)
-	}
-	done, err := cfg.Complete()
-	if err != nil {
-		return nil, nil, err
-	}
-	server, err := apiapp.CreateServerChain(done)
-	if err != nil {
-		return nil, nil, err
-	}
-	docs.of(ctx, server.GenericAPIServer)
 	return server, docs, own.serve(server)
 }
 
