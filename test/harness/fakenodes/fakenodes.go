@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
+
+	"rivulet/offload/watch"
 )
 
 // EndsLabel on a pod, or an annotation of that name, has it end with this exit code,
@@ -91,28 +93,24 @@ func Register(ctx context.Context, client kubernetes.Interface, nodes ...Node) (
 	return k, nil
 }
 
+// work calls sync for the keys of a queue until that is shut down, again after errors.
+func work(ctx context.Context, queue workqueue.TypedRateLimitingInterface[string], workers int, sync func(context.Context, string) error) {
+	watch.Work(ctx, queue, workers, func(key string) {
+		if sync(ctx, key) == nil {
+			queue.Forget(key)
+		} else if ctx.Err() == nil {
+			queue.AddRateLimited(key)
+		}
+	})
+}
+
 // Run blocks until ctx ends.
 func (k *Kubelets) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer k.queue.ShutDown()
 	all.Go(func() { k.pods.RunWithContext(ctx) })
-	for range workers {
-		all.Go(func() {
-			for {
-				key, stop := k.queue.Get()
-				if stop {
-					return
-				}
-				if k.sync(ctx, key) == nil {
-					k.queue.Forget(key)
-				} else if ctx.Err() == nil {
-					k.queue.AddRateLimited(key)
-				}
-				k.queue.Done(key)
-			}
-		})
-	}
+	all.Go(func() { work(ctx, k.queue, workers, k.sync) })
 	tick := time.NewTicker(heartbeat)
 	defer tick.Stop()
 	for {

@@ -54,22 +54,7 @@ func (p *Provisioner) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { p.claims.RunWithContext(ctx) })
 	all.Go(func() { p.volumes.RunWithContext(ctx) })
-	for range 4 {
-		all.Go(func() {
-			for {
-				key, stop := p.queue.Get()
-				if stop {
-					return
-				}
-				if p.sync(ctx, key) == nil {
-					p.queue.Forget(key)
-				} else if ctx.Err() == nil {
-					p.queue.AddRateLimited(key)
-				}
-				p.queue.Done(key)
-			}
-		})
-	}
+	all.Go(func() { work(ctx, p.queue, 4, p.sync) })
 	<-ctx.Done()
 	p.queue.ShutDown()
 	all.Wait()

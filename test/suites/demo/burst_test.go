@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
+	"os"
 	"testing"
 	"time"
 
+	"rivulet/test/harness/lab"
 	"rivulet/test/harness/labtest"
 )
 
@@ -15,6 +18,31 @@ func TestMain(m *testing.M) { suite.Main(m, "demo", burstLab(), "/var/lib/campus
 // campus are not filled in this order, or somebody is not reached.
 func TestBurstStory(t *testing.T) {
 	if err := playBurst(suite.Bounded(t, 8*time.Minute), suite.Lab, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// playInOwnLab plays a story in a lab of its own, whose folder has that name.
+func playInOwnLab(t *testing.T, name string, limit time.Duration, play func(ctx context.Context, dir string) error) {
+	t.Helper()
+	ctx := suite.Bounded(t, limit)
+	for _, d := range suite.All() { // the story of the campus is over, or begins anew, and these are several devices more
+		if err := d.Kill(ctx, "power"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-"+name+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		clean, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := lab.Down(clean, dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := play(ctx, dir); err != nil {
 		t.Fatal(err)
 	}
 }

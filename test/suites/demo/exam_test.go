@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -10,42 +9,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"rivulet/test/harness/lab"
 	"rivulet/test/harness/labtest"
 )
 
 // The story of make demo-exam on real devices, which fails by itself where a session is moved, lost or cut off, an
 // answer is not kept, a session too many is admitted, or the end leaves something.
-func TestExamStory(t *testing.T) { playInOwnLab(t, makeExam) }
+func TestExamStory(t *testing.T) {
+	playInOwnLab(t, "exam", 8*time.Minute, func(ctx context.Context, dir string) error { return makeExam(ctx, dir, labtest.Binary(), t.Logf) })
+}
 
 // The same with all sessions, on hollow nodes.
 func TestExamNumbers(t *testing.T) {
 	labtest.NeedsLong(t)
-	playInOwnLab(t, makeExamNumbers)
-}
-
-func playInOwnLab(t *testing.T, play func(ctx context.Context, dir, binary string, tell func(string, ...any)) error) {
-	t.Helper()
-	ctx := suite.Bounded(t, 8*time.Minute)
-	for _, d := range suite.All() { // the story of the campus is over, and these are four devices more
-		if err := d.Kill(ctx, "power"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-exam-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		clean, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := lab.Down(clean, dir); err != nil {
-			t.Error(err)
-		}
+	playInOwnLab(t, "exam", 8*time.Minute, func(ctx context.Context, dir string) error {
+		return makeExamNumbers(ctx, dir, labtest.Binary(), t.Logf)
 	})
-	if err := play(ctx, dir, labtest.Binary(), t.Logf); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // What must not happen to a session's pod is noticed, and what may happen is not.

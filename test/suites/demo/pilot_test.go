@@ -8,39 +8,22 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/test/harness/lab"
 	"rivulet/test/harness/labtest"
 	"rivulet/test/harness/tree"
 )
 
-// The story of make demo-pilot with shorter loads and, as one request is a large share of those, a higher target. It fails by itself where a pod is not where it has room, a request
-// fails that should not, or an order that was confirmed is not in the database.
+// The story of make demo-pilot with shorter loads and, as one request is a large share of those, a higher target. It
+// fails by itself where a pod is not where it has room, a request fails that should not, or an order that was confirmed
+// is not in the database.
 func TestPilotStory(t *testing.T) {
 	for _, f := range []string{"shop", "shop.tar", "shop-stores.tar"} {
 		if _, err := os.Stat(tree.Path("bin", f)); err != nil {
 			t.Skipf("needs bin/%s: make shop", f)
 		}
 	}
-	ctx := suite.Bounded(t, 12*time.Minute)
-	for _, d := range suite.All() { // the stories before are over, and these are six devices more
-		if err := d.Kill(ctx, "power"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-pilot-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		clean, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := lab.Down(clean, dir); err != nil {
-			t.Error(err)
-		}
+	playInOwnLab(t, "pilot", 12*time.Minute, func(ctx context.Context, dir string) error {
+		return makePilot(ctx, dir, labtest.Binary(), 36*time.Second, 10*pilotTarget, t.Logf)
 	})
-	if err := makePilot(ctx, dir, labtest.Binary(), 36*time.Second, 10*pilotTarget, t.Logf); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestTargetsThatAreMissed(t *testing.T) {

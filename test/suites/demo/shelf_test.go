@@ -5,39 +5,20 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"rivulet/test/harness/lab"
 	"rivulet/test/harness/labtest"
 )
 
 // The story of make demo-shelf, which fails by itself where a node is not Ready, somebody is not reached, the download does
 // not outlive the server's power cut, or a removed worker keeps pods.
 func TestShelfStory(t *testing.T) {
-	ctx := suite.Bounded(t, 8*time.Minute)
-	for _, d := range suite.All() { // the story of the campus is over, and these are four devices more
-		if err := d.Kill(ctx, "power"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-shelf-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		clean, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := lab.Down(clean, dir); err != nil {
-			t.Error(err)
-		}
+	playInOwnLab(t, "shelf", 8*time.Minute, func(ctx context.Context, dir string) error {
+		return makeShelf(ctx, dir, labtest.Binary(), t.Logf)
 	})
-	if err := makeShelf(ctx, dir, labtest.Binary(), t.Logf); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // slowReader waits once, before the byte at.
