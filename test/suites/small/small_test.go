@@ -80,8 +80,11 @@ func TestSmallBoard(t *testing.T) {
 		if len(after.Footprint.Processes) != 4 {
 			t.Fatalf("%d processes, want supervisor, tunnel, engine and containerd", len(after.Footprint.Processes))
 		}
-		// PSS is 55 to 77 MB and depends on how many pages of the ELF the kernel has mapped; 45 are wanted
-		// (docs/design/performance.md).
+		// It is not met: docs/design/performance.md.
+		if sum := after.Footprint.PSS("supervisor", "tunnel"); sum > 61e6 {
+			t.Errorf("supervisor and tunnel take %d MB with one peer, promised are 61", sum/1e6)
+		}
+		// PSS depends on how many pages of the ELF the kernel has mapped, this does not.
 		if sum := private(after.Footprint, "supervisor", "tunnel"); sum > 58e6 {
 			t.Errorf("supervisor and tunnel have %d MB of their own with one peer, want at most 58", sum/1e6)
 		}
