@@ -15,6 +15,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/state/durable"
 )
 
 const (
@@ -168,7 +170,9 @@ func writeSynced(path string, content io.Reader, mode fs.FileMode) error {
 		return err
 	}
 	_, err = io.Copy(f, content)
-	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()) // chmod: whatever the umask is
+	err = errors.Join(err, f.Chmod(mode), f.Sync()) // chmod: whatever the umask is
+	durable.Uncache(f)
+	return errors.Join(err, f.Close())
 }
 
 func syncDir(path string) error {

@@ -68,6 +68,19 @@ func Beside() string {
 	return filepath.Join(filepath.Dir(self), "rivulet")
 }
 
+// uncached has the devices read the program from the disk, as after a boot.
+func uncached(binary string) error {
+	f, err := os.Open(binary)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+}
+
 // Up makes the devices and starts rivulet on each. When it fails it removes what it made; when it is killed, Down does.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	if os.Geteuid() != 0 {
@@ -79,6 +92,9 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	}
 	if _, err := os.Stat(binary); err != nil {
 		return nil, fmt.Errorf("lab: there is no rivulet to run: %w; build it with make build, or name another with --binary", err)
+	}
+	if err := uncached(binary); err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
 	}
 	if filepath.Base(binary) != "rivulet" {
 		return nil, fmt.Errorf("lab: the binary must be called rivulet, not %s", filepath.Base(binary))
