@@ -250,6 +250,10 @@ func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind st
 	return nil
 }
 
+// patience is how many failures in a row are not logged: 12 s, so that a restart of the neighbour is not a warning for
+// each object.
+const patience = 6
+
 // inspect reconciles a due object.
 func (s *space) inspect(ctx context.Context, k key, end context.CancelCauseFunc) {
 	waiting := s.waiting(k)
@@ -264,7 +268,8 @@ func (s *space) inspect(ctx context.Context, k key, end context.CancelCauseFunc)
 	case lost(err):
 		end(fmt.Errorf("%w: %w", errTwinLost, err))
 	default:
-		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && !errors.Is(err, target.ErrNotYet) { // the cache lags
+		laggingCache := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || errors.Is(err, target.ErrNotYet)
+		if !laggingCache && s.queue.NumRequeues(k) == patience {
 			s.log.Warn("not reflected yet", "kind", k.kind, "name", k.name, "err", err)
 		}
 		s.queue.AddRateLimited(k)
