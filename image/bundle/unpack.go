@@ -15,8 +15,6 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
-
-	"rivulet/appliance/state/durable"
 )
 
 const (
@@ -170,9 +168,7 @@ func writeSynced(path string, content io.Reader, mode fs.FileMode) error {
 		return err
 	}
 	_, err = io.Copy(f, content)
-	err = errors.Join(err, f.Chmod(mode), f.Sync()) // chmod: whatever the umask is
-	durable.Uncache(f)
-	return errors.Join(err, f.Close())
+	return errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()) // chmod: whatever the umask is
 }
 
 func syncDir(path string) error {

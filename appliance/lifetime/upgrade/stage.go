@@ -241,7 +241,6 @@ func take(r Request, digest io.Writer, to string) (hash string, err error) {
 	if err := out.Sync(); err != nil {
 		return "", fmt.Errorf("update: %w; look at the disk", err)
 	}
-	durable.Uncache(out)
 	return hex.EncodeToString(sum.Sum(nil)), out.Close()
 }
 

@@ -12,13 +12,8 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"rivulet/fabric/cure"
 )
-
-// Files of at least so many bytes are not in the page cache after Replace.
-const large = 16 << 20
 
 // Steps of a write, in their order; Remove has the last two of its own.
 const (
@@ -76,7 +71,7 @@ func Write(path string, content []byte, mode fs.FileMode) error {
 }
 
 // Replace writes a file with a mode and the content that fill writes into f. It returns an error of fill unchanged;
-// after any error only the old file exists. A large file is read from the disk again at its next use (Uncache).
+// after any error only the old file exists.
 func Replace(path string, mode fs.FileMode, fill func(f *os.File) error) error {
 	fresh := path + ".new"
 	var f *os.File
@@ -97,9 +92,6 @@ func Replace(path string, mode fs.FileMode, fill func(f *os.File) error) error {
 	if err == nil {
 		err = Cure(step(Sync, fresh, f.Sync))
 	}
-	if fi, statErr := f.Stat(); err == nil && statErr == nil && fi.Size() >= large {
-		Uncache(f)
-	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
 		err = Cure(step(Renaming, path, func() error { return os.Rename(fresh, path) }))
@@ -112,11 +104,6 @@ func Replace(path string, mode fs.FileMode, fill func(f *os.File) error) error {
 	}
 	return SyncDir(filepath.Dir(path))
 }
-
-// Uncache removes a synced file from the page cache. A program that was just written has folios of up to 2 MiB there,
-// of which a process maps each as a whole (Linux 6.18: 190 MB of rivulet's ELF). Read in by page faults, as after a
-// boot, it has smaller ones (100 MB). A failure costs memory only.
-func Uncache(f *os.File) { _ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) }
 
 // Writer stores in Err an error of the disk, to distinguish it from one of the copied source.
 type Writer struct {

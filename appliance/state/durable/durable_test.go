@@ -7,9 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // fail makes one step fail, for as long as the test runs.
@@ -101,41 +98,6 @@ func TestAFillThatFailsLeavesTheOldFile(t *testing.T) {
 	})
 	if got := files(t, filepath.Dir(path)); err.Error() != "no more" || got != oldFile {
 		t.Errorf("%v, %s", err, got)
-	}
-}
-
-// A large file is not in the page cache afterwards, a small one is.
-func TestLargeFilesAreNotCached(t *testing.T) {
-	for _, size := range []int{large, 1 << 20} {
-		path := filepath.Join(t.TempDir(), "program")
-		if err := Write(path, make([]byte, size), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		var fs unix.Statfs_t
-		if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil || fs.Type == unix.TMPFS_MAGIC {
-			t.Skip("a file of a tmpfs is its pages:", err)
-		}
-		m, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Munmap(m)
-		pages := make([]byte, (size+os.Getpagesize()-1)/os.Getpagesize())
-		if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m[0])), uintptr(size), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
-			t.Fatal(errno)
-		}
-		cached := 0
-		for _, p := range pages {
-			cached += int(p & 1)
-		}
-		if want := size < large; (cached > len(pages)/2) != want {
-			t.Errorf("%d of %d pages of a file of %d bytes are cached, want %t", cached, len(pages), size, want)
-		}
 	}
 }
 

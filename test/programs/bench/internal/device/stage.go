@@ -158,14 +158,12 @@ func CopySelf(path string) error { return copyFile("/proc/self/exe", path) }
 
 // OwnCopy writes a program that gives each device a copy of the product on a disk
 // of its own, as separate machines have it: devices of a lab share one file, and
-// with it the memory of its pages, which would flatter every PSS. Its pages are
-// read from the disk, as after a boot (durable.Uncache).
+// with it the memory of its pages, which would flatter every PSS.
 func OwnCopy(path string) error {
 	return os.WriteFile(path, []byte(`#!/bin/sh
 own=/var/lib/product/rivulet
 if [ "$1" = run ] && [ ! -e "$own" ]; then
-	mkdir -p /var/lib/product && cp /opt/rivulet/product "$own.part"
-	dd of="$own.part" conv=notrunc,fdatasync oflag=nocache count=0 status=none && mv "$own.part" "$own"
+	mkdir -p /var/lib/product && cp /opt/rivulet/product "$own.part" && mv "$own.part" "$own"
 fi
 [ -e "$own" ] || { echo "the copy of the product is not there yet" >&2; exit 1; }
 exec "$own" "$@"
