@@ -12,6 +12,7 @@ import (
 	"github.com/flannel-io/flannel/pkg/lease"
 	"github.com/flannel-io/flannel/pkg/trafficmngr/iptables"
 	"github.com/k3s-io/k3s/pkg/agent/flannel"
+	"github.com/k3s-io/k3s/pkg/agent/netpol"
 	"github.com/k3s-io/k3s/pkg/daemons/config"
 	"github.com/k3s-io/k3s/pkg/signals"
 	"github.com/k3s-io/k3s/pkg/util"
@@ -30,8 +31,9 @@ const subnetFile = "/run/flannel/subnet.env"
 const resyncRules = 50
 
 // CNI prepares the network of this node's pods with flannel's files and rules, and without its daemon: nodes reach each
-// other through the tunnel (docs/design/nodes.md), whose routes the daemon would remove.
-func (*parts) CNI(ctx context.Context, _ *sync.WaitGroup, cfg *config.Node) error {
+// other through the tunnel (docs/design/nodes.md), whose routes the daemon would remove. k3s's controller of
+// NetworkPolicies runs where its flag allows it: the appliance has its own (appliance/addons/netpol).
+func (*parts) CNI(ctx context.Context, wg *sync.WaitGroup, cfg *config.Node) error {
 	if err := flannel.Prepare(ctx, cfg); err != nil {
 		return err
 	}
@@ -40,7 +42,10 @@ func (*parts) CNI(ctx context.Context, _ *sync.WaitGroup, cfg *config.Node) erro
 			signals.RequestShutdown(fmt.Errorf("the network of pods: %w", err))
 		}
 	}()
-	return nil
+	if cfg.AgentConfig.DisableNPC {
+		return nil
+	}
+	return netpol.Run(ctx, wg, cfg)
 }
 
 // podNetwork waits until this node has a part of the pod network, and writes the rules and the file for it.
