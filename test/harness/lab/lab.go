@@ -95,11 +95,11 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if _, err := os.Stat(binary); err != nil {
 		return nil, fmt.Errorf("lab: there is no rivulet to run: %w; build it with make build, or name another with --binary", err)
 	}
-	if err := uncached(binary); err != nil {
-		return nil, fmt.Errorf("lab: %w", err)
-	}
 	if filepath.Base(binary) != "rivulet" {
 		return nil, fmt.Errorf("lab: the binary must be called rivulet, not %s", filepath.Base(binary))
+	}
+	if err := uncached(binary); err != nil {
+		return nil, fmt.Errorf("lab: %w", err)
 	}
 	names := o.names()
 	if len(names) < 1 || len(names) > maxDevices {

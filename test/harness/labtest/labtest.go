@@ -71,6 +71,23 @@ func NeedsLong(t *testing.T) {
 	}
 }
 
+// OwnDir makes the folder for a lab of a test's own, which ends with the test.
+func OwnDir(t *testing.T, name string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-"+name+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := lab.Down(ctx, dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // Main is Run, and ends the process.
 func (s *Suite) Main(m *testing.M, name string, o lab.Options, logs ...string) {
 	os.Exit(s.Run(m, name, o, logs...))

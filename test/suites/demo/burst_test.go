@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
-	"rivulet/test/harness/lab"
 	"rivulet/test/harness/labtest"
 )
 
@@ -31,18 +29,7 @@ func playInOwnLab(t *testing.T, name string, limit time.Duration, play func(ctx 
 			t.Fatal(err)
 		}
 	}
-	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-"+name+"-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		clean, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := lab.Down(clean, dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := play(ctx, dir); err != nil {
+	if err := play(ctx, labtest.OwnDir(t, name)); err != nil {
 		t.Fatal(err)
 	}
 }

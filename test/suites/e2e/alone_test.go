@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"debug/elf"
 	"os"
 	"path/filepath"
@@ -72,18 +71,7 @@ func exists(path string) bool {
 // nothing for it.
 func TestNeverSeenACable(t *testing.T) {
 	ctx := need(t, 4*time.Minute)
-	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-alone-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := lab.Down(ctx, dir); err != nil {
-			t.Error(err)
-		}
-	})
-	l, err := lab.Up(ctx, lab.Options{Dir: dir, Binary: labtest.Binary(), Devices: 1, Unplugged: true})
+	l, err := lab.Up(ctx, lab.Options{Dir: labtest.OwnDir(t, "alone"), Binary: labtest.Binary(), Devices: 1, Unplugged: true})
 	if err != nil {
 		t.Fatal(err)
 	}
