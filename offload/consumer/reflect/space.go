@@ -269,7 +269,7 @@ func (s *space) inspect(ctx context.Context, k key, end context.CancelCauseFunc)
 		end(fmt.Errorf("%w: %w", errTwinLost, err))
 	default:
 		laggingCache := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || errors.Is(err, target.ErrNotYet)
-		if !laggingCache && s.queue.NumRequeues(k) == patience {
+		if !laggingCache && s.queue.NumRequeues(k) >= patience {
 			s.log.Warn("not reflected yet", "kind", k.kind, "name", k.name, "err", err)
 		}
 		s.queue.AddRateLimited(k)
