@@ -245,7 +245,7 @@ lint: $(golangci) ## gofmt, and golangci-lint by .golangci.yml (its first build 
 	@$(golangci) run --build-tags "$(TAGS)" $$($(GO) list -f '{{.Dir}}' $(call light,./...))
 
 environment = $(SUDO) env "PATH=$$PATH" $(if $(LONG),RIVULET_LONG=1) RIVULET_BIN=$(CURDIR)/$(BIN)/rivulet
-go_test     = $(environment) $(GO) test -tags "$(TAGS)" -timeout 25m
+go_test     = $(environment) $(GO) test -tags "$(TAGS)" -timeout 45m
 
 # What runs tests and tells of them in a table: docs/design/check.md.
 gotestsum := $(CURDIR)/_build/gotestsum
@@ -257,17 +257,23 @@ CHECK := _build/check
 .PHONY: $(CHECK)
 $(CHECK): $(gotestsum)
 	@CGO_ENABLED=0 $(GO) build -o $@ ./test/programs/check
-checked = $(environment) $(CHECK) -tags "$(TAGS)"
+checked = $(environment) $(if $(RIVULET_MUST),RIVULET_MUST=1) $(CHECK) -tags "$(TAGS)"
 
 .PHONY: test-binaries
 test-binaries: deps $(CHECK)
-	@test/deps prometheus
-	@test/deps browser
-	@test/deps databases
+	@test/deps test
 	@$(CHECK) time build $(MAKE) --no-print-directory build $(BIN)/demo-web.tar
+	@$(MAKE) --no-print-directory $(BIN)/engine
+
+# What tests start as an API server: bin/rivulet as it was when go.mod or the engine changed last. Go keeps the
+# results of tests whose files are the same, so that a change elsewhere does not run all of them again.
+.PHONY: $(BIN)/engine
+$(BIN)/engine:
+	@sum=$$(cat go.mod go.sum $$(find appliance/engine appliance/addons/resourcemetrics -name '*.go' -not -name '*_test.go' | sort) | sha256sum); \
+	if [ "$$sum" != "$$(cat $@.sum 2>/dev/null)" ] || [ ! -x $@ ]; then rm -f $@ && cp --reflink=auto $(BIN)/rivulet $@ && echo "$$sum" >$@.sum; fi
 
 .PHONY: test
-test: test-binaries ## unit and property tests (under the race detector where they do not link the engine), and lab tests: half an hour
+test: test-binaries ## unit and property tests (with goroutines: under the race detector), and the main job on devices
 	@$(checked) test
 
 .PHONY: race
@@ -278,21 +284,32 @@ race: test-binaries ## of make test what runs under Go's race detector
 SUITE ?= $(shell sed -n 's/^  - name: //p' test/suites.yaml)
 .PHONY: test-devices
 test-devices: deps ## suites on devices by hand, all or SUITE="ops power", of each the tests RUN=; LONG=1: those of an hour too
-	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(if $(filter gossip,$(SUITE)),$(BIN)/gossip.tar) $(if $(filter ingress,$(SUITE)),$(BIN)/ingress.tar) $(if $(filter demo,$(SUITE)),$(BIN)/exam-session.tar shop) $(if $(filter ops,$(SUITE)),ops-binaries) $(if $(filter systemd,$(SUITE)),package-test)
+	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar $(if $(filter gossip,$(SUITE)),$(BIN)/gossip.tar) $(if $(filter ingress,$(SUITE)),$(BIN)/ingress.tar) $(if $(filter demo,$(SUITE)),$(BIN)/exam-session.tar shop) $(if $(filter ops power,$(SUITE)),ops-binaries) $(if $(filter systemd,$(SUITE)),package-test)
 	$(go_test) $(if $(LONG),-timeout 90m) -p 1 $(if $(filter file,$(origin SUITE)),,-count=1 -v) $(if $(RUN),-run '$(RUN)') $(patsubst %,./test/suites/%,$(SUITE))
 
 .PHONY: test-changed
 test-changed: test-binaries ## the device suites that guard what changed since BASE=REV (UNTIL=: seconds since 1970, by which all end)
-	@$(checked) $(if $(BASE),-base '$(BASE)') $(if $(UNTIL),-until $(UNTIL)) changed
+	@$(checked) $(if $(BASE),-base '$(BASE)') $(if $(UNTIL),-until $(UNTIL)) changed$(if $(UNTIL), || [ $$? -eq 3 ]) # what had no time is in the table
 
 .PHONY: test-all
-test-all: test-binaries ## all device suites and the tests that security.md names (hours), or SUITE=; writes docs/reference/suites.md
+test-all: test-binaries ## all device suites (hours), and the page of them, docs/reference/suites.md; or SUITE=
 	@$(checked) all $(if $(filter file,$(origin SUITE)),,$(SUITE))
 
-.PHONY: check-all
-check-all: lint vet-arm test test-all ## all that a release needs, but for images: hours
+# A module of its own, as the linter's.
+vulns := $(CURDIR)/_build/vulns
+.PHONY: $(vulns)
+$(vulns):
+	@mkdir -p $(@D)
+	@cd test/programs/vulns && CGO_ENABLED=0 $(GO) build -o $@ .
 
-# What test/suites/ops upgrades from and to: the supervisor of this tree twice, trusting
+.PHONY: vulns
+vulns: $(vulns) ## known faults of what is linked, but for those that were read (docs/design/dependencies.md); DB=URL of another database
+	@$(vulns) -tags "$(TAGS)" $(if $(DB),-db '$(DB)') ./cmd/... || [ $$? -eq 3 ]
+
+.PHONY: check-all
+check-all: lint vulns vet-arm test test-all ## all that a release needs, but for images: hours
+
+# What test/suites/ops and power upgrade from and to: the supervisor of this tree twice, trusting
 # the key of the test, with the engine of bin/rivulet.
 OPS_KEY := iojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=
 .PHONY: ops-binaries
@@ -310,6 +327,7 @@ bench: deps ## all figures of bench/ anew (45 minutes; keep the machine quiet), 
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/bench ./test/programs/bench
 	$(SUDO) $(BIN)/bench -commit $(or $(shell git describe --always --abbrev=12 --dirty --exclude '*' 2>/dev/null),unknown) $(if $(ONLY),-only $(ONLY))
+	$(if $(ONLY),,$(SUDO) env "PATH=$$PATH" RIVULET_TEST_IDLE=1 $(GO) test -count=1 -tags "$(TAGS)" -run '^TestIdlePeers$$' ./test/programs/bench/internal/fakepeer)
 
 .PHONY: bench-gate
 bench-gate: deps ## a bench of five minutes: which ratios got worse than those of bench/gate.json by more than noise (WRITE=1 writes that file)
@@ -321,6 +339,18 @@ bench-gate: deps ## a bench of five minutes: which ratios got worse than those o
 clean: ## remove what was built (Go's caches stay)
 	rm -rf $(BIN) _build image/bundle/bundle_*.tar.zst image/bundle/bundle_*.json $(LICENSES)
 
-.PHONY: mutants
+.PHONY: mutants mutants-cores
 mutants: test-binaries ## faults made on purpose in a copy of the last commit, each of which a test has to notice (half an hour; ONLY=peer)
 	@$(environment) $(GO) run ./test/programs/mutants -tags "$(TAGS)" $(if $(ONLY),-only '$(ONLY)')
+mutants-cores: ## N=200 operators of the pure packages made wrong, by SEED=, one at a time: their own tests have to notice (ONLY=fabric)
+	@$(GO) run ./test/programs/mutants -tags "$(TAGS)" -cores $(or $(N),200) $(if $(SEED),-seed $(SEED)) $(if $(ONLY),-only '$(ONLY)')
+
+# Each fuzz target for TIME, one after the other; what it finds is in testdata/fuzz of its package, and stays as a test.
+TIME ?= 60s
+.PHONY: fuzz
+fuzz: ## each fuzz target for TIME=60s (PACKAGES=./fabric/...)
+	@red=0; for file in $$(git grep -l '^func Fuzz' -- $(if $(PACKAGES),$(patsubst %/...,%,$(PACKAGES)),'*_test.go')); do \
+		for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$file); do \
+			echo "$$(dirname $$file) $$name"; $(GO) test -tags "$(TAGS)" -run '^$$' -fuzz "^$$name$$" -fuzztime $(TIME) ./$$(dirname $$file) || red=1; \
+		done; \
+	done; exit $$red

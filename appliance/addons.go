@@ -24,7 +24,7 @@ import (
 )
 
 func (s *System) runStorage(ctx context.Context, stage *lifecycle.Stage) error {
-	return volumes.New(volumes.Config{Client: s.engine.Client(), Local: s.volumes, Health: &s.health, Log: stage.Log()}).Run(ctx, stage.Ready)
+	return volumes.New(volumes.Config{Client: s.engine.Client(), Local: s.volumes, Worker: s.worker.Joined != nil, Health: &s.health, Log: stage.Log()}).Run(ctx, stage.Ready)
 }
 
 // metricsPort is used on the node's own address only.

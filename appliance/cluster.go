@@ -77,6 +77,7 @@ func (s *System) engineConfig() (engine.Config, error) {
 }
 
 func (s *System) beforeEngine(ctx context.Context, e *engine.Engine) error {
+	s.reportSetAside()          // the engine may have begun a torn cluster anew
 	if s.worker.Joined != nil { // it has no database and no authorities
 		return s.images.Prepare(ctx)
 	}

@@ -16,8 +16,7 @@ import (
 	"rivulet/appliance/ui/led"
 )
 
-// runFirewall closes the cluster's ports to the LAN. The engine waits for it, so that its ports are never open, but
-// does not need it: a failure is a health problem.
+// runFirewall closes the cluster's ports to the LAN before the engine starts. A failure is a health problem.
 func (s *System) runFirewall(ctx context.Context, stage *lifecycle.Stage) error {
 	firewall.Run(ctx, firewall.Config{
 		Own: []string{"lo", fixed.Bridge, fixed.Tunnel}, Networks: fixed.Networks, Ports: []uint16{engine.PortAPI, engine.PortKubelet},

@@ -81,7 +81,7 @@ func (s *System) runVirtualClusters(ctx context.Context, stage *lifecycle.Stage)
 	if err != nil {
 		return err
 	}
-	return courses.RunAll(ctx, courses.Objects{API: home, Clusters: s.vclusters, Log: stage.Log()}, s.images, s.plausible, stage.Ready)
+	return courses.RunAll(ctx, courses.Objects{API: home, Clusters: s.vclusters, Log: stage.Log()}, s.images, s.clock.Status, stage.Ready)
 }
 
 // runPodGate decides on the network of each pod that starts. The engine waits for it: without an answer no pod starts.
@@ -92,7 +92,7 @@ func (s *System) runPodGate(ctx context.Context, stage *lifecycle.Stage) error {
 
 // runImages separates images of tenants. The engine waits for it, because the kubelet requests images from it.
 func (s *System) runImages(ctx context.Context, stage *lifecycle.Stage) error {
-	return tenantimages.Run(ctx, tenantimages.Socket(s.cfg.Dirs.Run), images.Socket, tenantimages.RelayConfig{
+	return tenantimages.Run(ctx, tenantimages.Socket(s.cfg.Dirs.Run), images.Socket, s.vclusters, tenantimages.RelayConfig{
 		Registries: func() string { return cmp.Or(s.config().Registries.InForce()) }, Withheld: s.withheld, Home: s.nodes.HomeOf, Server: s.nodes.ServerImages(),
 		Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) },
 		Folder:   paths.Agent(s.cfg.Dirs.State, "etc", "containerd", "certs.d"),

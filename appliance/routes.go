@@ -41,7 +41,7 @@ func (s *System) apiRoutes() http.Handler {
 	}))
 	mux.Handle("GET /v1/store", api.Bytes(s.store)) // a running supervisor has it locked
 	mux.HandleFunc("GET /v1/goroutines", support.Goroutines)
-	network.Move(mux, s.offload.Load)
+	network.Volumes(mux, s.offload.Load)
 	s.configuration().Routes(mux)
 	s.doctor.Routes(mux)
 	s.peerCheck().Routes(mux)

@@ -28,6 +28,7 @@ import (
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/clock"
 	"rivulet/appliance/machine/host"
+	"rivulet/appliance/machine/neighbour"
 	"rivulet/appliance/machine/usage"
 	"rivulet/appliance/machine/watchdog"
 	"rivulet/appliance/network"
@@ -168,11 +169,11 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "console", Run: s.console.Run},
 		{Name: "metrics-endpoint", Run: s.metrics.Run},
 		{Name: "bundle", Run: s.runBundle},
-		{Name: "rules", Run: s.runRules},
-		{Name: "host-firewall", Run: s.runFirewall},
-		{Name: "pod-gate", Run: s.runPodGate},
+		{Name: "alone", Run: neighbour.Alone(s.cfg.Dirs.Run)}, {Name: "rules", Needs: []string{"alone"}, Run: s.runRules},
+		{Name: "host-firewall", Needs: []string{"alone"}, Run: s.runFirewall},
+		{Name: "pod-gate", Needs: []string{"alone"}, Run: s.runPodGate},
 		{Name: "images", Run: s.runImages},
-		{Name: "tunnel", Needs: []string{"bundle"}, Run: s.runTunnel},
+		{Name: "tunnel", Needs: []string{"bundle", "alone"}, Run: s.runTunnel},
 		{Name: "lease", Needs: []string{"tunnel"}, Run: s.nodes.RunLease},
 		{Name: "engine", Needs: []string{"clock", "bundle", "host-firewall", "pod-gate", "images"}, Run: s.supervisor.Run},
 		{Name: "policies", Needs: []string{"engine"}, Run: s.runPolicies},

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"sync/atomic"
 	"time"
 
+	"rivulet/fabric/connlimit"
 	"rivulet/fabric/lanpeers"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
@@ -43,7 +45,20 @@ type admission struct {
 	log     *slog.Logger
 }
 
-// admit evaluates a stranger with all local facts.
+// polling asks which peers are in use before a stranger's message is evaluated, where it might displace a peer: that calls the
+// API server, and the evaluation holds the lock of all exchanges.
+func (a *admission) polling(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, _ := rpc.PeerID(r)
+		at, err := netip.ParseAddrPort(r.RemoteAddr)
+		if _, known := a.members.record(id); !known && err == nil && a.settings.policy().Mode == pairing.ModeLAN {
+			a.lan.Poll(a.source(at.Addr().Unmap()), a.members.lanPeers())
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// admit evaluates a stranger with all local facts. It changes nothing: join does.
 func (a *admission) admit(s pairing.Stranger) (string, error) {
 	if a.leaving.Load() {
 		return "", leavingError(a.settings.name.get())
@@ -53,16 +68,44 @@ func (a *admission) admit(s pairing.Stranger) (string, error) {
 	facts.Proved, facts.OnLink = s.Proved, !s.From.Inside && a.onLink(s.From.Addr)
 	if len(s.Message.Invite) > 0 && !s.Starter {
 		facts.HasInvite, facts.Join = true, s.Message.Join
-		facts.InviteError = a.decisions.Redeem(s.Message.Invite, id, time.Now(), s.Message.Join)
+		facts.InviteError = a.decisions.Check(s.Message.Invite, id, time.Now(), s.Message.Join)
 	}
 	a.members.mu.Lock()
 	facts.NameOf = a.members.namesake(s.Message.Name, id)
 	a.members.mu.Unlock()
 	how, err := pairing.Evaluate(facts, s.Message.Name, s.From.Addr)
 	if err == nil && how == peer.TrustLAN {
-		err = a.makeRoom(s.From.Addr, s.Message.Name)
+		_, err = a.roomFor(s.From.Addr, s.Message.Name)
 	}
 	return how, err
+}
+
+// join makes an admitted stranger a peer or a node: its invite is used up, its record stored, and where it is trusted by lan
+// its place is counted and another one may make room. What was not stored has not used a place.
+func (a *admission) join(s pairing.Stranger, r peer.Record) error {
+	if len(s.Message.Invite) > 0 && !s.Starter {
+		_, approved := a.decisions.Approved(r.ID)
+		err := a.decisions.Redeem(s.Message.Invite, r.ID, time.Now(), s.Message.Join)
+		if why := trust.Refusal(""); errors.As(err, &why) && (s.Message.Join || !approved) {
+			return pairing.InviteError(a.settings.name.get(), s.Message.Join, why)
+		} else if err != nil && !errors.As(err, &why) {
+			return err
+		}
+	}
+	if r.Trust.How != peer.TrustLAN {
+		return a.members.save(r)
+	}
+	victim, err := a.roomFor(s.From.Addr, s.Message.Name)
+	if err != nil {
+		return err
+	}
+	if err := a.members.save(r); err != nil {
+		return err
+	}
+	source := a.source(s.From.Addr)
+	a.lan.Admit(source)
+	a.makeRoom(victim, source)
+	return nil
 }
 
 func (a *admission) facts(id peer.ID) pairing.Facts {
@@ -97,6 +140,7 @@ func (a *admission) mayCall(id peer.ID, name string, onLink bool, at netip.Addr)
 	a.members.mu.Unlock()
 	how, err := pairing.Evaluate(facts, cmp.Or(name, "it"), at)
 	if err == nil && how == peer.TrustLAN {
+		a.lan.Poll(a.source(at), a.members.lanPeers())
 		_, err = a.roomFor(at, cmp.Or(name, "it"))
 	}
 	if e := new(rpc.Error); errors.As(err, &e) && (e.Code == "denied" || e.Code == "unpeered") {
@@ -109,12 +153,20 @@ func (a *admission) mayCall(id peer.ID, name string, onLink bool, at netip.Addr)
 
 // source is what counts as one machine: the hardware address of a neighbour, or its address where that is unknown.
 func (a *admission) source(at netip.Addr) string {
-	if a.hardware != nil {
-		if mac := a.hardware(at); mac != "" {
-			return mac
-		}
+	return cmp.Or(a.neighbour(at), at.WithZone("").String())
+}
+
+// machine is source for strangers of any network: without a hardware address, one /64 of IPv6 is one machine.
+func (a *admission) machine(at netip.Addr) string {
+	return cmp.Or(a.neighbour(at), connlimit.Source(at).String())
+}
+
+// neighbour is the hardware address of a neighbour, empty if it is none or unknown.
+func (a *admission) neighbour(at netip.Addr) string {
+	if a.hardware == nil {
+		return ""
 	}
-	return at.WithZone("").String()
+	return a.hardware(at)
 }
 
 // source is the source of a peer at the time of trust.
@@ -144,18 +196,9 @@ func (a *admission) roomFor(at netip.Addr, name string) (victim peer.ID, err err
 	return victim, nil
 }
 
-// makeRoom admits one more peer by lan, or returns the reason why not. A displaced peer is notified, and may return
-// when there is room.
-func (a *admission) makeRoom(at netip.Addr, name string) error {
-	victim, err := a.roomFor(at, name)
-	if err != nil {
-		return err
-	}
-	source := a.source(at)
-	a.lan.Admit(source)
-	if victim == "" {
-		return nil
-	}
+// makeRoom ends the peering with a peer that a newcomer of the source displaces, if there is one. The displaced peer is
+// notified, and may return when there is room.
+func (a *admission) makeRoom(victim peer.ID, source string) {
 	a.members.mu.Lock()
 	defer a.members.mu.Unlock()
 	if m := a.members.byID(victim); m != nil && a.members.run != nil {
@@ -174,5 +217,4 @@ func (a *admission) makeRoom(at netip.Addr, name string) error {
 			}
 		})
 	}
-	return nil
 }

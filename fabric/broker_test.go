@@ -54,6 +54,7 @@ func at(b broker.Address) func(*Config) {
 
 // Two sites of a group that see nothing but a broker become peers, and the broker becomes nobody's.
 func TestGroupThroughABroker(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	b0, stop := meeting(t)
 	a, b := w.cluster(1, "a", in("a long enough secret"), at(b0)), w.cluster(2, "b", in("a long enough secret"), at(b0))
@@ -92,6 +93,7 @@ func TestGroupThroughABroker(t *testing.T) {
 // What a person has ended stays so, though the broker shows it again; and what comes from a broker is trusted by the
 // group alone.
 func TestDeniedThroughABroker(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	b0, _ := meeting(t)
 	a, b := w.cluster(1, "a", in("a long enough secret"), at(b0)), w.cluster(2, "b", in("a long enough secret"), at(b0))

@@ -130,12 +130,16 @@ func (c *clients) Client(id peer.ID) (*http.Client, string, error) {
 				HTTP2:                  &http.HTTP2Config{SendPingTimeout: quiet, PingTimeout: 5 * time.Second},
 				MaxResponseHeaderBytes: 64 << 10,
 				IdleConnTimeout:        time.Minute,
+				DisableCompression:     true, // an answer is as long as what arrives
 			},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			CheckRedirect: noRedirect,
 		}
 	}
 	return m.client, "https://" + l.Addr.String(), nil
 }
+
+// noRedirect is for http.Client: a peer does not send this cluster elsewhere.
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // TLS returns what a client with its own TLS (client-go) needs to reach the peer: this cluster's certificate and key,
 // the peer's certificate as the only authority, and the server name to verify.

@@ -38,6 +38,7 @@ func (w *watch) of(name string) (ahead time.Duration, synchronized, ok bool) {
 // A device in 1986 hears the time of its peers, through TLS that no date stops,
 // and who of them knows it.
 func TestPeersTellTheTime(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	const years = 365 * 24 * time.Hour
 	clocks := map[string]*watch{"a": {ahead: -40 * years}, "b": {synchronized: true}, "c": {ahead: 10 * years}}

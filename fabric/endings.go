@@ -19,12 +19,16 @@ import (
 // farewellTimeout bounds the notification of a peer about the end of its peering.
 const farewellTimeout = 3 * time.Second
 
+var errConfirmed = errors.New("fabric: the peer has confirmed the peering meanwhile")
+
 // Unpeer has the options for the end of a peering.
 type Unpeer struct {
 	// Force ends it even if the peer cannot be notified.
 	Force bool
 	// Forget leaves no revocation: the cluster may return by itself.
 	Forget bool
+	// Onesided ends it only if the peer has not confirmed it.
+	Onesided bool
 }
 
 // endings ends peerings, from either side.
@@ -48,7 +52,17 @@ type endings struct {
 // remembered changes.
 func (e *endings) Unpeer(ctx context.Context, target string, how Unpeer) (peer.View, error) {
 	id, err := e.members.pinned(target)
-	if p, ok := revoked(e.decisions, target); err != nil && ok && p.WasPeer {
+	if err == nil {
+		return e.unpeer(ctx, id, how)
+	}
+	if several := ambiguousError(""); errors.As(err, &several) {
+		return peer.View{}, err
+	}
+	p, ok, several := revoked(e.decisions, target)
+	if several != nil {
+		return peer.View{}, several
+	}
+	if ok && p.WasPeer {
 		if p.Denied == how.Forget {
 			p.Denied = !how.Forget
 			pinned := false
@@ -69,19 +83,21 @@ func (e *endings) Unpeer(ctx context.Context, target string, how Unpeer) (peer.V
 		}
 		return peer.View{Record: peer.Record{ID: p.ID, Name: p.Name}, State: peer.Denied, Notice: "it was none before"}, nil
 	}
-	if err != nil {
-		return peer.View{}, err
-	}
-	return e.unpeer(ctx, id, how)
+	return peer.View{}, err
 }
 
-// revoked finds the cluster that the target names among those with a revocation; the first if there are several.
-func revoked(decisions *trust.Store, target string) (trust.Revocation, bool) {
-	found := peer.Meant(decisions.Revocations(), target, func(p trust.Revocation) (peer.ID, []string) { return p.ID, []string{p.Name} })
-	if len(found) == 0 {
-		return trust.Revocation{}, false
+// revoked finds the cluster that the target names among those with a revocation, and returns an error if there are several.
+func revoked(decisions *trust.Store, target string) (p trust.Revocation, ok bool, err error) {
+	names := func(p trust.Revocation) (peer.ID, []string) { return p.ID, []string{p.Name} }
+	all := decisions.Revocations()
+	switch found := peer.Meant(all, target, names); len(found) {
+	case 0:
+		return p, false, nil
+	case 1:
+		return found[0], true, nil
+	default:
+		return p, false, ambiguous(target, peer.Distinct(found, all, names))
 	}
-	return found[0], true
 }
 
 func (e *endings) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View, error) {
@@ -98,8 +114,11 @@ func (e *endings) unpeer(ctx context.Context, id peer.ID, how Unpeer) (peer.View
 	ways := e.waysTo(id)
 	var stays error
 	end, err := e.party.Farewell(id, func(heard, skip uint64) error {
-		if _, pinned := e.members.record(id); !pinned && how.Forget {
+		switch r, pinned := e.members.record(id); {
+		case !pinned && how.Forget:
 			return noPeer(id.Short()) // it has ended meanwhile, perhaps with a denial
+		case how.Onesided && !r.Unconfirmed:
+			return errConfirmed
 		}
 		p.Heard, p.Skip = heard, skip
 		if err := e.decisions.Revoke(p); err != nil {
@@ -141,7 +160,7 @@ func (e *endings) waysTo(id peer.ID) (out []way) {
 	if l, ok := m.Link(); ok && e.plane.has(id) {
 		out = append(out, way{l.Addr, e.clients.Dial})
 	}
-	for _, a := range m.Addrs() {
+	for _, a := range m.Addrs().All() {
 		out = append(out, way{a, nil})
 	}
 	return out
@@ -199,7 +218,8 @@ func (e *endings) endedByThem(id peer.ID, heard, skip uint64) error {
 	if !ok {
 		return nil
 	}
-	p := trust.Revocation{ID: id, Name: r.Name, At: time.Now(), ByPeer: true, WasPeer: true, Heard: heard, Skip: skip}
+	p := trust.Revocation{ID: id, Name: r.Name, At: time.Now(), ByPeer: true, WasPeer: true, Heard: heard, Skip: skip,
+		Undone: r.Trust.How == peer.TrustWorker && r.Node == ""}
 	if err := e.decisions.Revoke(p); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 // A peer that was forgotten, and is trusted again while it is notified, is stored.
 func TestAPeerReturnsWhileItIsNotified(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, s := w.cluster(1, "a", alone), newStranger(t, 60)
 	trusted, again := make(chan struct{}), make(chan error, 1)
@@ -46,6 +47,7 @@ func TestAPeerReturnsWhileItIsNotified(t *testing.T) {
 
 // A denial stays, though the peering is ended otherwise at the same time.
 func TestADenialWhileAPeerIsForgotten(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, s := w.cluster(1, "a", alone), newStranger(t, 60)
 	denied := make(chan error, 1)
@@ -97,6 +99,7 @@ func (c *cluster) waiting(function string) bool {
 
 // A former peer that is denied by unpeer while it becomes a peer again is none afterwards.
 func TestAPeerReturnsWhileItIsDenied(t *testing.T) {
+	// Not beside others: it looks at the goroutines of the process.
 	w := newWorld(t)
 	a, shut, open := w.gated(1, "a")
 	s := newStranger(t, 60)
@@ -125,6 +128,7 @@ func TestAPeerReturnsWhileItIsDenied(t *testing.T) {
 
 // A cluster whose exchange is under way when this one leaves is notified, or does not become a peer.
 func TestAnExchangeWhileLeaving(t *testing.T) {
+	// Not beside others: it looks at the goroutines of the process.
 	w := newWorld(t)
 	a, shut, open := w.gated(1, "a")
 	s := newStranger(t, 60)
@@ -146,6 +150,7 @@ func TestAnExchangeWhileLeaving(t *testing.T) {
 
 // A decision does not return before an exchange that began without it has ended.
 func TestADecisionDuringAnExchange(t *testing.T) {
+	// Not beside others: it looks at the goroutines of the process.
 	for name, decide := range map[string]func(a *cluster, s *stranger) error{
 		"another mode of trust": func(a *cluster, _ *stranger) error { a.SetTrust(Policy{Mode: pairing.ModeAsk}); return nil },
 		"an approval withdrawn": func(a *cluster, s *stranger) error { return a.Withdraw(s.id.ID) },

@@ -6,13 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"rivulet/fabric/broker"
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/keyring"
 	"rivulet/fabric/pairing"
+	"rivulet/fabric/panics"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/peering"
 	"rivulet/fabric/relay"
@@ -40,13 +44,58 @@ type exchanger struct {
 	relay     *relay.Relay
 	brokers   *broker.Client
 	log       *slog.Logger
+	// slots bounds the exchanges that this side begins, strangers those among them with clusters that are no peers.
+	slots, strangers chan struct{}
+}
+
+// A device that starts among two hundred calls all of them: each exchange writes to the disk, behind one lock. Peers come
+// before strangers, which may answer as slowly as they like.
+const (
+	maxExchanges          = 16
+	maxStrangersExchanges = 8
+)
+
+// exchange does the exchange with a cluster that has answered a call, when it is its turn.
+func (x *exchanger) exchange(ctx context.Context, pinned bool, post pairing.Post) (peer.Record, error) {
+	turns := []chan struct{}{x.slots}
+	if !pinned {
+		turns = []chan struct{}{x.strangers, x.slots}
+	}
+	for _, turn := range turns {
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		case <-ctx.Done():
+			return peer.Record{}, ctx.Err()
+		}
+	}
+	return x.party.Exchange(ctx, post)
 }
 
 // discovered processes an entry of a source.
 func (x *exchanger) discovered(source string, ev discovery.Event) {
 	x.members.mu.Lock()
 	defer x.members.mu.Unlock()
+	x.take(source, ev)
+	x.retake()
+}
+
+// retake processes entries again for which there is room now. It is called with mu held.
+func (x *exchanger) retake() {
+	for entry, e := range x.members.missed {
+		if len(x.members.all)-len(x.members.peers()) >= maxStrangers {
+			return
+		}
+		source, _, _ := strings.Cut(entry, "/")
+		x.take(source, discovery.Event{Kind: discovery.Added, Entry: e})
+	}
+}
+
+// take is discovered, with mu held.
+func (x *exchanger) take(source string, ev discovery.Event) {
 	entry := source + "/" + ev.Entry.Key
+	delete(x.members.missed, entry)
+	ev.Entry.Addrs = ev.Entry.Addrs[:min(len(ev.Entry.Addrs), discovery.MaxAddrs)]
 	if !pairing.ValidName(ev.Entry.Name) {
 		ev.Entry.Name = "" // terminals and logs would show it
 	}
@@ -71,6 +120,7 @@ func (x *exchanger) discovered(source string, ev discovery.Event) {
 	}
 	if m == nil {
 		if !x.members.makeRoomForStranger() {
+			x.members.missed.add(entry, ev.Entry)
 			return
 		}
 		m = x.members.member(key, ev.Entry.ID)
@@ -115,21 +165,28 @@ func (x *exchanger) loop(ctx context.Context, key string, m *member) {
 		case <-timer.C:
 		}
 		if due {
-			x.attempt(ctx, key, m)
+			if err := panics.Call(func() error { x.attempt(ctx, key, m); return nil }); err != nil {
+				x.members.mu.Lock()
+				x.log.Error("exchange failed", "peer", m.Title(), "err", err)
+				x.members.do(m, m.Failed(time.Now(), err, false, err.Error()))
+				x.members.mu.Unlock()
+			}
 		} else if idle {
 			x.members.mu.Lock()
 			if m.Idle() {
 				x.members.forget(key, m)
+				x.retake()
 			}
 			x.members.mu.Unlock()
 		}
 	}
 }
 
-// attempt runs the exchange with each address until one succeeds.
+// attempt runs the exchange with each address at which the cluster answers until one succeeds.
 func (x *exchanger) attempt(ctx context.Context, key string, m *member) {
+	began := time.Now()
 	x.members.mu.Lock()
-	id, addrs, pinned, name, mine := m.ID(), m.Addrs(), m.Pinned(), m.Title(), false
+	id, addrs, pinned, name, mine := m.ID(), m.Addrs().All(), m.Pinned(), m.Title(), false
 	m.Begin()
 	x.members.mu.Unlock()
 	defer func() {
@@ -153,14 +210,22 @@ func (x *exchanger) attempt(ctx context.Context, key string, m *member) {
 			addrs = nil // the cluster has answered
 		}
 	}
-	for _, a := range addrs {
-		if !pinned {
-			if e := x.admission.mayCall(id, name, x.admission.onLink(a.Addr()), a.Addr()); e != nil {
-				err, mine = worse(err, e), true
-				continue
-			}
+	callable := slices.DeleteFunc(slices.Clone(addrs), func(a netip.AddrPort) bool {
+		if pinned {
+			return false
 		}
-		r, e := x.party.Exchange(ctx, pairing.PostTo(x.identity, id, a, nil))
+		e := x.admission.mayCall(id, name, x.admission.onLink(a.Addr()), a.Addr())
+		if e != nil {
+			err, mine = worse(err, e), true
+		}
+		return e != nil
+	})
+	for d := range pairing.DialEach(ctx, x.identity, id, callable) {
+		var r peer.Record
+		e := d.Err
+		if e == nil {
+			r, e = x.exchange(ctx, pinned, d.Post)
+		}
 		if e == nil {
 			x.exchanged(key, m, r, told)
 			return
@@ -168,7 +233,7 @@ func (x *exchanger) attempt(ctx context.Context, key string, m *member) {
 		if ctx.Err() != nil {
 			return
 		}
-		x.anotherAt(m, a, e)
+		x.anotherAt(m, d.Addr, e)
 		err, mine = worse(err, e), false
 	}
 	if pinned {
@@ -190,8 +255,18 @@ func (x *exchanger) attempt(ctx context.Context, key string, m *member) {
 			x.endings.endedThere(id, err)
 		}
 	}
+	if x.failed(m, began, err, mine, addrs) {
+		if _, err := x.endings.unpeer(ctx, id, Unpeer{Force: true, Forget: true, Onesided: true}); err != nil && !errors.Is(err, errConfirmed) {
+			x.log.Warn("a peer that has not taken this cluster as one stays", "id", id.Short(), "err", err)
+		}
+	}
+}
+
+// failed processes an attempt that began then and has failed. It reports whether the cluster is a peer for this side alone.
+func (x *exchanger) failed(m *member, began time.Time, err error, mine bool, addrs []netip.AddrPort) (onesided bool) {
 	x.members.mu.Lock()
 	defer x.members.mu.Unlock()
+	id := m.ID()
 	err = pairing.AsRefusal(err, x.settings.name.get(), m.Handle())
 	reason := peering.Explain(err, addrs)
 	if facts := x.admission.facts(id); facts.Denied && facts.Approved == "" && !m.Pinned() { // before the exchange or during it
@@ -201,6 +276,7 @@ func (x *exchanger) attempt(ctx context.Context, key string, m *member) {
 	}
 	x.log.Debug("exchange failed", "peer", m.Title(), "err", err)
 	x.members.do(m, m.Failed(time.Now(), err, mine, reason))
+	return m.Onesided(began, time.Now())
 }
 
 // exchanged processes a successful exchange.
@@ -220,6 +296,10 @@ func (x *exchanger) exchanged(key string, m *member, r peer.Record, told wgkey.P
 
 // received processes an inbound exchange and its result.
 func (x *exchanger) received(from pairing.Sender, msg pairing.Message, err error) {
+	machine := ""
+	if err != nil {
+		machine = x.admission.machine(from.Addr)
+	}
 	x.members.mu.Lock()
 	defer x.members.mu.Unlock()
 	m := x.members.all[string(from.ID)]
@@ -240,6 +320,7 @@ func (x *exchanger) received(from pairing.Sender, msg pairing.Message, err error
 	if p, ok := x.decisions.Revocation(from.ID); ok && peering.RefusedState(err, true) == peer.Denied {
 		reason = deniedReason(p)
 	}
+	m.from = machine
 	at := netip.AddrPortFrom(from.Addr, cmp.Or(msg.ControlPort, x.port))
 	x.members.do(m, m.Requested(time.Now(), msg.Name, at, err, reason))
 }
@@ -280,7 +361,10 @@ func (x *exchanger) anotherAt(m *member, a netip.AddrPort, e error) {
 	}
 	x.members.mu.Lock()
 	defer x.members.mu.Unlock()
-	for entry, ok := m.Unnamed(a); ok; entry, ok = m.Unnamed(a) {
+	for entry, e := range maps.Clone(m.Entries()) {
+		if m.ID() == "" || e.ID != "" || !slices.Contains(e.Addrs, a) {
+			continue
+		}
 		delete(x.members.known, entry)
 		if !x.members.makeRoomForStranger() {
 			m.Gone(entry)

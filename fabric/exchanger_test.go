@@ -11,6 +11,7 @@ import (
 
 // A denial during an exchange is shown, however the exchange ends.
 func TestADenialDuringAnExchange(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, s := w.cluster(1, "a", alone), newStranger(t, 60)
 	denied := make(chan error, 1)
@@ -39,6 +40,7 @@ func TestADenialDuringAnExchange(t *testing.T) {
 
 // An address that is removed and added again during an exchange with it stays known.
 func TestAnAddressReturnsDuringAnExchange(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, s := w.cluster(1, "a", alone), newStranger(t, 60)
 	if err := s.pair(a); err != nil {

@@ -32,6 +32,7 @@ import (
 	"rivulet/fabric/lanpeers"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/pairing"
+	"rivulet/fabric/panics"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/relay"
 	"rivulet/fabric/rpc"
@@ -124,13 +125,15 @@ type Timing struct {
 	Retry time.Duration
 	// Forget is how long a cluster that is no peer is shown after its last sign of life.
 	Forget time.Duration
+	// Confirm is how long a cluster that has called may take to show that this one is its peer.
+	Confirm time.Duration
 	// Decision is how long the API waits for the result of an operator decision.
 	Decision time.Duration
 }
 
 var DefaultTiming = Timing{
 	Ping: 3 * time.Second, Probe: 500 * time.Millisecond, PingTimeout: 2 * time.Second, Misses: 3,
-	Retry: time.Second, Forget: 2 * time.Minute, Decision: 6 * time.Second,
+	Retry: time.Second, Forget: 2 * time.Minute, Confirm: time.Minute, Decision: 6 * time.Second,
 }
 
 // Fabric is the running fabric: the wiring of its parts, and their public face. Its methods may be called concurrently.
@@ -240,6 +243,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	tasks.Go(func() { f.relay.Serve(ctx) })
 	tasks.Go(func() { f.introducer.run(ctx) })
 	tasks.Go(func() { f.brokers.Run(ctx) })
+	tasks.Go(func() { f.operator.expire(ctx) })
 	for _, s := range f.cfg.Sources {
 		tasks.Go(func() {
 			select {
@@ -263,7 +267,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 // keep restarts a source that has returned.
 func (f *Fabric) keep(ctx context.Context, what string, s discovery.Source, do func() error) {
 	for ctx.Err() == nil {
-		if err := do(); err != nil && ctx.Err() == nil {
+		if err := panics.Call(do); err != nil && ctx.Err() == nil {
 			f.log.Warn("discovery failed, trying again", "source", s.Name(), "what", what, "err", err)
 			changes.Wait(ctx, 5*f.cfg.Timing.Retry)
 		}

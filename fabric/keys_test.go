@@ -57,6 +57,7 @@ func (l *liar) say(to *cluster, key, next wgkey.Public, change func(map[string]a
 // in any spelling, is refused with a reason, before and after it is a peer itself, and
 // after a restart; whose key it is keeps its traffic.
 func TestKeysHaveOneOwner(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	full := &keyFile{full: true} // it cannot change to its next key, and tells it
 	a, b := w.cluster(1, "a"), w.cluster(2, "b", rotating(full, make(chan time.Time), time.Now()), func(c *Config) {
@@ -132,6 +133,7 @@ func TestKeysHaveOneOwner(t *testing.T) {
 // trusted first keeps its key, a present key goes before a next one, and the others stay
 // peers without a tunnel, until they have told a key of their own.
 func TestStoredKeysAreVetted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b, c := w.cluster(1, "a"), w.cluster(2, "b"), w.cluster(3, "c")
 	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
@@ -178,6 +180,7 @@ func TestStoredKeysAreVetted(t *testing.T) {
 // The tunnel's process is gone and does not come back, or serves one peer no more: no peer
 // of which that is true stays Connected, and the reason is this device's.
 func TestConnectedNeedsADataPlane(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	fast := func(c *Config) { c.Timing.PingTimeout = 200 * time.Millisecond }
 	a, b, c := w.cluster(1, "a", fast), w.cluster(2, "b"), w.cluster(3, "c")
@@ -221,6 +224,7 @@ func fastPatience(a *cluster) time.Duration {
 
 // A process that is replaced within its time costs no state.
 func TestReplacedDataPlaneIsNotAbsent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	since := a.awaitState(b, peer.Connected).Since
@@ -235,6 +239,7 @@ func TestReplacedDataPlaneIsNotAbsent(t *testing.T) {
 // its present key or its next, loses it to the one that proves it, whichever side begins;
 // what was proved stays with its owner, after a restart too.
 func TestAClaimWithoutAProofIsDisplaced(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		own    bool // the liar has a present key of its own

@@ -101,6 +101,7 @@ func (d *device) awaitEndpoint(addr string, within time.Duration) tunnel.Peer {
 }
 
 func TestOnALAN(t *testing.T) {
+	t.Parallel()
 	lan := testlan.New(t)
 	a, b := bootDevice(t, lan, "a"), bootDevice(t, lan, "b")
 	a.SetAddr("192.0.2.1/24")

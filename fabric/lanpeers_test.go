@@ -52,6 +52,7 @@ func (c *cluster) trusted(how string) (out []peer.ID) {
 // Somebody makes up one cluster after the other, with true identities. There is room for
 // so many; those that answer, that something runs on, or that a person stands for stay.
 func TestMadeUpPeersAreBounded(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	used := newStranger(t, 60).id.ID
 	a, _ := w.bounded("a", lanpeers.Limits{Total: 5, BySource: 5, Window: time.Nanosecond, Silent: 20 * time.Millisecond, Settled: time.Hour}, used)
@@ -84,6 +85,7 @@ func TestMadeUpPeersAreBounded(t *testing.T) {
 
 // Where nobody makes room the newcomer is told so, and does not take us for its peer.
 func TestNoRoomOnTheLAN(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, _ := w.bounded("a", lanpeers.Limits{Total: 1, BySource: 1, Window: time.Nanosecond, Silent: time.Hour, Settled: time.Hour})
 	b := w.cluster(2, "b")
@@ -107,6 +109,7 @@ func TestNoRoomOnTheLAN(t *testing.T) {
 
 // One machine has room for few, and newcomers of it push out only its own.
 func TestOneMachineOnTheLAN(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, mac := w.bounded("a", lanpeers.Limits{Total: 100, BySource: 3, Window: time.Nanosecond, Silent: time.Hour, Settled: time.Hour})
 	one := "02:00:00:00:00:01"
@@ -141,6 +144,7 @@ func TestAFloodOfMachines(t *testing.T) {
 			last = v.ID
 		}
 	}
+	a.admission.lan.InUse()
 	if victim, err := a.admission.roomFor(netip.MustParseAddr("10.77.0.99"), "flood"); err != nil || victim != last {
 		t.Errorf("room is made by %s, %v; want %s, the last of %s", victim.Short(), err, last.Short(), a.list())
 	}
@@ -181,6 +185,7 @@ func (n *fullNotes) PutNote(name string, blob []byte) error {
 
 // A peer whose end could not be stored is not counted as leaving.
 func TestADisplacedPeerStays(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	notes := &fullNotes{memory: memory{blobs: map[string][]byte{}}}
 	a := w.cluster(1, "a", alone, func(c *Config) {
@@ -206,6 +211,7 @@ func TestADisplacedPeerStays(t *testing.T) {
 
 // So many in a time, whatever becomes of them: each is written to the disk.
 func TestPeersInATime(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, _ := w.bounded("a", lanpeers.Limits{Total: 4, BySource: 4, Window: time.Hour, Silent: time.Nanosecond, Settled: time.Hour})
 	for n := byte(60); n < 64; n++ {
@@ -223,6 +229,7 @@ func TestPeersInATime(t *testing.T) {
 }
 
 func TestUnpeerLAN(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	used := newStranger(t, 61).id.ID
 	a := w.cluster(1, "a", func(c *Config) { c.InUse = using(used) })
@@ -252,6 +259,7 @@ func TestUnpeerLAN(t *testing.T) {
 
 // While it is not known what is in use nobody makes room, and nobody is forgotten.
 func TestNobodyMakesRoomWhileUseIsNotKnown(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, _ := w.bounded("a", lanpeers.Limits{Total: 1, BySource: 1, Window: time.Nanosecond, Silent: time.Nanosecond, Settled: time.Nanosecond})
 	a.stop()
@@ -265,5 +273,105 @@ func TestNobodyMakesRoomWhileUseIsNotKnown(t *testing.T) {
 	}
 	if gone, _, err := a.UnpeerLAN(t.Context(), false); err == nil || len(gone) != 0 {
 		t.Errorf("forgotten %v, %v", gone, err)
+	}
+}
+
+// One that is refused has cost nothing: no place on the LAN, no peer, no invite.
+func TestARefusedStrangerCostsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	key := pairing.NewGroupKey("correct horse battery")
+	a, _ := w.bounded("a", lanpeers.Limits{Total: 3, BySource: 3, Window: time.Hour, Silent: time.Nanosecond, Settled: time.Hour})
+	if err := newStranger(t, 60).pair(a); err != nil {
+		t.Fatal(err)
+	}
+	_, code, err := a.Invite()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := byte(61); n < 70; n++ {
+		s := newStranger(t, n)
+		want := "no-proof"
+		switch n % 3 {
+		case 0: // it demands what this cluster does not have
+			s.group = &key
+		case 1: // the same, with an invite
+			s.group, s.invite = &key, code.Secret
+		case 2:
+			a.store.setFull(true)
+			want = "store"
+		}
+		if err := s.pair(a); pairing.Code(err) != want {
+			t.Errorf("stranger %d: %v, want %s", n, err, want)
+		}
+		a.store.setFull(false)
+	}
+	if all := a.Invites(); all[0].UsedBy != "" {
+		t.Errorf("a refused stranger has used up an invite: %+v", all)
+	}
+	for n := byte(70); n < 72; n++ {
+		if err := newStranger(t, n).pair(a); err != nil {
+			t.Errorf("stranger %d, for whom there is room: %v", n, err)
+		}
+	}
+	if err := newStranger(t, 72).pair(a); pairing.Code(err) != "full" {
+		t.Errorf("a fourth: %v", err)
+	}
+}
+
+// Nobody makes room for one that is refused.
+func TestNobodyMakesRoomForARefusedStranger(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	key := pairing.NewGroupKey("correct horse battery")
+	a, _ := w.bounded("a", lanpeers.Limits{Total: 1, BySource: 9, Window: time.Nanosecond, Silent: time.Nanosecond, Settled: time.Hour})
+	first := newStranger(t, 60)
+	if err := first.pair(a); err != nil {
+		t.Fatal(err)
+	}
+	s := newStranger(t, 61)
+	s.group = &key
+	if err := s.pair(a); pairing.Code(err) != "no-proof" {
+		t.Error(err)
+	}
+	a.store.setFull(true)
+	if err := newStranger(t, 62).pair(a); pairing.Code(err) != "store" {
+		t.Error(err)
+	}
+	a.store.setFull(false)
+	if present := a.lanPeers(); len(present) != 1 || present[0].ID != first.id.ID || present[0].Leaving {
+		t.Errorf("%+v", present)
+	}
+	if err := newStranger(t, 63).pair(a); err != nil {
+		t.Fatal(err)
+	}
+	a.await("that the first makes room for one that is taken", func() bool { _, pinned := a.record(first.id.ID); return !pinned })
+}
+
+// A disk that takes no record leaves a denial, though an invite has come.
+func TestAFullDiskLeavesADenial(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.cluster(1, "a", alone)
+	s := newStranger(t, 60)
+	if _, err := a.Deny(t.Context(), string(s.id.ID)); err != nil {
+		t.Fatal(err)
+	}
+	_, code, err := a.Invite()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.store.setFull(true)
+	s.invite = code.Secret
+	if err := s.pair(a); pairing.Code(err) != "store" {
+		t.Error(err)
+	}
+	a.store.setFull(false)
+	if p, _ := a.decisions.Revocation(s.id.ID); !p.Denied {
+		t.Errorf("%+v", p)
+	}
+	s.starts++
+	if err := s.pair(a); err != nil { // with the invite once more: its user may repeat it
+		t.Error(err)
 	}
 }

@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -31,6 +32,7 @@ type member struct {
 	stop     context.CancelFunc // nil before Run
 	client   *http.Client       // to the peer's control address in the tunnel
 	conns    conns              // of client
+	from     string             // the machine of its last refused request
 	// served is the context of the peer's requests: it ends with the peering.
 	served    context.Context
 	endServed context.CancelFunc
@@ -81,6 +83,8 @@ type members struct {
 	loops sync.WaitGroup  // one member has several
 	all   map[string]*member
 	known map[string]string // discovery entry to key in all, where the entry has no ID
+	// missed are discovery entries, by source and key, of strangers for which there was no room.
+	missed missed
 }
 
 // The functions of this part are called with mu held.
@@ -158,7 +162,7 @@ func (s *members) member(key string, id peer.ID) *member {
 	if m == nil {
 		t := s.timing
 		m = &member{
-			Machine:  peering.New(id, time.Now(), peering.Timing{Ping: t.Ping, Probe: t.Probe, PingTimeout: t.PingTimeout, Misses: t.Misses}),
+			Machine:  peering.New(id, time.Now(), peering.Timing{Ping: t.Ping, Probe: t.Probe, PingTimeout: t.PingTimeout, Confirm: t.Confirm, Misses: t.Misses}),
 			pings:    peering.NewPings(t.Ping),
 			paceKick: make(chan struct{}, 1), pingKick: make(chan struct{}, 1),
 		}
@@ -227,26 +231,35 @@ func (s *members) names() {
 	}
 }
 
-// find returns the member that the target names, or nil.
+// find returns the member that the target names, or nil. A peer is also found by the address at which it proved itself
+// last. An address that is only claimed identifies nobody.
 func (s *members) find(target string) (*member, error) {
-	found := peer.Meant(s.sorted(), target, func(m *member) (peer.ID, []string) {
+	names := func(m *member) (peer.ID, []string) {
 		names := []string{m.Title()}
-		for _, a := range m.Addrs() {
-			names = append(names, a.String(), a.Addr().String())
+		if at := peering.Specified(m.Record().Control); at.IsValid() {
+			names = append(names, at.String(), at.Addr().String())
 		}
 		return m.ID(), names
-	})
+	}
+	all := s.sorted()
+	found := peer.Meant(all, target, names)
 	switch len(found) {
 	case 0:
 		return nil, nil
 	case 1:
 		return found[0], nil
 	}
-	var ids []string
-	for _, m := range found {
-		ids = append(ids, m.ID().Short())
-	}
-	return nil, fmt.Errorf("%d clusters are meant by %q; say which one by its ID: %s", len(found), target, strings.Join(ids, ", "))
+	return nil, ambiguous(target, peer.Distinct(found, all, names))
+}
+
+// ambiguousError is for a word that means several clusters.
+type ambiguousError string
+
+func (e ambiguousError) Error() string { return string(e) }
+
+// ambiguous returns an ambiguousError; ids tell the clusters apart.
+func ambiguous(target string, ids []string) error {
+	return ambiguousError(fmt.Sprintf("%d clusters are meant by %q; say which one by its ID: %s", len(ids), target, strings.Join(ids, ", ")))
 }
 
 // denied are the denied clusters that are not visible now. It is called with mu held.
@@ -306,10 +319,14 @@ func (s *members) save(r peer.Record) error {
 		r.Trust.Source = s.source(r.Control.Addr())
 	}
 	// With both a record and a revocation, the record would be removed: so the revocation is removed first.
+	was, revoked := s.decisions.Revocation(r.ID)
 	if err := s.decisions.Rejoin(r.ID); err != nil {
 		return err
 	}
 	if err := s.store.PutPeer(r); err != nil {
+		if revoked {
+			err = errors.Join(err, s.decisions.Restore(was))
+		}
 		return err
 	}
 	if err := s.decisions.Met(r.ID); err != nil {
@@ -405,15 +422,26 @@ func (s *members) pingAll() {
 
 // Links returns the peers that have a tunnel, by ID. Nodes of this cluster are none.
 func (s *members) Links() []peer.Link {
+	linked, _ := s.Peerings()
+	return linked
+}
+
+// Peerings returns all peers at one moment, by ID: those that have a tunnel, as Links, and those that have none yet, or
+// not any more. Nodes of this cluster are none.
+func (s *members) Peerings() (linked []peer.Link, others []peer.Unlinked) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []peer.Link
 	for _, m := range s.sorted() {
-		if l, ok := m.Link(); ok && !m.Record().Trust.Node() {
-			out = append(out, l)
+		if m.Record().Trust.Node() {
+			continue
+		}
+		if l, ok := m.Link(); ok {
+			linked = append(linked, l)
+		} else if u, ok := peering.Unlinked(m.Machine); ok {
+			others = append(others, u)
 		}
 	}
-	return out
+	return linked, others
 }
 
 // Link returns the link to one peer, and false if there is none.

@@ -17,21 +17,14 @@ import (
 // Join brings a token to the cluster that made it. If it returns no error, this device may be a node of that cluster;
 // it stays a cluster of its own until its caller changes that. A peer of that cluster may join it, too.
 func (o *operator) Join(ctx context.Context, c trust.Code) error {
-	defer o.use(c, true)()
 	if _, known := o.members.record(c.ID); !known {
-		v, err := o.approve(ctx, c.ID, c.Addrs, peer.TrustServer)
+		v, refusal, err := o.try(ctx, c, true, peer.TrustServer)
 		if err == nil && v.State.Apart() {
-			_ = o.decisions.Met(c.ID) // a token that failed is not stored
-			o.members.mu.Lock()
-			defer o.members.mu.Unlock()
-			failed := notWorked{reason: v.Reason}
-			if m := o.members.byID(c.ID); m != nil {
-				failed.refusal, _ = m.Refusal()
-			}
-			err = failed
+			err = notWorked{v.Reason, refusal}
 		}
 		return err
 	}
+	defer o.use(c, true)()
 	if err := o.exchangeNow(ctx, c.ID); err != nil {
 		return err
 	}

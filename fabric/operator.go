@@ -21,7 +21,7 @@ import (
 )
 
 // operator carries out operator decisions about a cluster. A target is as in `rivulet peers`: a name, the beginning of
-// an ID, or an address. It alone makes approvals, denials and invites.
+// an ID, or an address. An address means the cluster that proves itself there now, whatever others claim. It alone makes approvals, denials and invites.
 type operator struct {
 	identity  rpc.Identity
 	port      uint16
@@ -59,12 +59,15 @@ func (o *operator) Approve(ctx context.Context, target string) (peer.View, error
 // ApproveAt approves the cluster with the ID at the address. Either may be empty; without an ID it approves the cluster
 // that answers at the address now.
 func (o *operator) ApproveAt(ctx context.Context, id peer.ID, address string) (peer.View, error) {
-	if id == "" || address == "" {
-		return o.Approve(ctx, cmp.Or(string(id), address))
+	if address == "" {
+		return o.Approve(ctx, string(id))
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.patience)
 	defer cancel()
 	at, err := resolve(ctx, address, o.port)
+	if err == nil && id == "" {
+		id, at, err = o.who(ctx, at)
+	}
 	if err != nil {
 		return peer.View{}, err
 	}
@@ -92,6 +95,8 @@ func (o *operator) Withdraw(id peer.ID) error {
 	return nil
 }
 
+// approve makes the cluster a peer, or changes how a peer is trusted, and returns the state after a few seconds. An
+// operator's approval is stored first. That by an invite is in force for the attempt alone (trust.Store.Try).
 func (o *operator) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPort, how string) (peer.View, error) {
 	if id == o.identity.ID {
 		return peer.View{}, fmt.Errorf("that is this cluster itself; name another one")
@@ -99,7 +104,7 @@ func (o *operator) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPo
 	var pinned bool
 	var err error
 	o.party.Between(func() {
-		if _, pinned = o.members.record(id); !pinned {
+		if _, pinned = o.members.record(id); !pinned && how == peer.TrustApproved {
 			err = o.decisions.Approve(id, how, time.Now())
 		}
 	})
@@ -107,7 +112,7 @@ func (o *operator) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPo
 		notice := ""
 		err = o.party.Change(id, func(r *peer.Record) {
 			if r.Trust.How == peer.TrustLAN {
-				r.Trust = peer.Trust{How: how, At: time.Now()}
+				r.Trust, r.Unconfirmed = peer.Trust{How: how, At: time.Now()}, false
 				notice = fmt.Sprintf("its trust was %s and is %s now: it does not give way to new peers of this LAN, and unpeer --lan leaves it", peer.TrustLAN, how)
 			}
 		})
@@ -133,7 +138,8 @@ func (o *operator) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPo
 	for {
 		o.members.mu.Lock()
 		refusal, _ := m.Refusal()
-		v, done := m.View(), m.Pinned() || m.Attempts() > before && !m.Attempting() && pairing.Code(refusal) != ""
+		// It may have called meanwhile and be a peer by that: the answer to this side's own call decides.
+		v, done := m.View(), !m.Attempting() && (m.Pinned() || m.Attempts() > before && pairing.Code(refusal) != "")
 		o.members.mu.Unlock()
 		if done {
 			return v, nil
@@ -149,22 +155,25 @@ func (o *operator) approve(ctx context.Context, id peer.ID, addrs []netip.AddrPo
 
 // meant finds the cluster that the target names.
 func (o *operator) meant(ctx context.Context, target string) (peer.ID, []netip.AddrPort, error) {
+	if at, ok := literal(target, o.port); ok {
+		return o.who(ctx, []netip.AddrPort{at})
+	}
 	o.members.mu.Lock()
 	m, err := o.members.find(target)
 	var id peer.ID
 	var at []netip.AddrPort
 	if m != nil {
-		id, at = m.ID(), m.Addrs()
+		id, at = m.ID(), m.Addrs().All()
 	}
 	o.members.mu.Unlock()
 	switch {
 	case err != nil:
 		return "", nil, err
 	case id != "":
-		return id, nil, nil
+		return id, nil, o.onlyOne(id, target)
 	case m == nil:
-		if p, ok := revoked(o.decisions, target); ok {
-			return p.ID, nil, nil
+		if p, ok, err := revoked(o.decisions, target); ok || err != nil {
+			return p.ID, nil, err
 		}
 		if peer.ID(target).Valid() { // a peer may reach it
 			return peer.ID(target), nil, nil
@@ -173,7 +182,25 @@ func (o *operator) meant(ctx context.Context, target string) (peer.ID, []netip.A
 			return "", nil, err
 		}
 	}
-	var last error
+	return o.who(ctx, at)
+}
+
+// onlyOne returns an error if the target is also the beginning of the ID of a cluster with a revocation.
+func (o *operator) onlyOne(id peer.ID, target string) error {
+	if string(id) == target {
+		return nil
+	}
+	for _, p := range peer.Meant(o.decisions.Revocations(), target, func(p trust.Revocation) (peer.ID, []string) { return p.ID, nil }) {
+		if p.ID != id {
+			return ambiguous(target, []string{string(id), string(p.ID)})
+		}
+	}
+	return nil
+}
+
+// who returns the cluster that proves itself at one of the addresses now, and that address.
+func (o *operator) who(ctx context.Context, at []netip.AddrPort) (peer.ID, []netip.AddrPort, error) {
+	last := errors.New("no address is known")
 	for _, a := range at {
 		id, err := pairing.Who(ctx, o.identity, a)
 		if err == nil {
@@ -182,6 +209,15 @@ func (o *operator) meant(ctx context.Context, target string) (peer.ID, []netip.A
 		last = err
 	}
 	return "", nil, errors.New(peering.Explain(pairing.AsRefusal(last, o.settings.name.get(), "it"), at))
+}
+
+// literal returns a typed address, with the default port if it has none, and false for anything else.
+func literal(target string, port uint16) (netip.AddrPort, bool) {
+	if at, err := netip.ParseAddrPort(target); err == nil {
+		return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), at.Port() != 0
+	}
+	a, err := netip.ParseAddr(strings.Trim(target, "[]"))
+	return netip.AddrPortFrom(a.Unmap(), port), err == nil
 }
 
 // resolve returns the addresses of a typed name or address.
@@ -194,8 +230,8 @@ func resolve(ctx context.Context, target string, port uint16) ([]netip.AddrPort,
 		}
 		host, port = h, uint16(n)
 	}
-	if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
-		return []netip.AddrPort{netip.AddrPortFrom(a.Unmap(), port)}, nil
+	if at, ok := literal(host, port); ok {
+		return []netip.AddrPort{at}, nil
 	}
 	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil || len(found) == 0 {

@@ -60,11 +60,16 @@ func (f *Fabric) addPaths(c *tunnel.Config, lans netmon.LANs) {
 	for _, m := range f.peers() {
 		if r := m.Record(); r.Complete() {
 			w := tunnel.PeerPaths{ID: string(r.ID)}
-			for _, a := range m.Addrs() { // discovery's and the last one: the ports are those of the record
+			at := m.Addrs()
+			for _, a := range at.Known { // the ports are those of the record
 				w.UDP = addOnce(w.UDP, netip.AddrPortFrom(a.Addr(), r.Tunnel.Port()))
 				w.TCP = addOnce(w.TCP, a)
 			}
-			if len(w.UDP)+len(w.TCP) > 0 {
+			for _, a := range at.Announced {
+				w.AnnouncedUDP = addOnce(w.AnnouncedUDP, netip.AddrPortFrom(a.Addr(), r.Tunnel.Port()))
+				w.AnnouncedTCP = addOnce(w.AnnouncedTCP, a)
+			}
+			if len(w.UDP)+len(w.TCP)+len(w.AnnouncedUDP)+len(w.AnnouncedTCP) > 0 {
 				c.Paths = append(c.Paths, w)
 			}
 		}

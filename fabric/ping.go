@@ -10,6 +10,7 @@ import (
 	"net/http/httptrace"
 	"time"
 
+	"rivulet/fabric/panics"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/peering"
 	"rivulet/fabric/rpc"
@@ -28,7 +29,7 @@ type pinger struct {
 
 // loop follows whether the peer answers.
 func (p *pinger) loop(ctx context.Context, m *member) {
-	client := &http.Client{Transport: &http.Transport{
+	client := &http.Client{CheckRedirect: noRedirect, Transport: &http.Transport{
 		TLSClientConfig: rpc.ClientTLS(p.identity, m.ID()),
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			c, err := p.clients.dialPeer(m.ID(), p.timing.PingTimeout)(ctx, network, addr)
@@ -38,6 +39,7 @@ func (p *pinger) loop(ctx context.Context, m *member) {
 			return leftConn{c, func() { p.members.doubt(m) }}, nil
 		},
 		MaxResponseHeaderBytes: 8 << 10,
+		DisableCompression:     true,
 		ReadBufferSize:         1 << 10, // per peer, and there is little to read
 		WriteBufferSize:        1 << 10,
 		// HTTP/1: a ping that times out closes its connection, so the next one does not wait for TCP to recover from a
@@ -76,7 +78,8 @@ func (p *pinger) loop(ctx context.Context, m *member) {
 			continue
 		}
 		started := time.Now()
-		rtt, err := p.ping(ctx, client, link)
+		var rtt time.Duration
+		err := panics.Call(func() (err error) { rtt, err = p.ping(ctx, client, link); return err })
 		if ctx.Err() != nil {
 			return
 		}

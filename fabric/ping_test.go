@@ -13,6 +13,7 @@ import (
 // A peer that is lost costs no more the longer it is: dials that nobody answers end
 // with the ping that they are for.
 func TestLostPeerHoldsNoDials(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var silent atomic.Bool // nobody answers, and nobody refuses either
 	var open, begun atomic.Int32

@@ -47,6 +47,7 @@ func (c *cluster) peerConfig(of *cluster) tunnel.Peer {
 // or more than it: the peer gets another prefix and hears of it. The other peer
 // does not notice, and a restart changes nothing more.
 func TestColliding(t *testing.T) {
+	t.Parallel()
 	for name, route := range map[string]func(netip.Prefix) netip.Prefix{
 		"the same":     func(p netip.Prefix) netip.Prefix { return p },
 		"a part":       func(p netip.Prefix) netip.Prefix { return netip.PrefixFrom(p.Addr().Next(), 32) },
@@ -86,6 +87,7 @@ func TestColliding(t *testing.T) {
 // Where every candidate is in some wide network of the host, a part of one is taken;
 // the host's smaller networks and the LAN are not.
 func TestNothingIsFree(t *testing.T) {
+	t.Parallel()
 	var h host
 	small := netip.MustParsePrefix("10.64.3.0/24")
 	h.add(netip.MustParsePrefix("10.0.0.0/8"), small)
@@ -116,6 +118,7 @@ func (c *cluster) announced(t *testing.T, n byte, change func(*pairing.Self)) er
 // A stranger says which addresses its pods have; nothing of that decides which ones
 // go into the tunnel. The site's name server is at 10.200.0.53.
 func TestAnnouncedPrefixDecidesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.cluster(1, "a")
 	server := netip.MustParseAddr("10.200.0.53")
@@ -147,6 +150,7 @@ func TestAnnouncedPrefixDecidesNothing(t *testing.T) {
 
 // As many announcements as an address may make leave room for others.
 func TestAnnouncementsDoNotFillTheSpace(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a := w.cluster(1, "a")
 	for n := range byte(12) {
@@ -162,6 +166,7 @@ func TestAnnouncementsDoNotFillTheSpace(t *testing.T) {
 // What an older version has taken of a stranger's word is ours to choose again at the
 // start, and both sides agree on it at once.
 func TestForeignPrefixIsChosenAnewAtTheStart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	a.awaitState(b, peer.Connected)
@@ -192,6 +197,7 @@ func TestForeignPrefixIsChosenAnewAtTheStart(t *testing.T) {
 
 // The owner names another block: all peers move there and none is lost.
 func TestAnotherBlock(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b, c := w.cluster(1, "a"), w.cluster(2, "b"), w.cluster(3, "c")
 	for _, o := range []*cluster{b, c} {

@@ -41,6 +41,7 @@ func (p *watchedPlane) WatchPaths(ctx context.Context, changed func()) error {
 // While the tunnel shows that the path works pings are rare; each of these makes one due long before its time: a path that
 // fails, a connection that the peer's process has left, a tunnel that stops reporting.
 func TestAPathThatWorksMakesPingsRare(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	timing := testTiming
 	timing.Ping = 2 * time.Second

@@ -13,6 +13,7 @@ import (
 // A prefix under which we see a peer is taken by a network that has come up: another
 // is chosen and told, both tunnels follow, and other peers are not touched.
 func TestPrefixIsChosenAnew(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var vpn atomic.Pointer[netip.Prefix]
 	a := w.cluster(1, "a", func(c *Config) {

@@ -49,6 +49,7 @@ func rotating(k *keyFile, ticks chan time.Time, begin time.Time) func(*Config) {
 }
 
 func TestKeyIsChangedInTime(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	k, ticks := &keyFile{}, make(chan time.Time)
@@ -118,6 +119,7 @@ func publicOf(t *testing.T, n byte) wgkey.Public {
 
 // The power goes after the next key was told: after the start the change is finished.
 func TestKeyChangeGoesOnAfterAPowerCut(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	k, ticks := &keyFile{}, make(chan time.Time)
@@ -146,6 +148,7 @@ func TestKeyChangeGoesOnAfterAPowerCut(t *testing.T) {
 // A peer that cannot be told that the key was changed, since only the tunnel leads to
 // it, takes the next one when the old one has ceased to answer.
 func TestNextKeyIsTriedWhenTheOldOneIsSilent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)

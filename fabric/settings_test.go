@@ -13,6 +13,7 @@ import (
 // A cluster that gets another name is called by it everywhere, at once: by its peers
 // through the tunnel's exchange, on the LAN by the announcement.
 func TestSetName(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	stranger := w.cluster(4, "stranger", func(c *Config) { c.Trust = Policy{Why: "it only listens"} })
@@ -39,6 +40,7 @@ func TestSetName(t *testing.T) {
 // While trust is closed nobody new becomes a peer, whichever side begins, and both
 // are told so, this one with the reason; peers stay. Opened again, it needs no other event.
 func TestClosedTrust(t *testing.T) {
+	t.Parallel()
 	const why = "the test says so"
 	w := newWorld(t)
 	a := w.cluster(2, "a", func(c *Config) { c.Trust = Policy{Why: why} })
@@ -80,6 +82,7 @@ func TestClosedTrust(t *testing.T) {
 // What a cluster learns of itself after it was met, as the version of its API server,
 // its peers learn at once.
 func TestPeersHearOfANewVersion(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var version atomic.Value
 	version.Store("")

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"rivulet/fabric/control"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -118,7 +118,7 @@ func TestSiege(t *testing.T) {
 		ways[i%len(ways)](c)
 	}
 	t.Logf("%d connections are held by one machine", len(held))
-	if got := runtime.NumGoroutine() - routines; got > 20*control.FromLAN.PerSource {
+	if got := runtime.NumGoroutine() - routines; got > 20*httpserver.Strangers.Conns.PerSource {
 		t.Errorf("%d goroutines more", got)
 	}
 	if grown := int64(inUse()) - int64(before); grown > 32<<20 {
@@ -150,9 +150,9 @@ func inUse() uint64 {
 // A peer comes from ten addresses of its own, with its own certificate, and holds what it
 // gets. It gets its share; another peer and its pods have theirs.
 func TestOnePeersShareOfTheControlPort(t *testing.T) {
-	before := control.FromPeers
-	control.FromPeers.PerPeer, control.FromPeers.Peers = 20, 60
-	defer func() { control.FromPeers = before }()
+	before := httpserver.Peers
+	httpserver.Peers.Conns.PerPeer, httpserver.Peers.Conns.Peers = 20, 60
+	defer func() { httpserver.Peers = before }()
 	w := newWorld(t)
 	a, b, c := w.cluster(1, "a"), w.cluster(2, "b"), w.cluster(3, "c")
 	prefixes := map[*cluster]netip.Prefix{}

@@ -22,6 +22,9 @@ type stranger struct {
 	self   pairing.Self
 	record peer.Record
 	starts uint64 // after the first
+	group  *pairing.GroupKey
+	invite []byte
+	join   bool
 }
 
 func newStranger(t *testing.T, n byte) *stranger {
@@ -49,8 +52,10 @@ func (s *stranger) pair(c *cluster) error {
 		Choose: func(peer.ID, netip.Prefix) (netip.Prefix, error) {
 			return netip.PrefixFrom(netip.MustParseAddr("10.99.0.0"), podCIDR.Bits()), nil
 		},
-		Admit: func(pairing.Stranger) (string, error) { return peer.TrustLAN, nil },
-		Epoch: 1 + s.starts, Now: time.Now,
+		Admit:  func(pairing.Stranger) (string, error) { return peer.TrustLAN, nil },
+		Group:  func() *pairing.GroupKey { return s.group },
+		Invite: func(peer.ID) ([]byte, bool) { return s.invite, s.join },
+		Epoch:  1 + s.starts, Now: time.Now,
 	}
 	c.await("an open control port", func() bool {
 		return pairing.Reach(context.Background(), s.id, c.id(), netip.AddrPortFrom(onLAN, c.cfg.Port), nil) == nil

@@ -4,10 +4,12 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"rivulet/fabric/discovery"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/trust"
@@ -32,6 +34,7 @@ func agreedUpon(t *testing.T, a, b *cluster, howA, howB string) {
 }
 
 func TestAskWaitsForAWord(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a", asking), w.cluster(2, "b")
 	if v := a.awaitState(b, peer.Waiting); !strings.Contains(v.Reason, "rivulet approve b") {
@@ -57,6 +60,7 @@ func TestAskWaitsForAWord(t *testing.T) {
 
 // Where both ask, both have to say yes, in whatever order and with a restart between.
 func TestBothAsk(t *testing.T) {
+	// Not beside others: it has a bound of real time.
 	w := newWorld(t)
 	a, b := w.cluster(1, "a", asking), w.cluster(2, "b", asking)
 	a.awaitState(b, peer.Waiting)
@@ -75,6 +79,7 @@ func TestBothAsk(t *testing.T) {
 }
 
 func TestApproveByAddress(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	quiet := func(c *Config) { c.Sources = nil }
 	a, b := w.cluster(1, "a", asking, faraway, quiet), w.cluster(2, "b", asking, faraway, quiet)
@@ -93,6 +98,7 @@ func TestApproveByAddress(t *testing.T) {
 }
 
 func TestGroup(t *testing.T) {
+	t.Parallel()
 	const secret = "correct horse battery"
 	w := newWorld(t)
 	// A proof counts from anywhere.
@@ -132,6 +138,7 @@ func TestGroup(t *testing.T) {
 }
 
 func TestInvite(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	quiet := func(c *Config) { c.Sources = nil }
 	a := w.cluster(1, "a", asking, faraway, quiet)
@@ -160,7 +167,7 @@ func TestInvite(t *testing.T) {
 	}
 	refused(c, code.String(), "used already, by another cluster")
 	two, code2, _ := a.Invite()
-	if err := a.Revoke(two.ID); err != nil {
+	if _, err := a.Revoke(two.ID); err != nil {
 		t.Fatal(err)
 	}
 	refused(c, code2.String(), "was revoked")
@@ -179,6 +186,7 @@ func b2(w *world) *cluster { return w.cluster(9, "d", faraway, func(c *Config) {
 // While one side ends the peering everything of it ends on both, requests that last
 // too; it does not come back by itself, over restarts, until the user says so.
 func TestUnpeer(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b, c := w.cluster(1, "a"), w.cluster(2, "b"), w.cluster(3, "c")
 	ended := make(chan struct{})
@@ -251,6 +259,7 @@ func TestUnpeer(t *testing.T) {
 
 // One that is away is told when it calls.
 func TestUnpeerWithoutTheOther(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
@@ -291,6 +300,7 @@ func TestUnpeerWithoutTheOther(t *testing.T) {
 
 // The power goes between the parting and the record: after the start it is no peer.
 func TestPowerCutWhileUnpeering(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
@@ -306,6 +316,7 @@ func TestPowerCutWhileUnpeering(t *testing.T) {
 }
 
 func TestDenied(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a", asking), w.cluster(2, "b")
 	a.awaitState(b, peer.Waiting)
@@ -337,6 +348,7 @@ func TestDenied(t *testing.T) {
 // A key that comes under the name of a peer is an alarm. In a group, and where
 // somebody is asked, it is no peer; on the LAN it is one of its own.
 func TestAnotherKeyUnderAKnownName(t *testing.T) {
+	t.Parallel()
 	const secret = "correct horse battery"
 	for _, tt := range []struct {
 		name string
@@ -388,6 +400,7 @@ func TestAnotherKeyUnderAKnownName(t *testing.T) {
 // Where somebody is asked it is an alarm as soon as it is announced, and none of the
 // words that are said of the old one is for it.
 func TestAnotherKeyWhereSomebodyIsAsked(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a", asking), w.cluster(2, "b")
 	a.awaitState(b, peer.Waiting)
@@ -410,6 +423,7 @@ func TestAnotherKeyWhereSomebodyIsAsked(t *testing.T) {
 
 // Directions are switched from either side and told to the other.
 func TestRoles(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
@@ -445,6 +459,7 @@ func TestRoles(t *testing.T) {
 
 // A cluster that is reset takes its leave; it is met anew afterwards.
 func TestLeave(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	agreedUpon(t, a, b, peer.TrustLAN, peer.TrustLAN)
@@ -466,6 +481,7 @@ func TestLeave(t *testing.T) {
 
 // A no is a no, in the middle of exchanges too: the last word is the person's.
 func TestANoInTheMiddleOfExchanges(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	a, b := w.cluster(1, "a"), w.cluster(2, "b")
 	for range 8 {
@@ -503,4 +519,215 @@ func TestANoInTheMiddleOfExchanges(t *testing.T) {
 func agreedTwo(a, b *cluster) {
 	a.awaitState(b, peer.Connected)
 	b.awaitState(a, peer.Connected)
+}
+
+// A worker that was removed, and a peer that was denied or unpeered, bring what let them in once more: it is used up.
+func TestAnEndOutlivesATokenAndAnInvite(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.cluster(1, "a", asking, alone)
+	n := byte(60)
+	for what, end := range map[string]func(id peer.ID) error{
+		"removed": func(id peer.ID) error {
+			_, err := a.Unpeer(t.Context(), string(id), Unpeer{Force: true, Forget: true})
+			return err
+		},
+		"denied": func(id peer.ID) error { _, err := a.Deny(t.Context(), string(id)); return err },
+	} {
+		for _, join := range []bool{false, true} {
+			s := newStranger(t, n)
+			n++
+			_, code, err := a.invite(time.Hour, join)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.invite, s.join = code.Secret, join
+			for range 2 { // its answer may have been lost
+				if err := s.pair(a); err != nil {
+					t.Fatalf("%s, join %v: %v", what, join, err)
+				}
+				s.record, s.starts = peer.Record{}, s.starts+1
+			}
+			if err := end(s.id.ID); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := s.pair(a); err == nil || !strings.Contains(err.Error(), "has ended since") {
+					t.Errorf("%s, join %v: again: %v", what, join, err)
+				}
+				s.starts++
+				a.stop()
+				a.start()
+			}
+			if a.store.len() != 0 {
+				t.Errorf("%s, join %v: there is a record", what, join)
+			}
+		}
+	}
+}
+
+// An invite that does not work leaves what a person has said before: a denial denies, an approval approves.
+func TestAFailedInviteLeavesDecisions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a, b, c := w.cluster(1, "a", alone), w.cluster(2, "b", alone), w.cluster(3, "c", alone)
+	if _, err := a.Deny(t.Context(), string(b.id())); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := a.decisions.Revocation(b.id())
+	_, invite, err := b.Invite()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, token, err := b.Token(time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ofC, err := c.Invite()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.stop()
+	c.stop()
+	if _, err := a.Approve(t.Context(), string(c.id())); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{invite.String(), ofC.String()} {
+		if _, err := a.Accept(t.Context(), text); err == nil || !strings.Contains(err.Error(), "has not worked") {
+			t.Errorf("an invite of one that is off: %v", err)
+		}
+	}
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := a.Join(short, token); err == nil {
+		t.Error("a token of one that is off has worked")
+	}
+	if v := a.view(b); v.State != peer.Denied || !strings.Contains(v.Reason, "rivulet peer") {
+		t.Errorf("%+v", v)
+	}
+	for range 2 { // and after a restart
+		if p, _ := a.decisions.Revocation(b.id()); !p.Denied || !p.At.Equal(before.At) {
+			t.Errorf("the denial was %+v and is %+v", before, p)
+		}
+		if y, ok := a.decisions.Approved(c.id()); !ok || y.How != peer.TrustApproved {
+			t.Errorf("the approval is %+v", y)
+		}
+		a.stop()
+		a.start()
+	}
+	b.cfg.Sources = []discovery.Source{w.hub.Source(b.id(), onLAN)} // in mode lan, and it calls
+	b.start()
+	w.hub.Set(discovery.Entry{Key: string(a.id()), ID: a.id(), Name: "a", Addrs: []netip.AddrPort{netip.AddrPortFrom(onLAN, a.cfg.Port)}})
+	b.await("the denial", func() bool { return strings.Contains(b.view(a).Reason, "denied on a") })
+	if v, err := a.Accept(t.Context(), invite.String()); err != nil || v.Trust.How != peer.TrustInvite {
+		t.Errorf("the invite, with b on: %+v %v", v, err)
+	}
+	if _, denied := a.decisions.Revocation(b.id()); denied {
+		t.Error("denied, and a peer")
+	}
+}
+
+// An address means the cluster that proves itself there, whoever claims it; for a peer, where it has proved itself last.
+func TestAnAddressMeansWhoIsThere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a, b := w.cluster(1, "a", asking, alone), w.cluster(2, "b", asking, alone)
+	at := netip.AddrPortFrom(onLAN, b.cfg.Port)
+	for _, c := range []*cluster{a, b} {
+		c.await("an open control port", func() bool {
+			return pairing.Reach(t.Context(), b.cfg.Identity, c.id(), netip.AddrPortFrom(onLAN, c.cfg.Port), nil) == nil
+		})
+	}
+	liar := newStranger(t, 60).id.ID
+	claim := func(id peer.ID, name string, at netip.AddrPort) {
+		a.exchanger.discovered("claim", discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(id), ID: id, Name: name, Addrs: []netip.AddrPort{at}}})
+	}
+	claim(liar, "liar", at)
+	if v, err := a.Approve(t.Context(), at.String()); err != nil || v.ID != b.id() {
+		t.Fatalf("approved %s, %v", v.ID.Short(), err)
+	}
+	if _, approved := a.decisions.Approved(liar); approved {
+		t.Error("the one that claims the address is approved")
+	}
+	if _, err := b.Approve(t.Context(), netip.AddrPortFrom(onLAN, a.cfg.Port).String()); err != nil {
+		t.Fatal(err)
+	}
+	a.awaitState(b, peer.Connected)
+	elsewhere := netip.MustParseAddrPort("192.0.2.1:7442")
+	claim(b.id(), "b", elsewhere)
+	if _, err := a.Set(t.Context(), elsewhere.String(), peer.Settings{}); err == nil {
+		t.Error("a peer is found by an address that it has not proved")
+	}
+	if _, err := a.Deny(t.Context(), "127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "cannot be reached") {
+		t.Errorf("an address of nobody: %v", err)
+	}
+	if v, err := a.Unpeer(t.Context(), at.String(), Unpeer{Force: true}); err != nil || v.ID != b.id() {
+		t.Errorf("unpeered %s, %v", v.ID.Short(), err)
+	}
+	// A name with the form of an address is not taken.
+	named := newStranger(t, 61)
+	named.self.Name = "192.0.2.9"
+	if err := named.pair(a); pairing.Code(err) != "bad-message" {
+		t.Error(err)
+	}
+	claim(named.id.ID, "192.0.2.9", elsewhere)
+	if v := a.viewOf(named.id.ID); v.Name != "" {
+		t.Errorf("%+v", v)
+	}
+}
+
+// Of several that a word means none is chosen, seen now or not, and each can be told by what is printed of its ID.
+func TestAWordThatMeansSeveral(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.cluster(1, "a", asking, alone)
+	twins := []peer.ID{peer.ID("aaaaaaaab" + strings.Repeat("b", 23)), peer.ID("aaaaaaaac" + strings.Repeat("c", 23))}
+	for i, name := range []string{"lab", "lab", "aaaaaaaab"} {
+		id := append(slices.Clone(twins), peer.ID(strings.Repeat("d", 32)))[i]
+		a.exchanger.discovered("test", discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(id), ID: id, Name: name, Addrs: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}}})
+	}
+	if _, err := a.Approve(t.Context(), "lab"); err == nil || !strings.HasSuffix(err.Error(), ": aaaaaaaabb, aaaaaaaac") {
+		t.Errorf("%v", err)
+	}
+	if _, err := a.Deny(t.Context(), "aaaaaaaabb"); err != nil {
+		t.Fatal(err)
+	}
+	if p, _ := a.decisions.Revocation(twins[0]); !p.Denied {
+		t.Error("another one was denied")
+	}
+	// Two that were peers, under one name. The ID of a third begins with the name of one that is here.
+	for _, id := range []string{"eeee", "ffff"} {
+		if err := a.decisions.Revoke(trust.Revocation{ID: peer.ID(strings.Repeat(id, 8)), Name: "old", WasPeer: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, do := range map[string]func(string) error{
+		"approve": func(word string) error { _, err := a.Approve(t.Context(), word); return err },
+		"deny":    func(word string) error { _, err := a.Deny(t.Context(), word); return err },
+		"unpeer":  func(word string) error { _, err := a.Unpeer(t.Context(), word, Unpeer{}); return err },
+	} {
+		if err := do("old"); err == nil || !strings.Contains(err.Error(), "eeeeeeee, ffffffff") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	a.exchanger.discovered("test", discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: "g", ID: peer.ID(strings.Repeat("g", 32)), Name: "eeeeeeee"}})
+	if _, err := a.Approve(t.Context(), "eeeeeeee"); err == nil || !strings.Contains(err.Error(), strings.Repeat("e", 32)) {
+		t.Errorf("%v", err)
+	}
+}
+
+// An invite that has expired while the fabric runs is stored as expired.
+func TestAnInviteExpiresForGood(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.cluster(1, "a", alone)
+	if _, _, err := a.invite(time.Millisecond, false); err != nil {
+		t.Fatal(err)
+	}
+	a.await("its end", func() bool { return a.Invites()[0].State(time.Now()) == "expired" })
+	a.stop()
+	a.start()
+	if i := a.Invites()[0]; !i.Expired || i.State(i.Made) != "expired" {
+		t.Errorf("%+v", i)
+	}
 }

@@ -24,7 +24,7 @@ func (f *Fabric) wire() {
 	cfg, log := f.cfg, f.log
 	s := &members{
 		self: cfg.Identity.ID, podBits: cfg.PodCIDR.Bits(), timing: cfg.Timing, settings: f.settings, store: cfg.Store, decisions: f.decisions,
-		log: log, all: map[string]*member{}, known: map[string]string{},
+		log: log, all: map[string]*member{}, known: map[string]string{}, missed: missed{},
 	}
 	f.members = s
 	f.problems = &problems{log: log, notify: s.changed.Notify, open: map[string]rpc.Error{}}
@@ -65,7 +65,7 @@ func (f *Fabric) wireExchange() {
 	cfg, log := f.cfg, f.log
 	claims := &keyring.Claims{Name: f.settings.name.get, Owner: f.keyOwner, Save: f.save, Refused: f.refusedKey, Log: log}
 	f.party = &pairing.Party{
-		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admission.admit, Claim: claims.Claim, Keys: f.keys.Private, Group: f.settings.group,
+		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admission.admit, Join: f.admission.join, Claim: claims.Claim, Keys: f.keys.Private, Group: f.settings.group,
 		Invite: func(id peer.ID) ([]byte, bool) { return f.invitedBy(id) },
 		Parted: func(id peer.ID) (heard, skip uint64) { p, _ := f.decisions.Revocation(id); return p.Heard, p.Skip },
 		Epoch:  f.decisions.Epoch(), Now: time.Now,
@@ -80,9 +80,10 @@ func (f *Fabric) wireExchange() {
 	f.exchanger = &exchanger{
 		identity: cfg.Identity, port: cfg.Port, lans: cfg.LANs, forget: cfg.Timing.Forget, settings: f.settings, decisions: f.decisions, keys: f.keys,
 		members: f.members, admission: f.admission, endings: f.endings, party: f.party, plane: f.plane, clients: f.clients, log: log,
+		slots: make(chan struct{}, maxExchanges), strangers: make(chan struct{}, maxStrangersExchanges),
 	}
 	f.introducer = &introducer{
-		self: cfg.Identity.ID, settings: f.settings, members: f.members, clients: f.clients, discovered: f.exchanger.discovered, retry: cfg.Timing.Retry,
+		self: cfg.Identity.ID, settings: f.settings, members: f.members, clients: f.clients, discovered: f.exchanger.discovered, retry: cfg.Timing.Retry, log: log,
 	}
 	f.openPort()
 	f.brokers = broker.NewClient(broker.ClientConfig{
@@ -134,7 +135,7 @@ func (f *Fabric) openPort() {
 func (f *Fabric) exchanges() http.Handler {
 	mux := http.NewServeMux()
 	inside := func(r *http.Request) bool { return control.Inside(r, f.cfg.TunnelAddress) }
-	mux.Handle("POST "+pairing.Path, f.party.Handler(inside, f.exchanger.received))
+	mux.Handle("POST "+pairing.Path, f.admission.polling(f.party.Handler(inside, f.exchanger.received)))
 	mux.Handle("POST "+pairing.EndPath, f.party.EndHandler(f.endings.endedByThem))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, pattern := mux.Handler(r); pattern == "" {

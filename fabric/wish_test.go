@@ -11,6 +11,7 @@ import (
 // A word with an address and an ID is for that cluster and no other, and can be taken
 // back as long as it has led to nothing.
 func TestApproveAtAndWithdraw(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ask := func(c *Config) { c.Trust, c.Sources = Policy{Mode: pairing.ModeAsk}, nil }
 	a, b, c := w.cluster(1, "a", ask), w.cluster(2, "b", ask), w.cluster(3, "c", ask)

@@ -85,6 +85,17 @@ func TestClaimsAway(t *testing.T) {
 		}
 	})
 
+	t.Run("a peer without a tunnel stays a target", func(t *testing.T) {
+		pod := a.running(t, "db-0", "").UID
+		a.fabric.setUnlinked("its key is another peer's")
+		a.reachable(t, "data-db-0", corev1.ConditionFalse, "cannot be reached")
+		a.fabric.setUnlinked("")
+		a.reachable(t, "data-db-0", corev1.ConditionTrue, "the data are on b")
+		if now := a.running(t, "db-0", "").UID; now != pod {
+			t.Error("its pod was made again")
+		}
+	})
+
 	t.Run("a claim grows", func(t *testing.T) {
 		_, err := a.Client.CoreV1().PersistentVolumeClaims("lab").Patch(ctx, "data-db-0", types.MergePatchType,
 			[]byte(`{"spec":{"resources":{"requests":{"storage":"2Mi"}}}}`), metav1.PatchOptions{})

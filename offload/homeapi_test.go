@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -140,11 +141,18 @@ func homeAPI(t *testing.T, a, b *device, pod *corev1.Pod) {
 	})
 
 	t.Run("others of the provider, and of elsewhere, get no connection", func(t *testing.T) {
+		var asking sync.WaitGroup
 		for _, from := range []string{"10.77.0.250", "10.77.255.254", "10.42.0.9", "192.0.2.1"} {
-			if code, body, err := ask(from); err == nil {
-				t.Errorf("%s was answered: %d %s", from, code, body)
-			}
+			asking.Go(func() {
+				if code, body, err := ask(from); err == nil {
+					t.Errorf("%s was answered: %d %s", from, code, body)
+				}
+			})
 		}
+		if code, body, err := ask(pod.Status.PodIP); err != nil || code != http.StatusOK { // beside them, one that may
+			t.Errorf("the pod itself: %d %s %v", code, body, err)
+		}
+		asking.Wait()
 	})
 
 	t.Run("it is renewed in time, and comes back when it is deleted", func(t *testing.T) {

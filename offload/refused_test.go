@@ -47,14 +47,16 @@ func refusedThere(t *testing.T, a, b *device) {
 	}
 	must(t, a.Client.AppsV1().Deployments("lab").Delete(ctx, "classed", metav1.DeleteOptions{}))
 
-	// What a controller would be refused there is asked for: a Job of the wrapper has no condition that tells.
+	// What a controller would be refused there is asked for: a Job of the wrapper has no condition that tells. b has a class of that name,
+	// and does not lend it.
+	must(t, second(b.Client.NodeV1().RuntimeClasses().Create(ctx, &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "own"}, Handler: "own"}, metav1.CreateOptions{})))
 	a.offloadNamespace(t, "far", string(policy.Remote))
 	once := bare("once", corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, RuntimeClassName: ptr.To("own")})
 	once.Namespace = "far"
 	must(t, second(a.Client.CoreV1().Pods("far").Create(ctx, once, metav1.CreateOptions{})))
 	await.Empty(t, time.Minute, "a Job's pod is refused, and the Job is taken back", func(ctx context.Context) string {
 		p, err := a.Client.CoreV1().Pods("far").Get(ctx, "once", metav1.GetOptions{})
-		if err != nil || p.Status.Reason != "OffloadRefused" || !strings.Contains(p.Status.Message, "RuntimeClass") {
+		if err != nil || p.Status.Reason != "OffloadRefused" || !strings.Contains(p.Status.Message, "runtime class own is not lent to other clusters") {
 			return fmt.Sprint(p.Status, err)
 		}
 		jobs, err := b.Client.BatchV1().Jobs(a.twin("far")).List(ctx, metav1.ListOptions{})
@@ -69,5 +71,7 @@ func refusedThere(t *testing.T, a, b *device) {
 		return apierrors.IsNotFound(err)
 	})
 	must(t, a.Client.CoreV1().Namespaces().Delete(ctx, "far", metav1.DeleteOptions{}))
-	must(t, a.Client.NodeV1().RuntimeClasses().Delete(ctx, "own", metav1.DeleteOptions{}))
+	for _, d := range []*device{a, b} {
+		must(t, d.Client.NodeV1().RuntimeClasses().Delete(ctx, "own", metav1.DeleteOptions{}))
+	}
 }

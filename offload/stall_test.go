@@ -70,7 +70,7 @@ func (c *stallable) Close() error {
 	return c.Conn.Close()
 }
 
-func init() { target.WatchLife = 20 * time.Second } // before any target is made
+func init() { target.WatchLife = 8 * time.Second } // before any target is made
 
 // mute has watches that are open go silent, for good, while all else works.
 type mute struct {

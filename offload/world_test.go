@@ -16,13 +16,17 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"rivulet/appliance/addons/volumes"
 	"rivulet/fabric/changes"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/test/harness/apiserver"
+	"rivulet/test/harness/faulty"
 )
 
 // device is one cluster of a test: a real API server, and a fabric whose tunnel
@@ -42,6 +46,7 @@ type device struct {
 	nodes    atomic.Pointer[policy.Nodes] // Config.Nodes
 	test     *testing.T                   // the whole story; subtests end too early
 	warnings *warnings
+	calls    *faulty.Calls // of this device's own API server
 }
 
 var (
@@ -57,23 +62,33 @@ type loopback struct {
 	stall stall
 	mute  mute
 
-	mu     sync.Mutex
-	cut    bool
-	conns  map[net.Conn]struct{}
-	links  []peer.Link
-	gone   []peer.ID // former peers
-	certs  map[peer.ID][]byte
-	signal changes.Signal
+	mu    sync.Mutex
+	cut   bool
+	conns map[net.Conn]struct{}
+	links []peer.Link
+	gone  []peer.ID // former peers
+	// unlinked is why no peer has a tunnel, empty if they have.
+	unlinked string
+	certs    map[peer.ID][]byte
+	signal   changes.Signal
 	// passed takes connections for the API server.
 	passed func(net.Conn)
 }
 
 // world starts two clusters, a and b, that are peers of each other. The arguments are
-// for b's engine.
+// for b's engine. Stories wait more than they work, share nothing, and run beside each other.
 func world(t *testing.T, provider ...string) (a, b *device) {
 	t.Helper()
+	t.Parallel()
+	return faultyWorld(t, &faulty.Calls{}, &faulty.Calls{}, provider...)
+}
+
+// faultyWorld is a world in which calls of the two to their own API servers may fail.
+func faultyWorld(t *testing.T, ofA, ofB *faulty.Calls, provider ...string) (a, b *device) {
+	t.Helper()
 	var devices []*device
-	for i, s := range apiserver.StartEach(t, profiling(), append(provider, profiling()...)) {
+	both := append(profiling(), "--kube-controller-manager-arg=pvclaimbinder-sync-period=1s") // when it looks again for a claim's volume
+	for i, s := range apiserver.StartEach(t, both, append(provider, both...)) {
 		name := string(rune('a' + i))
 		_, key, err := ed25519.GenerateKey(rand.Reader)
 		if err != nil {
@@ -86,7 +101,7 @@ func world(t *testing.T, provider ...string) (a, b *device) {
 		f := &loopback{identity: identity, routes: http.NewServeMux(), certs: map[peer.ID][]byte{},
 			conns: map[net.Conn]struct{}{}}
 		folder := t.TempDir()
-		devices = append(devices, &device{test: t, warnings: &warnings{}, volumes: folder, local: volumes.NewLocal(folder, name+"-node"), Server: s, name: name, identity: identity, fabric: f})
+		devices = append(devices, &device{test: t, warnings: &warnings{}, volumes: folder, local: volumes.NewLocal(folder, name+"-node"), Server: s, name: name, identity: identity, fabric: f, calls: []*faulty.Calls{ofA, ofB}[i]})
 	}
 	a, b = devices[0], devices[1]
 	for _, d := range devices {
@@ -103,8 +118,10 @@ func (d *device) twin(home string) string { return home + "-" + d.name + "-" + d
 func (d *device) start() {
 	t := d.test
 	d.fabric.newRoutes()
+	home := rest.CopyConfig(d.Config)
+	home.Wrap(d.calls.Wrap)
 	o, err := New(Config{
-		Home: d.Config, ClusterID: string(d.identity.ID), ClusterName: func() string { return d.name }, NodeName: d.name,
+		Home: home, ClusterID: string(d.identity.ID), ClusterName: func() string { return d.name }, NodeName: d.name,
 		NodeIP: netip.MustParseAddr("127.0.0.1"), PodCIDR: podCIDR, Control: control,
 		ServerTLSDir: d.TLSDir, Peers: d.fabric, Missing: d.missing, Parting: 10 * time.Second, Images: d.images, Volumes: d.local, Shares: d.shares, Nodes: d.chosen, Log: slog.New(slog.NewTextHandler(testWriter{t, d.warnings}, nil)).With("cluster", d.name),
 	})
@@ -151,7 +168,7 @@ func (d *device) meet(t *testing.T, other *device, remote, as string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := rpc.NewServer(other.identity, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := rpc.NewServer(httpserver.Peers, other.identity, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		other.fabric.mu.Lock()
 		routes := other.fabric.routes
 		other.fabric.mu.Unlock()
@@ -236,9 +253,29 @@ func (f *loopback) Link(id peer.ID) (peer.Link, bool) {
 }
 
 func (f *loopback) Links() []peer.Link {
+	linked, _ := f.Peerings()
+	return linked
+}
+
+// Peerings has the peers without a tunnel, too: see setUnlinked.
+func (f *loopback) Peerings() (linked []peer.Link, others []peer.Unlinked) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]peer.Link(nil), f.links...)
+	if f.unlinked != "" {
+		for _, l := range f.links {
+			others = append(others, peer.Unlinked{Link: peer.Link{ID: l.ID, Name: l.Name, State: peer.Connecting}, Why: f.unlinked})
+		}
+		return nil, others
+	}
+	return append([]peer.Link(nil), f.links...), nil
+}
+
+// setUnlinked makes the records of all peers incomplete for a reason, or complete again.
+func (f *loopback) setUnlinked(why string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unlinked = why
+	f.signal.Notify()
 }
 
 func (f *loopback) Changed() (<-chan struct{}, func()) { return f.signal.Changed() }

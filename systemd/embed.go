@@ -21,8 +21,16 @@ var watchdog string
 // Binary is the program's path in the unit.
 const Binary = "/usr/local/bin/rivulet"
 
-// Links are further names of the program: kubectl finds the plug-in, and its completion, by them.
-var Links = []string{"/usr/local/bin/kubectl-rivulet", "/usr/local/bin/kubectl_complete-rivulet"}
+// Link is a further name of the program, and what its symbolic link says.
+type Link struct{ Path, To string }
+
+// Links are the program's further names: kubectl finds the plug-in, and its completion, by the first two, and sudo the
+// program by the last where its secure_path lacks /usr/local/bin (RHEL and its like).
+var Links = []Link{
+	{"/usr/local/bin/kubectl-rivulet", "rivulet"},
+	{"/usr/local/bin/kubectl_complete-rivulet", "rivulet"},
+	{"/usr/bin/rivulet", "../local/bin/rivulet"},
+}
 
 // UnitName is the unit's name for systemctl.
 const UnitName = "rivulet.service"

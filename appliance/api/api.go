@@ -15,9 +15,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"time"
 
 	"rivulet/fabric/cure"
+	"rivulet/fabric/httpserver"
 )
 
 // Socket is the path of the supervisor's socket in a runtime folder.
@@ -44,7 +44,7 @@ func Serve(ctx context.Context, runDir string, routes http.Handler, ready func()
 		return err
 	}
 	defer os.Remove(Socket(runDir))
-	return serve(ctx, l, &http.Server{Handler: routes, ReadHeaderTimeout: 5 * time.Second}, ready)
+	return serve(ctx, httpserver.Root, l, routes, ready)
 }
 
 // listen creates a socket of a group. It gets its name only after its mode, so that no client opens it before.
@@ -77,11 +77,12 @@ func listen(path string, group int, mode fs.FileMode) (net.Listener, error) {
 	return l, nil
 }
 
-func serve(ctx context.Context, l net.Listener, srv *http.Server, ready func()) error {
+func serve(ctx context.Context, b httpserver.Bounds, l net.Listener, h http.Handler, ready func()) error {
+	srv := httpserver.New(b, h, slog.New(slog.DiscardHandler))
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
 	ready()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := srv.Serve(b.Listen(l)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("api: %w", err)
 	}
 	return nil

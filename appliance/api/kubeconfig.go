@@ -7,15 +7,17 @@ import "time"
 type KubeconfigRequest struct {
 	User string `json:"user"`
 	// Certificate is self-signed by the key, DER. Only its key is trusted.
-	Certificate []byte `json:"certificate"`
+	Certificate []byte `json:"certificate,omitempty"`
 	// For is the duration of the access, nanoseconds.
 	For       time.Duration `json:"for"`
 	Role      string        `json:"role"`
 	Namespace string        `json:"namespace,omitempty"`
 	// VCluster is the virtual cluster; empty: this cluster.
 	VCluster string `json:"vcluster,omitempty"`
-	// Link: the file is given once to the holder of the token from which the key was derived.
-	Link bool `json:"link,omitempty"`
+	// Link: the file is given once to the holder of a token. Token is the SHA-256 of it; there is no Certificate, because
+	// the key is made when the link is used.
+	Link  bool   `json:"link,omitempty"`
+	Token []byte `json:"token,omitempty"`
 	// Replace ends the user's earlier access.
 	Replace bool `json:"replace,omitempty"`
 }
@@ -31,7 +33,7 @@ type Kubeconfig struct {
 	Revoked   time.Time `json:"revoked,omitzero"`
 	// Link is until when a link gives the file; zero: there is none, or it was used.
 	Link time.Time `json:"link,omitzero"`
-	// State is active, expired or revoked.
+	// State is unused as long as nobody has used its link, then active, expired or revoked.
 	State string `json:"state"`
 	// Connections are open now; Used is when the last one was opened, zero if none was since the start of the
 	// supervisor.

@@ -59,3 +59,11 @@ func MoveRoute(start func(context.Context, move.Request) (*move.Job, error)) htt
 		}
 	})
 }
+
+// KeptVolume is the body of POST /v1/volumes/adopt and /v1/volumes/delete.
+type KeptVolume struct {
+	// Ref is that of volume.Kept.
+	Ref string `json:"ref"`
+	// As is the name of the adopted claim; empty is the one that the data were made for.
+	As string `json:"as,omitempty"`
+}

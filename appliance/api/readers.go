@@ -8,9 +8,8 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"time"
 
-	"golang.org/x/net/netutil"
+	"rivulet/fabric/httpserver"
 )
 
 // ReaderGroup is the group whose members may read without being root. Without such a group there is no socket for
@@ -25,9 +24,6 @@ func ReaderSocket(runDir string) string { return filepath.Join(runDir, "readers.
 var readable = map[string]bool{"/v1/alive": true, "/v1/facts": true, "/v1/health": true, "/v1/metrics": true, "/v1/status": true, "/v1/burst": true, "/v1/fleet": true, "/v1/vclusters": true}
 
 var errReader = errors.New("members of group " + ReaderGroup + " may read status, peers, tenants and metrics; for this use sudo")
-
-// mostReaders bounds concurrent requests of readers; more wait.
-const mostReaders = 16
 
 // toReaders serves readers until ctx ends; it returns at once without a ReaderGroup.
 func toReaders(ctx context.Context, runDir string, routes http.Handler) error {
@@ -48,9 +44,7 @@ func serveReaders(ctx context.Context, runDir string, gid int, routes http.Handl
 		return err
 	}
 	defer os.Remove(ReaderSocket(runDir))
-	return serve(ctx, netutil.LimitListener(l, mostReaders), &http.Server{
-		Handler: readOnly(routes), ReadTimeout: 5 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: 5 * time.Second, MaxHeaderBytes: 8 << 10,
-	}, ready)
+	return serve(ctx, httpserver.Readers, l, readOnly(routes), ready)
 }
 
 // readOnly passes readable requests on, without a body, and refuses all others.

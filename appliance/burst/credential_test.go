@@ -130,7 +130,7 @@ func (w *watched) set(_ target.Kind, all []target.Spec, _ bool) {
 
 func kubeconfig(t *testing.T, server string, authority []byte, user *clientcmdapi.AuthInfo) external.Credential {
 	t.Helper()
-	credential, err := external.ReadCredential(kubeconfigFile(t, server, authority, user), "", "")
+	credential, err := external.ReadCredential(kubeconfigFile(t, server, authority, user), "", "", false)
 	must(t, err)
 	return credential
 }

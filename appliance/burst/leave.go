@@ -25,6 +25,9 @@ type Removed struct {
 // Remove removes a target and deletes this cluster's objects there. If it does not answer that is retried, also after a
 // restart; with force the target is forgotten instead.
 func (m *Manager) Remove(ctx context.Context, name string, force bool) (Removed, error) {
+	if m.unread != nil {
+		return Removed{}, m.unread
+	}
 	m.mu.Lock()
 	e := m.entries[name]
 	at := slices.IndexFunc(m.leaving, func(l *entry) bool { return l.Settings.Name == name })

@@ -50,9 +50,10 @@ type Config struct {
 
 // Manager manages the list. Its methods may be called concurrently.
 type Manager struct {
-	cfg  Config
-	seal seal
-	poke chan struct{}
+	cfg    Config
+	seal   seal
+	poke   chan struct{}
+	unread error // why the stored list could not be read; nil if it was
 
 	mu      sync.Mutex
 	entries map[string]*entry // by name
@@ -73,7 +74,8 @@ type entry struct {
 	cleared    time.Time // when nothing was left of it, for the first time
 }
 
-// New reads the list.
+// New reads the list. With one that cannot be read only targets of the configuration are used, and nothing is saved or
+// added; the virtual nodes of all others stay.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Settle == 0 {
 		cfg.Settle = DefaultSettle
@@ -84,7 +86,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{cfg: cfg, seal: s, poke: make(chan struct{}, 1), entries: map[string]*entry{}}
 	all, err := load(cfg.Store)
-	if err != nil {
+	if m.unread = err; err != nil {
 		cfg.Log.Error("burst targets", "err", err) // a failure must not stop the device
 	}
 	for _, r := range all {
@@ -184,9 +186,13 @@ func (e *entry) same(o *entry) bool {
 func (m *Manager) configured(c config.Burst) *entry {
 	e := &entry{record: record{File: true}}
 	e.Settings = external.Settings{Name: c.Name, Namespace: c.Namespace, Arch: c.Arch, Network: c.Network, Image: c.Image, Security: c.PodSecurity, Order: c.Order, Price: c.Price}
-	raw, err := os.ReadFile(c.Kubeconfig)
+	err := external.Trusted(c.Kubeconfig) // it is read again and again, and may name a command
+	var raw []byte
 	if err == nil {
-		e.credential, err = external.ReadCredential(raw, filepath.Dir(c.Kubeconfig), c.Context)
+		raw, err = os.ReadFile(c.Kubeconfig)
+	}
+	if err == nil {
+		e.credential, err = external.ReadCredential(raw, filepath.Dir(c.Kubeconfig), c.Context, c.Insecure)
 	}
 	if err == nil {
 		e.Settings.Limits, err = external.Limits(c.Limits.String())
@@ -213,7 +219,7 @@ func (m *Manager) publish() {
 		return
 	}
 	var specs []target.Spec
-	complete := true
+	complete := m.unread == nil // nodes of targets in a list that cannot be read stay
 	seen := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
 		e := m.entries[name]
@@ -304,6 +310,9 @@ var ErrUnfit = errors.New("rights are missing")
 
 // Add adds a target, after a check of it. The findings are returned also with an error.
 func (m *Manager) Add(ctx context.Context, q Request) (external.Report, error) {
+	if m.unread != nil {
+		return external.Report{}, m.unread
+	}
 	name := q.Settings.Name
 	m.mu.Lock()
 	had := m.entries[name]

@@ -189,7 +189,7 @@ func TestTargetsComeAndGo(t *testing.T) {
 	way := newLine(t, u.Host)
 	raw := kubeconfigFile(t, "https://"+way.listener.Addr().String(), server.Config.CAData,
 		&clientcmdapi.AuthInfo{ClientCertificateData: server.Config.CertData, ClientKeyData: server.Config.KeyData})
-	credential, err := external.ReadCredential(raw, "", "")
+	credential, err := external.ReadCredential(raw, "", "", false)
 	must(t, err)
 	ctx := t.Context()
 	request := Request{Credential: credential, Settings: external.Settings{Name: "campus", Namespace: "default",
@@ -287,6 +287,57 @@ func TestTargetsComeAndGo(t *testing.T) {
 	}
 
 	t.Run("a credential is refused", func(t *testing.T) { refusedAndHealed(t, server) })
+}
+
+// TestAListThatCannotBeReadIsKept starts with a damaged list, and with a store that fails once: neither is an empty and
+// complete list, and nothing is saved over it.
+func TestAListThatCannotBeReadIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	must(t, os.WriteFile(path, kubeconfigFile(t, "https://127.0.0.1:1", nil, &clientcmdapi.AuthInfo{Token: "t"}), 0o600))
+	campus := []config.Burst{{Name: "campus", Kubeconfig: path, Namespace: "lab", Limits: config.BurstLimits{CPU: "2", Memory: "1Gi"}}}
+	for what, store := range map[string]*failing{
+		"damaged":      {memory: memory{blob: []byte(`[{"settings":{"name":"cloud"},"sealed":7}]`)}},
+		"a disk error": {memory: memory{blob: []byte(`[]`)}, err: errors.New("input/output error")},
+	} {
+		was := bytes.Clone(store.blob)
+		m, off, tracker := manager(t, store, newKey(t))
+		if off.is() != " false" {
+			t.Errorf("%s: offloading is told %q", what, off.is())
+		}
+		m.Configure(campus)
+		if off.is() != "burst-campus false" {
+			t.Errorf("%s: with a target of the configuration offloading is told %q, %+v", what, off.is(), m.List())
+		}
+		m.Configure(nil)
+		if off.is() != " false" {
+			t.Errorf("%s: without it again offloading is told %q", what, off.is())
+		}
+		if _, err := m.Add(t.Context(), Request{Settings: external.Settings{Name: "new"}}); err == nil || !strings.Contains(err.Error(), "the list of targets") {
+			t.Errorf("%s: add: %v", what, err)
+		}
+		if _, err := m.Remove(t.Context(), "cloud", true); err == nil || !strings.Contains(err.Error(), "the list of targets") {
+			t.Errorf("%s: remove: %v", what, err)
+		}
+		if p := tracker.Problems(); len(p) == 0 || !strings.Contains(fmt.Sprint(p), "burst-unusable") || !strings.Contains(fmt.Sprint(p), "the stored list") {
+			t.Errorf("%s: the problems are %v", what, p)
+		}
+		if !bytes.Equal(store.blob, was) {
+			t.Errorf("%s: the list was saved over: %s", what, store.blob)
+		}
+	}
+}
+
+// failing is a store that cannot be read.
+type failing struct {
+	memory
+	err error
+}
+
+func (f *failing) Note(name string) ([]byte, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	return f.memory.Note(name)
 }
 
 func must(t *testing.T, err error) {

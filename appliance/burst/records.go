@@ -33,19 +33,26 @@ type record struct {
 
 func load(s Store) ([]record, error) {
 	blob, err := s.Note(note)
-	if err != nil || blob == nil {
-		return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("burst: the list of targets cannot be read: %w", err)
+	}
+	if blob == nil {
+		return nil, nil
 	}
 	var all []record
 	if err := json.Unmarshal(blob, &all); err != nil {
-		return nil, fmt.Errorf("burst: the list of targets is unreadable: %w; add them again with rivulet burst add", err)
+		return nil, fmt.Errorf("burst: the list of targets is unreadable: %w; run the version of rivulet that wrote it, or restore a backup: rivulet restore FILE", err)
 	}
 	return all, nil
 }
 
 // save writes the list durably, with the targets of the configuration, so that one deleted there while Rivulet does not
-// run is cleaned up, too. m.mu is held.
+// run is cleaned up, too. A list that could not be read is never replaced: it has the only credentials with which its
+// targets can be cleaned up. m.mu is held.
 func (m *Manager) save() error {
+	if m.unread != nil {
+		return m.unread
+	}
 	all := []record{}
 	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
 		if e := m.entries[name]; e.Sealed != nil {

@@ -80,6 +80,9 @@ const endsSoon = 7 * 24 * time.Hour
 // evaluate updates the problems of the targets.
 func (m *Manager) evaluate() {
 	unusable, credential, left := map[string][2]string{}, map[string][2]string{}, map[string][2]string{}
+	if m.unread != nil {
+		unusable["the stored list"] = split(m.unread.Error())
+	}
 	for _, v := range m.List() {
 		switch {
 		case v.Removed:

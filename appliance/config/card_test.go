@@ -103,7 +103,7 @@ func TestWhatIsRightOnACard(t *testing.T) {
 
 // A password of a database is refused on a card, and everything else is used.
 func TestACardHasNoDatabase(t *testing.T) {
-	c, p := ParseCard([]byte("name: a\ndatastore: postgres://rivulet:CANARY@db/lab\n"), Options{})
+	c, p := ParseCard([]byte("name: a\ndatastore: postgres://rivulet:CANARY@db/lab?sslmode=disable\n"), Options{})
 	if len(p.Problems) != 1 || !strings.Contains(p.Problems[0].Cure, DefaultPath) || strings.Contains(fmt.Sprint(p.Problems), "CANARY") {
 		t.Error(p.Problems)
 	}

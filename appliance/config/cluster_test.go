@@ -25,7 +25,7 @@ func TestSettingsOfACluster(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("sixteen-letters-or-more\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const database = "postgres://rivulet:pass@db.example/lab"
+	const database = "postgres://rivulet:pass@db.example/lab?sslmode=verify-full"
 	text := load("trust: {mode: group, secretFile: "+secret+"}\nshare: {cpu: 40%, maxPods: 0}\ndatastore: "+database+"\nreserve: {cpu: 1}\nconsole: true\npeerImages: false\n", "").Cluster("shelf")
 
 	got := load("", text).Config

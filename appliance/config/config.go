@@ -199,6 +199,8 @@ type Burst struct {
 	Price       string `yaml:"price,omitempty" json:"price,omitempty"`
 	PodSecurity string `yaml:"podSecurity,omitempty" json:"podSecurity,omitempty"`
 	Arch        string `yaml:"arch,omitempty" json:"arch,omitempty"`
+	// Insecure allows a kubeconfig that does not verify its server.
+	Insecure bool `yaml:"insecureSkipTLSVerify,omitempty" json:"insecureSkipTLSVerify,omitempty"`
 }
 
 // BurstLimits bound the total requests of pods there; Kubernetes quantities.

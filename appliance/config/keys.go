@@ -91,7 +91,7 @@ var Table = []Key{
 	{"registries.configs", "credentials and TLS of registries, as in k3s's `registries.yaml`. Images of a registry with credentials (or with a mirror that has some) are not fetched, nor run, for peers, unless `share: true` stands beside `auth` (of the mirror, too)",
 		"none", engineStarts, "tenancy",
 		func(c *Config) any { return &c.Registries.Configs }, form{}},
-	{"datastore", "the SQL database that keeps the cluster's objects in place of a file of this device: `postgres://USER:PASSWORD@HOST:5432/DATABASE` or `mysql://USER:PASSWORD@tcp(HOST:3306)/DATABASE` (MariaDB too), as in k3s. It is chosen before a cluster's first start; a cluster moves to another address only together with its database. A worker does not use it",
+	{"datastore", "the SQL database that keeps the cluster's objects in place of a file of this device: `postgres://USER:PASSWORD@HOST:5432/DATABASE` or `mysql://USER:PASSWORD@tcp(HOST:3306)/DATABASE` (MariaDB too), as in k3s, with `?sslmode=verify-full` or `?tls=true`; off this device the address says whether the connection is encrypted. It is chosen before a cluster's first start; a cluster moves to another address only together with its database. A worker does not use it",
 		"a file of this device", engineStarts, "datastore",
 		func(c *Config) any { return &c.Datastore }, form{check: sqlserver.Check}},
 	{"peerImages", "a pod away whose image no registry gives gets it from its home, through the tunnel; `false`: from registries only, for this cluster's pods away and for tenants",

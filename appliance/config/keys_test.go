@@ -16,7 +16,7 @@ var samples = map[string]string{
 	"peers": "[192.0.2.7]", "tunnel.relay": "false", "tunnel.streamPort": "443", "tunnel.peerCIDR": "10.0.0.0/8",
 	"share.cpu": "37%", "share.memory": "38%", "share.maxPods": "0", "vclusters.cpu": "39%", "vclusters.memory": "40%", "vclusters.maxPods": "7", "vclusters.ports": "31000-31199",
 	"reserve.cpu": "500m", "reserve.memory": "1Gi", "registries.mirrors": "{docker.io: {endpoint: [\"https://mirror.example\"]}}",
-	"registries.configs": "{docker.io: {share: true}}", "datastore": "postgres://rivulet:sixteen-letters-@db.example/lab", "peerImages": "false", "burst": "[{name: campus, kubeconfig: /etc/rivulet/campus.kubeconfig}]",
+	"registries.configs": "{docker.io: {share: true}}", "datastore": "postgres://rivulet:sixteen-letters-@db.example/lab?sslmode=verify-full", "peerImages": "false", "burst": "[{name: campus, kubeconfig: /etc/rivulet/campus.kubeconfig}]",
 	"virtualNodes": "10 nearest", "services.import": "group", "services.namespaces": "[shop, lab]", "ingress": "true", "fleet": "true", "statusPage": "false", "console": "true", "consoleCode": "sha256:" + strings.Repeat("0a", 32), "metrics": "lan",
 }
 

@@ -127,6 +127,7 @@ func (d *decoder) burst(n *yaml.Node, path string, to *[]Burst) {
 			field{"price", &b.Price, oneOf("0", "1", "2", "3", "4", "5", "6", "7", "8", "9")},
 			field{"podSecurity", &b.PodSecurity, oneOf("auto", "restricted", "as-is")},
 			field{"arch", &b.Arch, oneOf("amd64", "arm64", "arm")},
+			field{"insecureSkipTLSVerify", &b.Insecure, form{}},
 		)
 		name, file := value(n, "name"), value(n, "kubeconfig")
 		if name == nil {

@@ -78,6 +78,7 @@ type Engine struct {
 	patience patience        // with an engine that does not answer
 	// passwordLost: the node's password was damaged and was created again.
 	passwordLost bool
+	killed       error // why the last child did not end in order though its end was requested
 }
 
 // New returns an engine; nothing is started or written yet.
@@ -194,17 +195,17 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 	select {
 	case err := <-hung:
 		e.patience.hung(time.Since(begun))
-		child.stop(e.cfg.Log)
+		_ = child.stop(e.cfg.Log) // there is an error already
 		return false, fmt.Errorf("engine: %w: it hung and was ended; the whole log is %s", err, e.LogFile())
 	case err := <-child.Done:
 		return false, fmt.Errorf("engine: ended by itself (%w): %s; the whole log is %s", exitError(err), child.tail.lastWords(), e.LogFile())
 	case why := <-e.again:
 		waiting("to be started again: %s", why)
 		e.cfg.Log.Info("starting the engine again", "why", why)
-		child.stop(e.cfg.Log)
+		e.killed = child.stop(e.cfg.Log)
 		return true, nil
 	case <-ctx.Done():
-		child.stop(e.cfg.Log)
+		e.killed = child.stop(e.cfg.Log)
 		return false, nil
 	}
 }
@@ -257,7 +258,7 @@ func (e *Engine) spawn(args []string) (*child, error) {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
 	if err := os.WriteFile(e.PIDFile(), []byte(strconv.Itoa(c.Pid)+"\n"), 0o644); err != nil {
-		c.stop(e.cfg.Log)
+		_ = c.stop(e.cfg.Log) // it has not begun to serve
 		return nil, fmt.Errorf("engine: %w", err)
 	}
 	e.cfg.Log.Info("engine started", "pid", c.Pid, "log", e.LogFile())
@@ -271,8 +272,14 @@ func exitError(err error) error {
 	return err
 }
 
-func (c *child) stop(log *slog.Logger) {
-	_ = c.Stop(stopGrace, func() { log.Warn("engine does not end; killing it", "pid", c.Pid) })
+// stop ends the child, and returns an error if it was killed: then it has not closed its database.
+func (c *child) stop(log *slog.Logger) error {
+	err := c.Stop(stopGrace, func() { log.Warn("engine does not end; killing it", "pid", c.Pid) })
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
+		return fmt.Errorf("engine: %w", err)
+	}
+	return nil
 }
 
 // managers are variables of the service manager for the supervisor alone.

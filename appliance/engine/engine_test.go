@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ import (
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/engine/iptables"
 	"rivulet/appliance/machine/host"
+	"rivulet/appliance/machine/process"
 	"rivulet/test/harness/await"
 )
 
@@ -228,7 +230,7 @@ func TestStopIsGentleFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.True(t, 10*time.Second, "the child is up", func() bool { return c.tail.lastWords() == "up" })
-	c.stop(e.cfg.Log)
+	_ = c.stop(e.cfg.Log)
 	if _, err := os.Stat(marker); err != nil {
 		t.Fatalf("the child was not given time to end: %v", err)
 	}
@@ -279,5 +281,22 @@ func TestAnUnreadablePIDFile(t *testing.T) {
 	}
 	if err := e.waitOld(t.Context(), waits); err == nil || !strings.Contains(err.Error(), e.PIDFile()) || !strings.Contains(err.Error(), "remove that file") {
 		t.Errorf("a PID file that is a folder: %v", err)
+	}
+}
+
+// TestAKilledEngineHasNotEndedInOrder: what it has written may be torn, though its end was requested.
+func TestAKilledEngineHasNotEndedInOrder(t *testing.T) {
+	for signal, killed := range map[syscall.Signal]bool{syscall.SIGKILL: true, syscall.SIGTERM: false} {
+		c := &child{}
+		var err error
+		if c.Child, err = process.Start(exec.Command("/bin/sleep", "60"), syscall.SIGTERM, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Signal(signal); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.stop(slog.New(slog.DiscardHandler)); (err != nil) != killed {
+			t.Errorf("after %s: %v", signal, err)
+		}
 	}
 }

@@ -57,17 +57,7 @@ type Join struct {
 func (e *Engine) tokenFile() string { return filepath.Join(e.cfg.StateDir, "k3s-join-token") }
 
 func (e *Engine) apiServerArgs() []string {
-	return prefixed("--kube-apiserver-arg=",
-		"feature-gates="+strings.Join([]string{
-			// Admission for offloaded namespaces is CEL in the API server (beta in 1.35).
-			"MutatingAdmissionPolicy=true",
-			// It is a lease, renewed every 10 s, for other API servers; there are none.
-			"APIServerIdentity=false",
-			// It lists keys of the datastore to estimate sizes; kine answers with errors, logged each time.
-			"SizeBasedListCostEstimate=false",
-		}, ","),
-		"runtime-config=admissionregistration.k8s.io/v1beta1=true",
-		"service-account-jwks-uri="+JWKS,
+	return prefixed("--kube-apiserver-arg=", append(policy.APIServerArgs(),
 		// The Endpoints of Service kubernetes are written when they change; the default ("lease") writes a lease every
 		// 10 s for setups with several servers.
 		"endpoint-reconciler-type=master-count",
@@ -75,13 +65,8 @@ func (e *Engine) apiServerArgs() []string {
 		"event-ttl=15m0s",
 		"max-requests-inflight="+strconv.Itoa(e.plan().Requests),
 		"max-mutating-requests-inflight="+strconv.Itoa(e.plan().Mutating),
-	)
+	)...)
 }
-
-// JWKS is the address of the service account keys in OIDC discovery. The default is the server's own address, which
-// offloaded pods cannot reach; this name is the issuer's, and leads to this API server from every pod of the cluster,
-// at home and away (offload/homeapi).
-const JWKS = "https://kubernetes.default.svc.cluster.local/openid/v1/jwks"
 
 // A node counts as lost when its lease was not renewed for nodeGone: four renewals. Upstream's values, 10 s and 50 s,
 // cost a write every 10 s for each node, virtual ones too, and gain nothing here: the home node's kubelet is in the API
@@ -93,15 +78,11 @@ const (
 )
 
 func (e *Engine) controllerArgs() []string {
-	return prefixed("--kube-controller-manager-arg=",
+	return prefixed("--kube-controller-manager-arg=", append(policy.ControllerArgs(),
 		"node-monitor-grace-period="+nodeGone,
 		// Half of upstream's rate still finds a dead node within 10 s of nodeGone.
 		"node-monitor-period=10s",
-		// At its start each of about forty controllers requests an account and a token, one after the other. Upstream's
-		// limit of 20 requests per second delays the default service account, and so the first pod, by seconds. The API
-		// server is in this process.
-		"kube-api-qps=200", "kube-api-burst=400",
-	)
+	)...)
 }
 
 // kubeProxyArgs make kube-proxy check every 10 s, not 30, whether its rules were removed, and retry failures after that

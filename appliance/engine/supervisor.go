@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -40,7 +41,7 @@ type SupervisorConfig struct {
 	Settings func() Settings
 	// Engine is called before each engine is made, for all but the settings.
 	Engine func() (Config, error)
-	// Ended is called at the end of an engine: with nil after a requested stop.
+	// Ended is called at the end of an engine: with nil after a requested stop in which it was not killed.
 	Ended func(error)
 	// NewVersion is called when the API server's version changed.
 	NewVersion func()
@@ -78,7 +79,7 @@ func (k *Supervisor) one(ctx context.Context, stage *lifecycle.Stage, set Settin
 			stage.Ready()
 		}
 	})
-	k.cfg.Ended(err)
+	k.cfg.Ended(errors.Join(err, e.killed))
 	return err
 }
 

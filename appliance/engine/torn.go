@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"rivulet/appliance/state/paths"
 	"rivulet/appliance/state/quarantine"
 )
 
@@ -24,10 +25,12 @@ import (
 // and k3s, which trusts every existing file, then ends at every start. So they are synced once the API serves (Settle),
 // and damaged ones are removed before the next start (repairTorn): k3s creates leaf certificates again. What it cannot
 // create again (authorities, the key of service accounts) can only be damaged before the first Settle of a cluster,
-// when no user has used it: then the cluster is created again.
+// when no user has used it: then it is set aside and the cluster is created again. A restored cluster is settled from
+// the start.
 
-// settledFile marks that a cluster's keys are on the disk.
-func (e *Engine) settledFile() string { return filepath.Join(e.cfg.StateDir, "k3s-settled") }
+// settledFile marks that a cluster's keys are on the disk. A restore of a backup writes it, too: that cluster has served
+// elsewhere.
+func (e *Engine) settledFile() string { return paths.Settled(e.cfg.StateDir) }
 
 // Settle makes all files of the engine so far survive a power cut. It is called when the API serves.
 func (e *Engine) Settle() error {
@@ -45,7 +48,7 @@ func (e *Engine) Settle() error {
 	return writeFile(e.settledFile(), "")
 }
 
-// Settled reports whether the cluster has served at least once.
+// Settled reports whether the cluster has served at least once, here or where it was restored from.
 func (e *Engine) Settled() bool {
 	_, err := os.Stat(e.settledFile())
 	return err == nil
@@ -74,8 +77,9 @@ func (e *Engine) repairTorn() error {
 	return e.repairPassword()
 }
 
-// BeginAnew removes a cluster that was damaged before it ever served; for one that has served it returns ErrKeysLost
-// and changes nothing.
+// BeginAnew sets a cluster aside that was damaged before it ever served, so that another begins; for one that has served
+// it returns ErrKeysLost and changes nothing. That a cluster is not known to have served does not prove that it has not, so
+// what is set aside is for a person to delete.
 func (e *Engine) BeginAnew(torn string) error {
 	if e.Settled() {
 		return fmt.Errorf("engine: %w (%s); restore a backup, or begin anew with an empty cluster by moving %s away",
@@ -85,11 +89,7 @@ func (e *Engine) BeginAnew(torn string) error {
 	if err != nil {
 		return err
 	}
-	e.cfg.Log.Warn("the power was cut before the cluster was made; it is begun anew", "torn", torn)
-	// It never served, so it has nothing worth keeping.
-	if err := os.RemoveAll(aside); err != nil {
-		return fmt.Errorf("engine: %w", err)
-	}
+	e.cfg.Log.Warn("the power was cut before the cluster was made; it is begun anew", "torn", torn, "set_aside", aside)
 	return e.prepareFiles()
 }
 

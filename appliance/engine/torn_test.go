@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"rivulet/appliance/state/paths"
+	"rivulet/appliance/state/quarantine"
 )
 
 // tree writes k3s's files: names ending in ! are torn in one of the ways that
@@ -73,6 +76,9 @@ func TestTornAuthority(t *testing.T) {
 	if got := files(t, e.DataDir()); slices.Contains(got, "server/db/state.db") || !slices.Contains(got, "agent/client-kubelet.crt") {
 		t.Errorf("%q", got)
 	}
+	if aside := quarantine.List(e.DataDir()); len(aside) != 1 || !slices.Contains(files(t, aside[0]), "db/state.db") {
+		t.Errorf("set aside are %v", aside)
+	}
 	tree(t, e.DataDir(), "server/tls/service.key!", "server/db/state.db")
 	if err := e.Settle(); err != nil {
 		t.Fatal(err)
@@ -83,6 +89,23 @@ func TestTornAuthority(t *testing.T) {
 	}
 	if got := files(t, e.DataDir()); !slices.Contains(got, "server/db/state.db") {
 		t.Errorf("the cluster was thrown away: %q", got)
+	}
+}
+
+// TestARestoredClusterIsNotBegunAnew: the power is cut at the first start after a restore on a new device.
+func TestARestoredClusterIsNotBegunAnew(t *testing.T) {
+	e := New(testConfig(t))
+	tree(t, e.DataDir(), "server/tls/server-ca.key!", "server/db/state.db")
+	if err := os.WriteFile(paths.Settled(e.cfg.StateDir), nil, 0o600); err != nil { // as a restore does
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{"torn keys": e.repairTorn(), "a lost datastore": e.BeginAnew("no snapshot")} {
+		if !errors.Is(err, ErrKeysLost) {
+			t.Errorf("%s: %v, want ErrKeysLost", what, err)
+		}
+	}
+	if got := files(t, e.DataDir()); !slices.Contains(got, "server/db/state.db") {
+		t.Errorf("the restored cluster was thrown away: %q", got)
 	}
 }
 

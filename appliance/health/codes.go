@@ -11,6 +11,7 @@ var (
 
 	// add-ons
 	StorageUnusable = declare("storage-unusable", Error, "no volumes can be made")
+	VolumesUnknown  = declare("volumes-unknown", Warning, "data on a peer belong to no claim of this cluster")
 	VolumeMissing   = declare("volume-missing", Error, "the files of a volume are not there")
 	MetricsForeign  = declare("metrics-foreign", Info, "resource metrics come from another program")
 	ServicePending  = declare("service-pending", Warning, "a Service of type LoadBalancer has no address")

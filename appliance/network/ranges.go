@@ -61,7 +61,7 @@ func lans() (out []lan) {
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		if !netmon.MayBeLAN(a.Name, a.Flags) {
+		if !netmon.MayBeLAN(l, links) {
 			continue
 		}
 		addrs, err := netmon.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_V4) })

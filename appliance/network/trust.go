@@ -72,7 +72,7 @@ func Decisions(mux *http.ServeMux, running func() *fabric.Fabric) {
 	})
 	say("POST /v1/invites/accept", func(ctx context.Context, f *fabric.Fabric, w api.Word) (any, error) { return f.Accept(ctx, w.Invite) })
 	say("POST /v1/invites/revoke", func(_ context.Context, f *fabric.Fabric, w api.Word) (any, error) {
-		return struct{}{}, f.Revoke(w.Invite)
+		return f.Revoke(w.Invite)
 	})
 	say("POST /v1/invites", func(_ context.Context, f *fabric.Fabric, _ api.Word) (any, error) {
 		i, code, err := f.Invite()

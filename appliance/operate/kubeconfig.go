@@ -3,8 +3,6 @@ package operate
 import (
 	"context"
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -21,26 +19,24 @@ type Kubeconfig struct {
 	api.NewKubeconfig
 	// File has the private key, which is stored nowhere else; nil with Link.
 	File []byte
-	// URL gives the file once; only with Link.
+	// URL gives the file once, with a key that is made then; only with Link.
 	URL string
 }
 
-// Kubeconfig creates a key, and registers it for a user; the request's certificate is made here. server is the device's
-// address or URL for the file; empty: its first address on the LAN. The request may take a minute.
+// Kubeconfig creates a key, or the token of a link, and registers it for a user; the request's certificate is made here.
+// server is the device's address or URL for the file; empty: its first address on the LAN. The request may take a minute.
 func (c Cluster) Kubeconfig(ctx context.Context, q api.KubeconfigRequest, server string) (made Kubeconfig, err error) {
 	var key *ecdsa.PrivateKey
 	token := ""
 	if q.Link {
-		token = users.NewToken()
-		key, err = users.TokenKey(token)
+		token, q.Token = users.NewToken()
 	} else {
-		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	}
-	if err != nil {
-		return made, err
-	}
-	if q.Certificate, err = users.Certificate(key, q.User, time.Now().Add(q.For)); err != nil {
-		return made, err
+		if key, err = users.NewKey(); err != nil {
+			return made, err
+		}
+		if q.Certificate, err = users.Certificate(key, q.User, time.Now().Add(q.For)); err != nil {
+			return made, err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

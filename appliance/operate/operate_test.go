@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -203,7 +204,7 @@ func TestKubeconfig(t *testing.T) {
 		}
 	}
 	made, err := clusterOf(s).Kubeconfig(t.Context(), api.KubeconfigRequest{User: "kim", For: time.Hour, Link: true}, "")
-	if err != nil || made.File != nil || !strings.HasPrefix(made.URL, "https://a.local:7442/") {
+	if err != nil || made.File != nil || !strings.HasPrefix(made.URL, "https://a.local:7442/") || sent.Certificate != nil || len(sent.Token) != sha256.Size {
 		t.Errorf("%+v, %v", made, err)
 	}
 }

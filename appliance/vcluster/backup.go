@@ -57,9 +57,15 @@ func (c *cluster) backup(ctx context.Context, w *tar.Writer) error {
 	return c.write(w, r, err)
 }
 
+// fault is an error that a tenant's own file causes, whatever the device does.
+type fault struct{ error }
+
+func (f fault) Unwrap() error { return f.error }
+
 // BackupStopped is Backup for a device without a supervisor. Control planes that still run are ended, and start again
-// with the next supervisor.
-func BackupStopped(ctx context.Context, state, run string, out io.Writer, log *slog.Logger) error {
+// with the next supervisor. With whole, only a tenant's own file may leave a virtual cluster out: an error of the device
+// (no space, the disk) is returned.
+func BackupStopped(ctx context.Context, state, run string, out io.Writer, whole bool, log *slog.Logger) error {
 	k := New(Config{State: state, Run: run, Log: log})
 	records, err := k.load()
 	if err != nil {
@@ -69,7 +75,10 @@ func BackupStopped(ctx context.Context, state, run string, out io.Writer, log *s
 	for _, r := range records {
 		c := newCluster(k, r)
 		c.endStray(ctx)
-		err := c.write(w, r, c.copyAside(r))
+		err := c.copyAside(r)
+		if !whole || err == nil || errors.As(err, new(fault)) {
+			err = c.write(w, r, err)
+		}
 		if e := os.RemoveAll(c.copyDir()); err == nil {
 			err = diskErr(e)
 		}
@@ -78,6 +87,24 @@ func BackupStopped(ctx context.Context, state, run string, out io.Writer, log *s
 		}
 	}
 	return w.Close()
+}
+
+// Room is how much BackupStopped writes with whole, bytes: a copy of each datastore, and the largest once more.
+func Room(state string) (bytes int64) {
+	k := New(Config{State: state, Log: slog.New(slog.DiscardHandler)})
+	dirs, _ := filepath.Glob(filepath.Join(k.folder(), "*", recordName))
+	var largest int64
+	for _, at := range dirs {
+		var size int64
+		for _, name := range dataMembers {
+			st, err := os.Lstat(filepath.Join(filepath.Dir(at), "root", controlplane.Data, name))
+			if err == nil && st.Mode().IsRegular() && st.Size() <= MaxDatastore {
+				size += stored(st)
+			}
+		}
+		bytes, largest = bytes+size, max(largest, size)
+	}
+	return bytes + largest
 }
 
 // copyAside copies the datastore, if there is one.

@@ -258,7 +258,7 @@ func (c *cluster) run(ctx context.Context) {
 					return
 				}
 				c.set(Deleting, err.Error())
-				if !c.wait(ctx, longWait) {
+				if !c.wait(ctx, c.k.pace.longWait) {
 					return
 				}
 				continue
@@ -272,7 +272,7 @@ func (c *cluster) run(ctx context.Context) {
 		if listener == nil {
 			if listener, err = listen(c.address()); err != nil {
 				c.failed(fmt.Errorf("port %d: %w; another program has it", r.Port, err))
-				if !c.wait(ctx, longWait) {
+				if !c.wait(ctx, c.k.pace.longWait) {
 					return
 				}
 				continue
@@ -308,7 +308,7 @@ func (c *cluster) run(ctx context.Context) {
 			if err != nil {
 				c.failed(err)
 				refuse(listener) // otherwise they would wait for ever
-				pause = min(max(2*pause, firstWait), longWait)
+				pause = min(max(2*pause, c.k.pace.firstWait), c.k.pace.longWait)
 				if !c.wait(ctx, pause) {
 					return
 				}
@@ -353,7 +353,7 @@ func (c *cluster) run(ctx context.Context) {
 			case !crashed || time.Since(awake) >= steady:
 				pause = 0
 			default:
-				pause = min(max(2*pause, firstWait), longWait)
+				pause = min(max(2*pause, c.k.pace.firstWait), c.k.pace.longWait)
 				stop := c.hold(listener)
 				more := c.wait(ctx, pause)
 				stop()
@@ -678,8 +678,11 @@ func (c *cluster) forget(p *process) {
 	c.proc = nil
 }
 
-// remove deletes all files; the record last, so that an interrupted removal is continued.
+// remove notes its end for peers, and deletes all files; the record last, so that an interrupted removal is continued.
 func (c *cluster) remove() error {
+	if err := c.k.ended.add(c.record().Seed); err != nil {
+		return err
+	}
 	for _, part := range []string{c.rootDir(), c.secretDir(), c.logFile(), c.pidFile(), KubeconfigFile(c.k.cfg.Run, c.name), filepath.Join(c.dir(), recordName), c.dir()} {
 		if err := os.RemoveAll(part); err != nil {
 			return diskErr(err)

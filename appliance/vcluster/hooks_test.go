@@ -92,7 +92,7 @@ func hookServer(t *testing.T, d *device) (*httptest.Server, []byte) {
 			APIResources: []metav1.APIResource{{Name: "things", SingularName: "thing", Kind: "Thing", Namespaced: true, Verbs: metav1.Verbs{"get"}}}})
 	})
 	mux.HandleFunc("/apis/made.example/v1/who", func(w http.ResponseWriter, r *http.Request) {
-		c, err := d.k.get("ann")
+		c, err := d.k.get("hal")
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
@@ -114,6 +114,7 @@ func hookServer(t *testing.T, d *device) (*httptest.Server, []byte) {
 // TestHooks: webhooks, conversions and API services behind a Service of the tenant are called at its pods, and nothing else is, whatever
 // the tenant writes.
 func TestHooks(t *testing.T) {
+	t.Parallel()
 	pods := new(addresses)
 	d := newDevice(t, apiserver.Binary(t))
 	server, ca := hookServer(t, d)
@@ -123,12 +124,12 @@ func TestHooks(t *testing.T) {
 		dialed <- addr
 		return (&net.Dialer{}).DialContext(ctx, network, server.Listener.Addr().String())
 	}
-	d.create(Spec{Name: "ann", Sleep: DefaultSleep})
-	c, err := d.k.get("ann")
+	d.create(Spec{Name: "hal", Sleep: DefaultSleep})
+	c, err := d.k.get("hal")
 	must(t, err)
 	pods.give(hookPod, c.record().ID)
 	pods.give("10.42.0.6", "ben's")
-	ctx, config := t.Context(), d.config("ann")
+	ctx, config := t.Context(), d.config("hal")
 	config.QPS = -1
 	client, err := kubernetes.NewForConfig(config)
 	must(t, err)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -18,12 +17,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/changes"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
 )
@@ -32,8 +31,6 @@ import (
 // its process's folder. The socket is the identity: there is no secret, and closing the socket ends all rights.
 
 const (
-	// maxHostConns bounds the concurrent connections of one virtual cluster.
-	maxHostConns = 1024
 	// evictLook is the interval of checks for the remains of a deleted virtual cluster.
 	evictLook = 500 * time.Millisecond
 	// evictTold is the time after which the state shows what a deletion waits for.
@@ -169,32 +166,28 @@ func (c *cluster) openHost() error {
 	ctx, end := context.WithCancel(context.Background()) // for connections that Close does not end
 	srv.BaseContext = func(net.Listener) context.Context { return ctx }
 	c.host, c.hostEnd = srv, end
-	go func() { _ = srv.Serve(netutil.LimitListener(ofUser{l, uint32(r.UID)}, maxHostConns)) }() // it ends with Close
+	go func() { _ = srv.Serve(httpserver.Host.Listen(ofUser{l, uint32(r.UID)})) }() // it ends with Close
 	return nil
 }
 
 // hostServer serves the host's provider routes to it.
 func (c *cluster) hostServer() *http.Server {
-	return &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-			q = q.WithContext(context.WithValue(q.Context(), consumerKey{}, c))
-			if q.Method == http.MethodConnect {
-				c.toPod(w, q)
-				return
-			}
-			if q.URL.Path == controlplane.FurtherPath {
-				serveFurther(c, w, q)
-				return
-			}
-			if strings.HasPrefix(q.URL.Path, controlplane.AtPath) {
-				toTarget(c, w, q)
-				return
-			}
-			c.k.routes.ServeHTTP(w, q)
-		}),
-		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
-		ErrorLog: slog.NewLogLogger(c.k.cfg.Log.Handler(), slog.LevelDebug),
-	}
+	return httpserver.New(httpserver.Host, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		q = q.WithContext(context.WithValue(q.Context(), consumerKey{}, c))
+		if q.Method == http.MethodConnect {
+			c.toPod(w, q)
+			return
+		}
+		if q.URL.Path == controlplane.FurtherPath {
+			serveFurther(c, w, q)
+			return
+		}
+		if strings.HasPrefix(q.URL.Path, controlplane.AtPath) {
+			toTarget(c, w, q)
+			return
+		}
+		c.k.routes.ServeHTTP(w, q)
+	}), c.k.cfg.Log)
 }
 
 func (c *cluster) closeHost() {

@@ -83,8 +83,6 @@ const (
 
 	firstPort = 17000
 	firstUID  = 2000742000
-	firstWait = time.Second
-	longWait  = 30 * time.Second
 	// steady is how long a process must have run to be started at once after a crash.
 	steady = time.Minute
 	// leastRest is the shortest sleep before due work, failedRest that after a failed start.
@@ -97,6 +95,10 @@ const (
 
 // pace has the times that tests shorten.
 type pace struct {
+	// sleep is minSleep.
+	sleep time.Duration
+	// firstWait and longWait are the pauses after a start that failed, the first and the longest.
+	firstWait, longWait time.Duration
 	// replace is how long after an upgrade a process of the earlier version may run.
 	replace time.Duration
 	// debt is the delay of a start after a change at the host, to handle several changes with one start.
@@ -105,7 +107,7 @@ type pace struct {
 	meter time.Duration
 }
 
-var usualPace = pace{replace: 24 * time.Hour, debt: time.Minute, meter: meterEvery}
+var usualPace = pace{sleep: minSleep, firstWait: time.Second, longWait: 30 * time.Second, replace: 24 * time.Hour, debt: time.Minute, meter: meterEvery}
 
 // Spec has the settings of a virtual cluster.
 type Spec struct {
@@ -177,12 +179,14 @@ func checkQuota(what, has string, quota corev1.ResourceList, may []corev1.Resour
 }
 
 // Check sets defaults in the spec and returns what is wrong with it.
-func (s *Spec) Check() error {
+func (s *Spec) Check() error { return s.check(minSleep) }
+
+func (s *Spec) check(leastSleep time.Duration) error {
 	if errs := validation.IsDNS1123Label(s.Name); len(errs) > 0 || len(s.Name) > maxName {
 		return fmt.Errorf("%.60q is no name for a virtual cluster; use at most %d small letters, digits and dashes", s.Name, maxName)
 	}
-	if s.Sleep != 0 && s.Sleep < minSleep {
-		return fmt.Errorf("a virtual cluster sleeps after %s or more, not %s; use 0 for never", minSleep, s.Sleep)
+	if s.Sleep != 0 && s.Sleep < leastSleep {
+		return fmt.Errorf("a virtual cluster sleeps after %s or more, not %s; use 0 for never", leastSleep, s.Sleep)
 	}
 	if s.Memory == 0 {
 		s.Memory = DefaultMemory
@@ -330,13 +334,14 @@ type Manager struct {
 	slots    map[string]*atomic.Pointer[http.Handler] // by pattern
 	host     atomic.Pointer[Host]
 	targets
+	ended  endings
 	unread atomic.Bool // some records could not be read
 }
 
 // New returns a Manager without virtual clusters; Run reads them.
 func New(cfg Config) *Manager {
 	k := &Manager{cfg: cfg, dial: (&net.Dialer{}).DialContext, pace: usualPace, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
-	k.targets.k = k
+	k.targets.k, k.ended.file = k, paths.EndedVirtualClusters(cfg.State)
 	return k
 }
 
@@ -349,6 +354,7 @@ func (k *Manager) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	k.endStrays(ctx, records)
+	k.ended.load(records, k.cfg.Log)
 	k.mu.Lock()
 	k.ctx, k.all = ctx, map[string]*cluster{}
 	for _, r := range records {
@@ -405,6 +411,8 @@ func (k *Manager) load() (out []record, err error) {
 		raw, err := os.ReadFile(path)
 		var r record
 		switch {
+		case errors.Is(err, fs.ErrNotExist) && holdsDatastore(filepath.Join(k.folder(), e.Name())):
+			err = fmt.Errorf("%w; restore it from a backup, or remove the folder", err)
 		case errors.Is(err, fs.ErrNotExist): // an interrupted creation or removal
 			k.cfg.Log.Warn("removing what is left of a virtual cluster that was never made, or is deleted", "folder", e.Name())
 			err = os.RemoveAll(filepath.Join(k.folder(), e.Name()))
@@ -430,6 +438,14 @@ func (k *Manager) load() (out []record, err error) {
 	return out, nil
 }
 
+// holdsDatastore reports whether the folder of a virtual cluster holds a datastore. A creation writes the record before
+// it, and a removal deletes it before the record: a datastore without a record was left by something else, and a person
+// decides.
+func holdsDatastore(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, "root", controlplane.Data))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 func (k *Manager) save(r record) error {
 	raw, err := json.Marshal(r)
 	if err != nil {
@@ -451,7 +467,7 @@ func (k *Manager) Create(spec Spec) (View, error) { return k.CreateFor(spec, Own
 
 // CreateFor creates the virtual cluster of an object.
 func (k *Manager) CreateFor(spec Spec, owner Owner) (View, error) {
-	if err := spec.Check(); err != nil {
+	if err := spec.check(k.pace.sleep); err != nil {
 		return View{}, err
 	}
 	k.mu.Lock()
@@ -668,7 +684,7 @@ func (k *Manager) Change(ctx context.Context, name string, to Change) (View, err
 	if set(&next); next.Spec.Memory == 0 {
 		return View{}, errors.New("a control plane does not start without memory; give it some, or leave it as it is")
 	}
-	if err := next.Spec.Check(); err != nil {
+	if err := next.Spec.check(k.pace.sleep); err != nil {
 		return View{}, err
 	}
 	if len(next.Targets) > 0 && !next.targetable(k.cfg.ID) {

@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -40,6 +41,9 @@ import (
 // patience is generous: the machine may be busy.
 const patience = 3 * time.Minute
 
+// shortSleep is the sleep of those whose falling asleep a test waits for; the machine may be busy.
+const shortSleep = 3 * time.Second
+
 // device is a supervisor's part that keeps virtual clusters, which can be stopped and begun again.
 type device struct {
 	t    *testing.T
@@ -56,15 +60,20 @@ func (empty) Evict(context.Context, peer.ID) (int, error) { return 0, nil }
 func (empty) Use(peer.ID) corev1.ResourceList             { return nil }
 func (empty) Follow(func(peer.ID))                        {}
 
+// devices counts them: each has its own address, so that all have all ports.
+var devices atomic.Int32
+
 func newDevice(t *testing.T, executable string) *device {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: network namespaces, users")
 	}
 	dir := t.TempDir()
-	d := &device{t: t, pace: usualPace, cfg: Config{
+	quick := usualPace
+	quick.sleep, quick.firstWait, quick.longWait = shortSleep, 10*time.Millisecond, time.Second
+	d := &device{t: t, pace: quick, cfg: Config{
 		State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run"), Executable: executable, ID: peer.Hosted("x", "a"),
-		Address: netip.MustParseAddr("127.0.0.1"), Services: netip.MustParsePrefix("10.43.0.0/16"), Pods: netip.MustParsePrefix("10.42.0.0/16"),
+		Address: netip.AddrFrom4([4]byte{127, 0, 17, byte(devices.Add(1))}), Services: netip.MustParsePrefix("10.43.0.0/16"), Pods: netip.MustParsePrefix("10.42.0.0/16"),
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}}
 	for _, sub := range []string{d.cfg.State, d.cfg.Run} {
@@ -184,6 +193,7 @@ func must(t *testing.T, err error) {
 
 // TestLife is the story of a virtual cluster, with the real control plane.
 func TestLife(t *testing.T) {
+	t.Parallel()
 	d := newDevice(t, apiserver.Binary(t))
 	ctx := t.Context()
 	v := d.create(Spec{Name: "ann", Sleep: DefaultSleep})
@@ -345,8 +355,9 @@ func (d *device) another(name string, pid int) {
 
 // TestSleep: nobody uses it, so it ends; a request wakes it, and is answered.
 func TestSleep(t *testing.T) {
+	t.Parallel()
 	d := newDevice(t, apiserver.Binary(t))
-	d.create(Spec{Name: "ben", Sleep: minSleep})
+	d.create(Spec{Name: "ben", Sleep: shortSleep})
 	client := d.client("ben")
 	_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
 	must(t, err)
@@ -393,7 +404,7 @@ func TestSleep(t *testing.T) {
 	must(t, err)
 	w = follow()
 	pid := d.is("ben", Awake).PID
-	time.Sleep(minSleep + minSleep/2) // what must not happen in that time does not
+	time.Sleep(shortSleep + shortSleep/2) // what must not happen in that time does not
 	v := d.is("ben", Awake)
 	if v.PID != pid {
 		t.Errorf("process %d became %d while it was watched", pid, v.PID)
@@ -417,7 +428,7 @@ func TestSleep(t *testing.T) {
 	d.is("ben", Awake)
 	must(t, Sleep(t.Context(), d.k, "ben"))
 	d.is("ben", Asleep)
-	_, err = d.k.Change(t.Context(), "ben", Change{Sleep: ptr.To(minSleep)})
+	_, err = d.k.Change(t.Context(), "ben", Change{Sleep: ptr.To(shortSleep)})
 	must(t, err)
 	_, err = client.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})
 	must(t, err)
@@ -460,6 +471,7 @@ echo asleep 4102444800 >&4
 
 // TestReports: what a process has said of itself is what a supervisor goes by, one that starts later, too.
 func TestReports(t *testing.T) {
+	t.Parallel()
 	path, say := script(t)
 	d := newDevice(t, path)
 	_, err := d.k.Create(Spec{Name: "eve", Sleep: DefaultSleep})
@@ -499,6 +511,7 @@ func TestReports(t *testing.T) {
 
 // TestReplacement: a process of another version is replaced when its time is over.
 func TestReplacement(t *testing.T) {
+	t.Parallel()
 	path, say := script(t)
 	d := newDevice(t, path)
 	say("usable")
@@ -514,6 +527,7 @@ func TestReplacement(t *testing.T) {
 
 // TestDoesNotStart: who waits is refused, and told why.
 func TestDoesNotStart(t *testing.T) {
+	t.Parallel()
 	d := newDevice(t, "/bin/false")
 	_, err := d.k.Create(Spec{Name: "cat"})
 	must(t, err)
@@ -521,8 +535,35 @@ func TestDoesNotStart(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "ended with code 1") {
 		t.Errorf("%v", err)
 	}
-	if _, err := d.client("cat").Discovery().ServerVersion(); err == nil {
+	// A client would try again for ten seconds and more.
+	if _, err := d.client("cat").Discovery().RESTClient().Get().AbsPath("/version").MaxRetries(0).DoRaw(t.Context()); err == nil {
 		t.Error("it answers")
+	}
+}
+
+// TestADatastoreWithoutARecordStays starts with three folders without a record: what a creation or a removal was
+// interrupted in goes, a datastore stays.
+func TestADatastoreWithoutARecordStays(t *testing.T) {
+	k := New(Config{State: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
+	for _, dir := range []string{"created", "removed/root/tls", "lost/root/data/db"} {
+		must(t, os.MkdirAll(filepath.Join(k.folder(), dir), 0o700))
+	}
+	kept := filepath.Join(k.folder(), "lost/root/data/db/state.db")
+	must(t, os.WriteFile(kept, []byte("x"), 0o600))
+	for range 2 {
+		records, err := k.load()
+		if err != nil || len(records) != 0 {
+			t.Fatalf("%v %v", records, err)
+		}
+		if _, err := os.Stat(kept); err != nil {
+			t.Error(err)
+		}
+		if all, err := os.ReadDir(k.folder()); err != nil || len(all) != 1 {
+			t.Errorf("left are %v, %v", all, err)
+		}
+		if !k.unread.Load() {
+			t.Error("nobody is told that a folder was not read")
+		}
 	}
 }
 
@@ -598,12 +639,13 @@ func TestStartsTakeTurns(t *testing.T) {
 
 // A client that waits for others to start is told when to come again before it gives the handshake up.
 func TestWaitingClientsGetRetryAfter(t *testing.T) {
+	t.Parallel()
 	d := newDevice(t, "/bin/false")
 	d.k.turns = make(chan struct{}, 1)
 	d.k.turns <- struct{}{}
-	v, err := d.k.Create(Spec{Name: "ann"})
+	v, err := d.k.Create(Spec{Name: "ivy"})
 	must(t, err)
-	c, err := d.k.get("ann")
+	c, err := d.k.get("ivy")
 	must(t, err)
 	must(t, c.certificates())
 	roots := x509.NewCertPool()
@@ -616,7 +658,7 @@ func TestWaitingClientsGetRetryAfter(t *testing.T) {
 	defer resp.Body.Close()
 	var said metav1.Status
 	must(t, json.NewDecoder(resp.Body).Decode(&said))
-	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "5" || said.Reason != metav1.StatusReasonTooManyRequests || !strings.Contains(said.Message, "ann is being started") {
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "5" || said.Reason != metav1.StatusReasonTooManyRequests || !strings.Contains(said.Message, "ivy is being started") {
 		t.Errorf("%d %v %+v", resp.StatusCode, resp.Header, said)
 	}
 }
@@ -704,6 +746,7 @@ func TestPausedIsShownAtOnce(t *testing.T) {
 
 // TestAFullDatastore: who makes another object is told whose is full and what to do, deletions go on, and the owner sees it before.
 func TestAFullDatastore(t *testing.T) {
+	t.Parallel()
 	d := newDevice(t, apiserver.Binary(t))
 	if _, err := d.k.Create(Spec{Name: "gus", Datastore: 1 << 20}); err == nil {
 		t.Error("a datastore of 1 MiB is taken")

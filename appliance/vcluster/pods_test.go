@@ -41,8 +41,11 @@ type nobody struct{ changes.Signal }
 
 func (*nobody) Links() []peer.Link                  { return nil }
 func (*nobody) Link(peer.ID) (l peer.Link, ok bool) { return l, ok }
-func (*nobody) Departed() []peer.ID                 { return nil }
-func (*nobody) Handle(string, http.Handler)         {}
+func (*nobody) Peerings() (l []peer.Link, u []peer.Unlinked) {
+	return l, u
+}
+func (*nobody) Departed() []peer.ID         { return nil }
+func (*nobody) Handle(string, http.Handler) {}
 
 // connect opens a connection to a virtual cluster's host as a user.
 func connect(path string, uid int) (net.Conn, error) {
@@ -83,6 +86,7 @@ func connect(path string, uid int) (net.Conn, error) {
 
 // TestPods is the story of pods of a virtual cluster: they run at the host, go on while it sleeps, and go with it.
 func TestPods(t *testing.T) {
+	t.Parallel()
 	host := apiserver.Start(t) // it ends after the device
 	apiserver.StartKubelet(t, host, "host-node")
 	d := newDevice(t, apiserver.Binary(t))
@@ -98,7 +102,7 @@ func TestPods(t *testing.T) {
 	defer func() { stop(); <-lending }()
 	d.k.Attach(lent.Twins())
 
-	v := d.create(Spec{Name: "dan", Sleep: minSleep})
+	v := d.create(Spec{Name: "dan", Sleep: shortSleep})
 	client := d.client("dan")
 	id := func() peer.ID {
 		c, err := d.k.get("dan")

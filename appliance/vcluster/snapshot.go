@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +35,7 @@ import (
 //
 // Supervisors copy the datastore and never open it: the tenant controls its content.
 const (
-	snapshotFormat   = 1
+	snapshotFormat   = 2
 	snapshotManifest = "snapshot.json"
 	maxManifest      = 64 << 10
 	maxKey           = 64 << 10
@@ -111,7 +112,7 @@ func (s *Snapshot) Close() {
 	s.c.copying.Unlock()
 }
 
-// copyData copies the datastore.
+// copyData copies the datastore. What the tenant has made of its files is a fault.
 func (c *cluster) copyData() error {
 	to := c.copyDir()
 	if err := os.RemoveAll(to); err != nil {
@@ -132,7 +133,11 @@ func (c *cluster) copyData() error {
 			continue // the log of a datastore that was closed
 		}
 		if err != nil {
-			return fmt.Errorf("vcluster: the datastore of %s: %w; has it ever started? see: rivulet vcluster logs %s", c.name, err, c.name)
+			err = fmt.Errorf("vcluster: the datastore of %s: %w; has it ever started? see: rivulet vcluster logs %s", c.name, err, c.name)
+			if !ownError(err) {
+				err = fault{err}
+			}
+			return err
 		}
 		err = copyRegular(f, filepath.Join(to, name))
 		f.Close()
@@ -143,20 +148,37 @@ func (c *cluster) copyData() error {
 	return nil
 }
 
+// ownError reports whether the device, and not the file, is the reason of an error.
+func ownError(err error) bool {
+	return slices.ContainsFunc([]error{unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EACCES, unix.EPERM, unix.EINTR}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// stored is what a file takes on the disk, bytes.
+func stored(st fs.FileInfo) int64 { return st.Sys().(*syscall.Stat_t).Blocks * 512 }
+
+// copyErr is the error of a copy. A file with more holes than content is the tenant's: that there is no space for it is no
+// error of the device.
+func copyErr(st fs.FileInfo, err error) error {
+	if errors.Is(err, unix.ENOSPC) && stored(st) < st.Size()/2 {
+		return fault{diskErr(err)}
+	}
+	return diskErr(err)
+}
+
 func copyRegular(f *os.File, to string) error {
 	st, err := f.Stat()
 	if err != nil {
 		return diskErr(err)
 	}
 	if !st.Mode().IsRegular() || st.Size() > MaxDatastore {
-		return fmt.Errorf("vcluster: %s is no datastore of up to %d GiB; a program inside has changed it", f.Name(), MaxDatastore>>30)
+		return fault{fmt.Errorf("vcluster: %s is no datastore of up to %d MiB; a program inside has changed it", f.Name(), MaxDatastore>>20)}
 	}
 	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return diskErr(err)
 	}
 	_, err = io.Copy(out, io.LimitReader(f, MaxDatastore))
-	return diskErr(errors.Join(err, out.Close()))
+	return copyErr(st, errors.Join(err, out.Close()))
 }
 
 // Write writes the snapshot. After an error, out does not hold a valid one.
@@ -336,8 +358,8 @@ func (s *stager) manifest(content io.Reader) error {
 	if err := json.NewDecoder(io.LimitReader(content, maxManifest)).Decode(&m); err != nil {
 		return unusable("its manifest cannot be read: %w; take another copy of the file", err)
 	}
-	if m.Format != snapshotFormat {
-		return unusable("its format is %d, this rivulet (%s) knows %d; use rivulet %.40s", m.Format, version.Version, snapshotFormat, m.Rivulet)
+	if m.Format < 1 || m.Format > snapshotFormat {
+		return unusable("its format is %d, this rivulet (%s) knows 1 to %d; use rivulet %.40s", m.Format, version.Version, snapshotFormat, m.Rivulet)
 	}
 	if err := version.CanRead(version.Kubernetes(), m.Kubernetes, m.Rivulet); err != nil {
 		return unusable("%w", err)

@@ -42,20 +42,16 @@ func (d *device) restore(from []byte, as string) View {
 	return d.awake(v.Name)
 }
 
-// kubernetesIs says what this program's version is, which a test's does not know.
-func kubernetesIs(t *testing.T, v string) {
-	was := version.LinkedKubernetes
-	version.LinkedKubernetes = v
-	t.Cleanup(func() { version.LinkedKubernetes = was })
-}
+// The version of Kubernetes, which the program of a test does not know.
+func init() { version.LinkedKubernetes = "v1.35.3+k3s1" }
 
 // TestSnapshot: what is saved comes back on another device under its name, with the credentials
 // that it had, and as a copy without them.
 func TestSnapshot(t *testing.T) {
-	kubernetesIs(t, "v1.35.3+k3s1")
+	t.Parallel()
 	first := newDevice(t, apiserver.Binary(t))
 	ctx := t.Context()
-	pid := first.create(Spec{Name: "ann", Sleep: DefaultSleep, Memory: 600 << 20}).PID
+	pid := first.create(Spec{Name: "sal", Sleep: DefaultSleep, Memory: 600 << 20}).PID
 	put := func(c kubernetes.Interface, name string) {
 		t.Helper()
 		_, err := c.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -67,7 +63,7 @@ func TestSnapshot(t *testing.T) {
 		must(t, err)
 		return len(all.Items) == 1
 	}
-	client := first.client("ann")
+	client := first.client("sal")
 	put(client, "before")
 	// Who asks meanwhile waits, and gets an answer.
 	asking, stop := context.WithCancel(ctx)
@@ -80,8 +76,8 @@ func TestSnapshot(t *testing.T) {
 			}
 		}
 	}()
-	saved := first.snapshot("ann")
-	first.another("ann", pid)
+	saved := first.snapshot("sal")
+	first.another("sal", pid)
 	stop()
 	if err := <-asked; err != nil && !strings.Contains(err.Error(), "EOF") && !strings.Contains(err.Error(), "connection reset") { // one that was open
 		t.Errorf("a request beside the snapshot: %v", err)
@@ -90,17 +86,17 @@ func TestSnapshot(t *testing.T) {
 
 	second := newDevice(t, apiserver.Binary(t))
 	v := second.restore(saved, "")
-	if v.Name != "ann" || v.Sleep != DefaultSleep || v.Memory != 600<<20 {
+	if v.Name != "sal" || v.Sleep != DefaultSleep || v.Memory != 600<<20 {
 		t.Errorf("%+v", v)
 	}
-	again := second.client("ann")
+	again := second.client("sal")
 	if !has(again, "before") || has(again, "after") {
 		t.Error("it is not as it was")
 	}
 	// at is a client with the credentials of the first and the address of another.
 	at := func(v View) *kubernetes.Clientset {
 		t.Helper()
-		cfg := rest.CopyConfig(first.config("ann"))
+		cfg := rest.CopyConfig(first.config("sal"))
 		cfg.Host = "https://" + v.Address.String()
 		c, err := kubernetes.NewForConfig(cfg)
 		must(t, err)
@@ -109,28 +105,28 @@ func TestSnapshot(t *testing.T) {
 	if !has(at(v), "before") {
 		t.Error("a credential from before does not hold")
 	}
-	copied := second.restore(saved, "ben")
-	if !has(second.client("ben"), "before") {
+	copied := second.restore(saved, "sid")
+	if !has(second.client("sid"), "before") {
 		t.Error("the copy is not as it was")
 	}
 	if _, err := at(copied).CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err == nil {
 		t.Error("the copy takes a credential of the first")
 	}
-	if a, b := second.record("ann"), second.record("ben"); a.ID == b.ID || a.UID == b.UID || a.ID == first.record("ann").ID {
+	if a, b := second.record("sal"), second.record("sid"); a.ID == b.ID || a.UID == b.UID || a.ID == first.record("sal").ID {
 		t.Errorf("%+v and %+v", a, b)
 	}
-	if _, err := second.k.Restore(ctx, bytes.NewReader(saved), "ben"); err == nil || !strings.Contains(err.Error(), "already") {
+	if _, err := second.k.Restore(ctx, bytes.NewReader(saved), "sid"); err == nil || !strings.Contains(err.Error(), "already") {
 		t.Errorf("over another: %v", err)
 	}
 
 	// Asleep or paused it stays so, and needs no start.
-	must(t, second.k.Pause("ben"))
-	second.is("ben", Paused)
-	second.snapshot("ben")
-	if v := second.is("ben", Paused); v.PID != 0 {
+	must(t, second.k.Pause("sid"))
+	second.is("sid", Paused)
+	second.snapshot("sid")
+	if v := second.is("sid", Paused); v.PID != 0 {
 		t.Errorf("it runs as %d", v.PID)
 	}
-	second.clean("ann", "ben")
+	second.clean("sal", "sid")
 }
 
 func (d *device) record(name string) record {
@@ -214,7 +210,6 @@ func errFirst(a, b error) error {
 
 // Whatever is wrong with a snapshot: it is refused, and nothing is left.
 func TestAnUnusableSnapshotChangesNothing(t *testing.T) {
-	kubernetesIs(t, "v1.35.3+k3s1")
 	d := newDevice(t, "/bin/false")
 	d.paused("eve")
 	good := d.snapshot("eve")

@@ -41,6 +41,8 @@ const (
 	maxTargets = 20
 	// listEvery is the interval in which peers with targets are told, and report where the pods are.
 	listEvery, listLimit = 2 * time.Second, 5 * time.Second
+	// retryEvery is the interval in which a peer that has refused is told again: it may have been starting.
+	retryEvery = time.Minute
 	// mostAway bounds the addresses of a virtual cluster's pods at one peer.
 	mostAway = 1000
 )
@@ -63,6 +65,33 @@ func checkTargets(all []string) error {
 // allows reports whether its pods may run at the peer. Names are what this cluster calls its peers; an ID is a name, too.
 func (r record) allows(host peer.ID, l peer.Link) bool {
 	return r.targetable(host) && !l.NoBorrow && !r.Deleting && slices.ContainsFunc(r.Targets, func(t string) bool { return t == AllTargets || t == l.Name || t == string(l.ID) })
+}
+
+// known reports whether each of its targets is one peering, and no two have its name. Otherwise a peer that is not allowed
+// may be the target under a name that it had, or has again.
+func (r record) known(all []peer.Link) bool {
+	for _, t := range r.Targets {
+		n := 0
+		for _, l := range all {
+			if t == l.Name || t == string(l.ID) {
+				n++
+			}
+		}
+		if t != AllTargets && n != 1 {
+			return false
+		}
+	}
+	return true
+}
+
+// peerings are all peers, with a tunnel or without.
+func peerings(f peertarget.Fabric) (all []peer.Link) {
+	links, unlinked := f.Peerings()
+	all = slices.Clone(links)
+	for _, u := range unlinked {
+		all = append(all, u.Link)
+	}
+	return all
 }
 
 // targetable reports whether its identity follows from this device's. One of an earlier version, or of a backup of another
@@ -91,6 +120,8 @@ func (t *targets) FollowTargets(ctx context.Context, f peertarget.Fabric, contro
 	changed, stop := signal.Changed()
 	defer stop()
 	signal.Follow(ctx, f.Changed, k.changed.Changed)
+	ask, unheard := time.NewTicker(retryEvery), map[peer.ID]bool{} // that were asked, and have only refused
+	defer ask.Stop()
 	gates, told := map[peer.ID]context.CancelFunc{}, map[peer.ID]bool{}
 	var serving sync.WaitGroup
 	defer serving.Wait()
@@ -133,23 +164,28 @@ func (t *targets) FollowTargets(ctx context.Context, f peertarget.Fabric, contro
 		}
 		var calls sync.WaitGroup
 		var mu sync.Mutex
+		for _, l := range links {
+			if l.State == peer.Lost && !told[l.ID] {
+				delete(told, l.ID)
+			}
+		}
 		next, before := map[peer.ID]map[peer.ID][]netip.Addr{}, maps.Clone(told)
 		for _, l := range links {
-			// A peer is told once after a start, too: what ended before may still be there.
+			// A peer is told once after a start, and after it was lost, too: what ended before may still be there.
 			if some, asked := before[l.ID]; len(seeds[l.ID]) == 0 && (asked && !some || !asked && l.State != peer.Connected) {
 				continue
 			}
 			calls.Go(func() {
-				at, err := list(ctx, f, l, seeds[l.ID])
+				at, again, err := list(ctx, k, f, l, seeds[l.ID])
 				mu.Lock()
 				defer mu.Unlock()
-				if answered := (*rpc.Error)(nil); errors.As(err, &answered) && !before[l.ID] { // of an earlier version, or it lends nothing
-					told[l.ID] = false
-				}
 				if err != nil {
-					k.cfg.Log.Debug("a peer is not told which virtual clusters may borrow there", "peer", l.Name, "err", err)
-				} else {
-					told[l.ID] = len(seeds[l.ID]) > 0
+					k.cfg.Log.Debug("a peer is not told which virtual clusters may borrow there, or have ended", "peer", l.Name, "err", err)
+				}
+				if answered := (*rpc.Error)(nil); err == nil || again {
+					told[l.ID] = again || len(seeds[l.ID]) > 0
+				} else if errors.As(err, &answered) && !before[l.ID] { // of an earlier version, or it lends nothing
+					told[l.ID], unheard[l.ID] = false, true
 				}
 				for _, id := range seeds[l.ID] {
 					if next[id] == nil {
@@ -180,6 +216,11 @@ func (t *targets) FollowTargets(ctx context.Context, f peertarget.Fabric, contro
 			return
 		case <-changed:
 		case <-again:
+		case <-ask.C: // it may have been starting
+			for id := range unheard {
+				delete(told, id)
+			}
+			clear(unheard)
 		}
 	}
 }
@@ -191,22 +232,28 @@ func (t *targets) awayAt(id, at peer.ID) []netip.Addr {
 	return k.targets.away[id][at]
 }
 
-// list tells a peer which virtual clusters may borrow, and returns the addresses of their pods there in this cluster's
-// view. Only addresses of the peer's own pods count.
-func list(ctx context.Context, f peertarget.Fabric, l peer.Link, seeds map[string]peer.ID) (map[peer.ID][]netip.Addr, error) {
+// list tells a peer which virtual clusters may borrow, and of those that it asks about which have ended. It returns the
+// addresses of their pods there in this cluster's view; only addresses of the peer's own pods count. again: the peer has
+// not loaded yet which others it has, or was not told of one that has ended.
+func list(ctx context.Context, k *Manager, f peertarget.Fabric, l peer.Link, seeds map[string]peer.ID) (at map[peer.ID][]netip.Addr, again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()
 	client, base, err := f.Client(l.ID)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	all, got := provider.HostedList{Seeds: []string{}}, provider.HostedTenants{}
 	for seed := range seeds {
 		all.Seeds = append(all.Seeds, seed)
 	}
 	slices.Sort(all.Seeds)
-	if err := rpc.Call(ctx, client, http.MethodPut, base+"/v1/hosted", all, &got); err != nil {
-		return nil, err
+	if err = rpc.Call(ctx, client, http.MethodPut, base+"/v1/hosted", all, &got); err != nil {
+		return nil, false, err
+	}
+	if all.Ended = endedAt(k, peerings(f), l, got.Unlisted); len(all.Ended) > 0 {
+		if err = rpc.Call(ctx, client, http.MethodPut, base+"/v1/hosted", all, nil); err != nil {
+			return nil, true, err
+		}
 	}
 	out := map[peer.ID][]netip.Addr{}
 	for seed, id := range seeds {
@@ -216,24 +263,48 @@ func list(ctx context.Context, f peertarget.Fabric, l peer.Link, seeds map[strin
 			}
 		}
 	}
-	return out, nil
+	return out, got.Loading, nil
 }
 
-// further are its targets now.
-func further(c *cluster, f peertarget.Fabric) controlplane.Further {
+// further are its targets now, and those of the known ones that have ended for it.
+func further(c *cluster, f peertarget.Fabric, known map[peer.ID]bool) controlplane.Further {
 	c.k.mu.Lock()
 	out := controlplane.Further{Control: c.k.targets.control}
 	c.k.mu.Unlock()
-	for _, l := range f.Links() {
+	links, unlinked := f.Peerings()
+	for _, u := range unlinked {
+		if c.record().allows(c.k.cfg.ID, u.Link) {
+			out.Unlinked = append(out.Unlinked, peer.Unlinked{Link: peer.Link{ID: u.ID, Name: u.Name, State: u.State}, Why: u.Why})
+		}
+	}
+	for _, l := range links {
 		if c.record().allows(c.k.cfg.ID, l) {
 			out.Links = append(out.Links, peer.Link{ID: l.ID, Name: l.Name, Addr: l.Addr, PeerCIDR: l.PeerCIDR, PeerMappedCIDR: l.PeerMappedCIDR, LocalMappedCIDR: l.LocalMappedCIDR, State: l.State})
 		}
 	}
 	slices.SortFunc(out.Links, func(a, b peer.Link) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	slices.SortFunc(out.Unlinked, func(a, b peer.Unlinked) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	own, over := c.record(), map[peer.ID]bool{} // by peer, whether it has ended
+	for _, id := range f.Departed() {
+		over[id] = true
+	}
+	all := peerings(f)
+	for _, l := range all {
+		over[l.ID] = !own.allows(c.k.cfg.ID, l) && own.known(all)
+	}
+	for id := range known {
+		if here, ok := over[id]; here || !ok && len(own.Targets) == 0 {
+			out.Ended = append(out.Ended, id)
+		}
+	}
+	slices.Sort(out.Ended)
 	return out
 }
 
-// serveFurther streams them, once they are known.
+// mostKnown bounds the targets of which a virtual cluster says that it knows them.
+const mostKnown = 1000
+
+// serveFurther streams them, once they are known here.
 func serveFurther(c *cluster, w http.ResponseWriter, r *http.Request) {
 	c.k.mu.Lock()
 	f := c.k.targets.fabric
@@ -246,8 +317,21 @@ func serveFurther(c *cluster, w http.ResponseWriter, r *http.Request) {
 	changed, stop := signal.Changed()
 	defer stop()
 	signal.Follow(r.Context(), c.k.changed.Changed, f.Changed)
+	known := map[peer.ID]bool{} // the virtual cluster may have a node for them
+	for _, id := range r.URL.Query()[controlplane.Known] {
+		if len(known) < mostKnown {
+			known[peer.ID(id)] = true
+		}
+	}
 	for last := (controlplane.Further{}); ; {
-		if now := further(c, f); !last.Control.IsValid() || !reflect.DeepEqual(last, now) {
+		now := further(c, f, known)
+		for _, l := range now.Links {
+			known[l.ID] = true
+		}
+		for _, u := range now.Unlinked {
+			known[u.ID] = true
+		}
+		if !last.Control.IsValid() || !reflect.DeepEqual(last, now) {
 			last = now
 			if json.NewEncoder(w).Encode(now) != nil || http.NewResponseController(w).Flush() != nil {
 				return

@@ -37,12 +37,33 @@ import (
 type neighbour struct {
 	link   peer.Link
 	server *httptest.Server
+	// unlinked is why the peer has no tunnel, empty if it has one; none that there is no record of it, and departed that
+	// its peering has ended.
+	unlinked       string
+	none, departed bool
+	also           []peer.Link // further peers
 }
 
-func (n neighbour) Links() []peer.Link                { return []peer.Link{n.link} }
-func (neighbour) Departed() []peer.ID                 { return nil }
-func (neighbour) Changed() (<-chan struct{}, func())  { return make(chan struct{}), func() {} }
-func (n neighbour) Link(id peer.ID) (peer.Link, bool) { return n.link, id == n.link.ID }
+func (n neighbour) Links() []peer.Link { return []peer.Link{n.link} }
+func (n neighbour) Peerings() ([]peer.Link, []peer.Unlinked) {
+	if n.unlinked != "" {
+		return n.also, []peer.Unlinked{{Link: peer.Link{ID: n.link.ID, Name: n.link.Name}, Why: n.unlinked}}
+	}
+	if n.none || n.departed {
+		return nil, nil
+	}
+	return append(n.Links(), n.also...), nil
+}
+func (n neighbour) Departed() []peer.ID {
+	if n.departed {
+		return []peer.ID{n.link.ID}
+	}
+	return nil
+}
+func (neighbour) Changed() (<-chan struct{}, func()) { return make(chan struct{}), func() {} }
+func (n neighbour) Link(id peer.ID) (peer.Link, bool) {
+	return n.link, id == n.link.ID && n.unlinked == ""
+}
 func (n neighbour) Client(peer.ID) (*http.Client, string, error) {
 	return n.server.Client(), n.server.URL, nil
 }
@@ -61,7 +82,7 @@ func TestOnlyItsTargetsRoutes(t *testing.T) {
 	defer b.Close()
 	host, far := peer.Hosted("x", "host"), peer.Hosted("x", "b")
 	k := New(Config{ID: host, Log: slog.New(slog.DiscardHandler)})
-	f := neighbour{peer.Link{ID: far, Name: "b", PeerCIDR: netip.MustParsePrefix("10.42.0.0/16"), PeerMappedCIDR: netip.MustParsePrefix("240.3.0.0/16")}, b}
+	f := neighbour{link: peer.Link{ID: far, Name: "b", PeerCIDR: netip.MustParsePrefix("10.42.0.0/16"), PeerMappedCIDR: netip.MustParsePrefix("240.3.0.0/16")}, server: b}
 	k.targets.fabric = f
 	id, seed := newID(k.cfg.ID)
 	c := newCluster(k, record{Spec: Spec{Name: "ann", Targets: []string{"b"}}, ID: id, Seed: seed})
@@ -92,7 +113,7 @@ func TestOnlyItsTargetsRoutes(t *testing.T) {
 	} {
 		was := c.rec
 		change(&c.rec)
-		if code := send(at + "/v1/offer"); code != http.StatusForbidden || len(got) > 0 || len(further(c, f).Links) > 0 {
+		if code := send(at + "/v1/offer"); code != http.StatusForbidden || len(got) > 0 || len(further(c, f, nil).Links) > 0 {
 			t.Errorf("%s: %d %q", what, code, got)
 		}
 		c.rec = was
@@ -100,8 +121,13 @@ func TestOnlyItsTargetsRoutes(t *testing.T) {
 	if code := send(string(peer.Hosted("x", "c")) + "/v1/offer"); code != http.StatusForbidden {
 		t.Errorf("a cluster that is no peer: %d", code)
 	}
-	if all := further(c, f).Links; len(all) != 1 || all[0].ID != far {
+	if all := further(c, f, nil).Links; len(all) != 1 || all[0].ID != far {
 		t.Errorf("%v", all)
+	}
+	// A peer without a tunnel stays one of its targets: what it has there may still run.
+	f.unlinked = "its key is another peer's"
+	if all := further(c, f, nil); len(all.Links) > 0 || len(all.Unlinked) != 1 || all.Unlinked[0].ID != far || all.Unlinked[0].Why != f.unlinked {
+		t.Errorf("%+v", all)
 	}
 }
 
@@ -113,6 +139,45 @@ func TestCheckTargets(t *testing.T) {
 	}
 	if err := checkTargets([]string{"b", "c"}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestATargetEndsByAnEnd: the host says that a target has ended if its peering was ended or its owner does not allow it any
+// more, and only of those that the virtual cluster knows. A record that is merely missing is no end.
+func TestATargetEndsByAnEnd(t *testing.T) {
+	host, far := peer.Hosted("x", "host"), peer.Hosted("x", "b")
+	k := New(Config{ID: host, Log: slog.New(slog.DiscardHandler)})
+	id, seed := newID(k.cfg.ID)
+	other := []peer.Link{{ID: peer.Hosted("x", "c"), Name: "c"}}
+	for _, tc := range []struct {
+		what    string
+		fabric  neighbour
+		targets []string
+		listed  bool
+		ended   bool
+	}{
+		{"a target", neighbour{}, []string{"b"}, true, false},
+		{"without a tunnel", neighbour{unlinked: "its key is another peer's"}, []string{"b"}, true, false},
+		{"a record that is missing", neighbour{none: true}, []string{"b"}, false, false},
+		{"a peering that was ended", neighbour{departed: true}, []string{"b"}, false, true},
+		{"taken back", neighbour{also: other}, []string{"c"}, true, true},
+		{"taken back without a tunnel", neighbour{unlinked: "its key is another peer's", also: other}, []string{"c"}, true, true},
+		{"renamed", neighbour{also: other}, []string{"former"}, false, false},
+		{"two have its name", neighbour{also: append(other, peer.Link{ID: "d", Name: "c"})}, []string{"c"}, true, false},
+		{"none is allowed, and its record is missing", neighbour{none: true}, nil, false, true},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			f := tc.fabric
+			f.link = peer.Link{ID: far, Name: "b"}
+			c := newCluster(k, record{Spec: Spec{Name: "ann", Targets: tc.targets}, ID: id, Seed: seed})
+			got := further(c, f, map[peer.ID]bool{far: true})
+			if listed := len(got.Links)+len(got.Unlinked) > 0; listed != tc.listed || len(got.Ended) > 0 != tc.ended {
+				t.Errorf("%+v", got)
+			}
+			if got := further(c, f, nil); len(got.Ended) > 0 {
+				t.Errorf("it hears of one that it does not know: %+v", got)
+			}
+		})
 	}
 }
 
@@ -130,7 +195,7 @@ func TestTargetsAreTold(t *testing.T) {
 	mux := http.NewServeMux()
 	b := httptest.NewServer(mux)
 	defer b.Close()
-	f := neighbour{peer.Link{ID: peer.Hosted("x", "b"), Name: "b", PeerCIDR: netip.MustParsePrefix("10.42.0.0/16"), PeerMappedCIDR: netip.MustParsePrefix("240.3.0.0/16")}, b}
+	f := neighbour{link: peer.Link{ID: peer.Hosted("x", "b"), Name: "b", PeerCIDR: netip.MustParsePrefix("10.42.0.0/16"), PeerMappedCIDR: netip.MustParsePrefix("240.3.0.0/16")}, server: b}
 	there := lender{neighbour{link: peer.Link{ID: host}}, mux}
 	_, err := provider.New(provider.Config{Peers: there, Config: tenancy.Config{
 		Local: &rest.Config{Host: "https://127.0.0.1:1"}, Log: slog.New(slog.DiscardHandler),
@@ -183,6 +248,7 @@ func TestTargetsAreTold(t *testing.T) {
 // TestPodsAtATarget: with real API servers, a pod that does not fit on the host runs at the peer, in a twin of its own
 // there, and waits with the reason once the target is taken back; nothing is left at the peer.
 func TestPodsAtATarget(t *testing.T) {
+	t.Parallel()
 	host, far := apiserver.Start(t), apiserver.Start(t)
 	apiserver.StartKubelet(t, host, "host-node")
 	apiserver.StartKubelet(t, far, "far-node")
@@ -205,7 +271,7 @@ func TestPodsAtATarget(t *testing.T) {
 	defer b.Close()
 	lend(far, lender{neighbour{link: peer.Link{ID: d.cfg.ID, Name: "a"}}, mux}, nil, func(*http.Request) (peer.ID, bool) { return d.cfg.ID, true })
 	pods, here, there := netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("240.3.0.0/16"), netip.MustParsePrefix("240.5.0.0/16")
-	f := neighbour{peer.Link{ID: peer.Hosted("x", "b"), Name: "b", Addr: netip.MustParseAddrPort("240.3.255.254:7442"), PeerCIDR: pods, PeerMappedCIDR: here, LocalMappedCIDR: there, State: peer.Connected}, b}
+	f := neighbour{link: peer.Link{ID: peer.Hosted("x", "b"), Name: "b", Addr: netip.MustParseAddrPort("240.3.255.254:7442"), PeerCIDR: pods, PeerMappedCIDR: here, LocalMappedCIDR: there, State: peer.Connected}, server: b}
 	run(func(ctx context.Context) {
 		d.k.FollowTargets(ctx, f, netip.MustParseAddrPort("10.42.255.254:7442"), &homeapi.Router{Pass: func(func(net.Conn), ...string) {}, Log: d.cfg.Log})
 	})

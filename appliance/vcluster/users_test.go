@@ -109,7 +109,7 @@ func newPort(t *testing.T, d *device) *port {
 // give is `rivulet vcluster kubeconfig`, and kubectl of whoever has the file.
 func (p *port) give(vcluster, user, role string) *kubernetes.Clientset {
 	p.t.Helper()
-	key, err := users.TokenKey(users.NewToken())
+	key, err := users.NewKey()
 	must(p.t, err)
 	q := api.KubeconfigRequest{User: user, Role: role, For: time.Hour, VCluster: vcluster}
 	q.Certificate, err = users.Certificate(key, user, time.Now().Add(q.For))
@@ -130,11 +130,12 @@ func (p *port) give(vcluster, user, role string) *kubernetes.Clientset {
 // TestUsers: users of a virtual cluster come in by the control port, with the rights of their roles, wake
 // it, and are out when they are revoked, or it is deleted, also when there is another of its name.
 func TestUsers(t *testing.T) {
+	t.Parallel()
 	d := newDevice(t, apiserver.Binary(t))
 	ctx := t.Context()
-	d.create(Spec{Name: "ann", Sleep: minSleep})
+	d.create(Spec{Name: "uma", Sleep: shortSleep})
 	p := newPort(t, d)
-	view, edit, admin := p.give("ann", "vera", "view"), p.give("ann", "ed", "edit"), p.give("ann", "ann", "admin")
+	view, edit, admin := p.give("uma", "vera", "view"), p.give("uma", "ed", "edit"), p.give("uma", "ann", "admin")
 	// On a busy machine, about once in some hundred runs of all tests, an answer has its head and no end: what every
 	// goroutine did then is logged, and the request is repeated once.
 	list := func(c kubernetes.Interface) (err error) {
@@ -180,27 +181,27 @@ func TestUsers(t *testing.T) {
 		t.Errorf("admin is %+v", who.Status.UserInfo)
 	}
 
-	d.is("ann", Asleep)
+	d.is("uma", Asleep)
 	began := time.Now()
 	may(list(view), true)
 	t.Logf("woken through the control port in %s", time.Since(began).Round(time.Millisecond))
 	// What an administrator does to the bindings holds until the next start.
 	must(t, admin.RbacV1().ClusterRoleBindings().Delete(ctx, "rivulet:view", metav1.DeleteOptions{}))
 	may(list(view), false)
-	d.is("ann", Asleep)
+	d.is("uma", Asleep)
 	may(list(view), true)
 
-	must(t, d.k.Pause("ann"))
+	must(t, d.k.Pause("uma"))
 	if err := list(view); !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "paused") {
 		t.Errorf("paused: %v", err)
 	}
-	d.is("ann", Paused)
-	must(t, d.k.Resume("ann"))
+	d.is("uma", Paused)
+	must(t, d.k.Resume("uma"))
 	may(list(view), true)
 
 	w, err := view.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{})
 	must(t, err)
-	must(t, ask(p.mux, http.MethodDelete, "/v1/kubeconfigs/vera?vcluster=ann", nil, nil))
+	must(t, ask(p.mux, http.MethodDelete, "/v1/kubeconfigs/vera?vcluster=uma", nil, nil))
 	for range w.ResultChan() { // it ends, or the test's time does
 	}
 	if err := list(view); !apierrors.IsUnauthorized(err) {
@@ -208,8 +209,8 @@ func TestUsers(t *testing.T) {
 	}
 	may(list(edit), true)
 
-	must(t, d.k.Delete(ctx, "ann"))
-	d.create(Spec{Name: "ann", Sleep: DefaultSleep})
+	must(t, d.k.Delete(ctx, "uma"))
+	d.create(Spec{Name: "uma", Sleep: DefaultSleep})
 	await.NoError(t, ctx, patience, "access ends with the virtual cluster", func() error {
 		var all api.Kubeconfigs
 		err := ask(p.mux, http.MethodGet, "/v1/kubeconfigs", nil, &all)
@@ -223,7 +224,7 @@ func TestUsers(t *testing.T) {
 	if err := list(edit); !apierrors.IsUnauthorized(err) {
 		t.Errorf("a user of the one before: %v", err)
 	}
-	may(list(p.give("ann", "ed", "edit")), true)
+	may(list(p.give("uma", "ed", "edit")), true)
 }
 
 var errActive = errors.New("one is active")

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"rivulet/fabric/httpserver"
 )
 
 const (
@@ -45,26 +47,22 @@ func (held) Addr() net.Addr { return &net.TCPAddr{} }
 // causes no such answer. The answer needs no credential, and nothing of a request is stored.
 func (c *cluster) hold(l *os.File) (stop func()) {
 	h, done := make(held, maxHeld), make(chan struct{})
-	srv := &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxObject)) // a client still writing reads no answer
-			after := comeAgain
-			if c.brief().PID != 0 {
-				after = soon
-			}
-			w.Header().Set("Content-Type", "application/json")
-			w.Header().Set("Retry-After", strconv.Itoa(after))
-			w.WriteHeader(http.StatusTooManyRequests)
-			_ = json.NewEncoder(w).Encode(apierrors.NewTooManyRequests("virtual cluster "+c.name+" is being started; try again in a moment", after).Status())
-		}),
-		ReadTimeout: holdEvery, WriteTimeout: holdEvery, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug), MaxHeaderBytes: 16 << 10,
-		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // one request, and no HTTP/2
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(filepath.Join(c.tlsDir(), "apiserver.crt"), filepath.Join(c.tlsDir(), "apiserver.key"))
-			return &pair, err
-		}},
-	}
-	srv.SetKeepAlivesEnabled(false)
+	srv := httpserver.New(httpserver.Waiting, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, io.LimitReader(r.Body, maxObject)) // a client still writing reads no answer
+		after := comeAgain
+		if c.brief().PID != 0 {
+			after = soon
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Retry-After", strconv.Itoa(after))
+		w.WriteHeader(http.StatusTooManyRequests)
+		_ = json.NewEncoder(w).Encode(apierrors.NewTooManyRequests("virtual cluster "+c.name+" is being started; try again in a moment", after).Status())
+	}), slog.New(slog.DiscardHandler))
+	srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(filepath.Join(c.tlsDir(), "apiserver.crt"), filepath.Join(c.tlsDir(), "apiserver.key"))
+		return &pair, err
+	}}
+	srv.SetKeepAlivesEnabled(false)             // one request
 	go func() { _ = srv.ServeTLS(h, "", "") }() // it ends with h
 	go func() {
 		defer close(h)

@@ -15,6 +15,7 @@ import (
 
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/memory"
+	"rivulet/fabric/logbound"
 	"rivulet/fabric/tunnel"
 )
 
@@ -41,7 +42,7 @@ func main() {
 		}
 		out = f
 	}
-	log := slog.New(tunnel.Bounded(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
+	log := slog.New(logbound.Handler(slog.NewTextHandler(out, &slog.HandlerOptions{Level: level})))
 	if *limit == 0 {
 		*limit = int64(memory.For(host.RAM()).Tunnel)
 	}

@@ -61,7 +61,8 @@ __attribute__((noreturn, used)) void begin(char **stack)
 {
 	word argc = (word)stack[0];
 	char **argv = stack + 1, **env = argv + argc + 1;
-	static char self[LONGEST], lib[LONGEST + 16], loader[LONGEST + 16], program[LONGEST + 64], plugins[LONGEST + 32];
+	/* Not static: older kernels, as 5.10, do not start a program for arm64 whose segment of data is without content. */
+	char self[LONGEST], lib[LONGEST + 16], loader[LONGEST + 16], program[LONGEST + 64], plugins[LONGEST + 32];
 	const char *name, *backend;
 	word i, n = 0;
 	long got;
@@ -69,6 +70,7 @@ __attribute__((noreturn, used)) void begin(char **stack)
 	got = call(__NR_readlinkat, (word)CURRENT_DIR, (word)"/proc/self/exe", (word)self, sizeof self - 1);
 	if (got <= 0)
 		fail("/proc/self/exe cannot be read: is /proc mounted?");
+	self[got] = 0;
 	name = last_part(argc > 0 ? argv[0] : self);
 
 	/* self is <bundle>/<backend>/run: cut it into <bundle>/ and <backend>. */

@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/tls"
+	"encoding/base64"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,13 +19,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"rivulet/fabric/discovery"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/relay"
 	"rivulet/fabric/rpc"
+	"rivulet/fabric/tunnel/paths"
 	"rivulet/fabric/wgkey"
 	"rivulet/test/harness/await"
 )
@@ -213,14 +218,11 @@ func TestMembersMeet(t *testing.T) {
 		t.Fatalf("%q %v", got, err)
 	}
 	b.Set(nil)
-	await.True(t, 10*time.Second, "b is gone at a and at the broker", func() bool {
+	await.True(t, 10*time.Second, "b is gone at a and at the broker, and does not use it", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return !a.sees(b.self.ID) && len(s.members) == 1
+		return !a.sees(b.self.ID) && len(s.members) == 1 && len(b.Tunnel()) == 0 && !b.sees(a.self.ID)
 	})
-	if len(b.Tunnel()) != 0 || b.sees(a.self.ID) {
-		t.Error("b still uses the broker")
-	}
 }
 
 // A stranger has no room but its own: it sees nobody, and reaches nobody.
@@ -349,6 +351,89 @@ func TestARoomIsBounded(t *testing.T) {
 	}
 }
 
+// colliding returns two keys with the same tag.
+func colliding(t *testing.T) (a, b wgkey.Public) {
+	t.Helper()
+	seen := map[[4]byte]wgkey.Public{}
+	for range 2_000_000 {
+		var raw [32]byte
+		rand.Read(raw[:])
+		k, err := wgkey.Parse(base64.StdEncoding.EncodeToString(raw[:]))
+		if err != nil {
+			continue
+		}
+		tag := paths.Tag(k.Bytes())
+		if other, ok := seen[tag]; ok {
+			return other, k
+		}
+		seen[tag] = k
+	}
+	t.Fatal("no two keys have the same tag")
+	return
+}
+
+// Whoever makes a key with the tag of a member, in a room of its own, keeps that member neither out nor its packets from
+// it: both are served, each in its room. A key has one member, and so has a tag in a room.
+func TestATagIsOfARoom(t *testing.T) {
+	s := NewServer(identity(t, 9), newKey(t), nil, slog.New(slog.DiscardHandler))
+	s.packets = &packets{wanted: make(chan struct{}, 1)}
+	one, other := colliding(t)
+	enter := func(room string, n int, key wgkey.Public) (*registered, bool) {
+		m := &registered{member: member{ID: peer.ID(fmt.Sprintf("%032d", n))}, room: room, key: key, changed: make(chan struct{}, 1), end: func() {}}
+		return m, s.enter(m)
+	}
+	attacker, ok := enter("theirs", 1, other)
+	victim, again := enter("ours", 2, one)
+	if !ok || !again || len(s.packets.peers) != 2 {
+		t.Fatalf("%v %v, %d are served", ok, again, len(s.packets.peers))
+	}
+	if _, ok := enter("ours", 3, other); ok {
+		t.Error("a room has a tag twice, or a key has two members")
+	}
+	if _, ok := enter("third", 4, one); ok {
+		t.Error("a key has two members")
+	}
+	s.leave(victim)
+	if _, ok := enter("theirs", 1, attacker.key); !ok || len(s.packets.peers) != 2 {
+		t.Errorf("%v, %d are served: one that has left is forgotten because of another room", ok, len(s.packets.peers))
+	}
+}
+
+// Whoever comes and goes without pause, by ever new names, takes no place of members that have disconnected for a moment
+// elsewhere.
+func TestWhoComesAndGoesTakesItsOwnPlaces(t *testing.T) {
+	synctest.Test(t, whoComesAndGoes) // places are for a time, which does not pass meanwhile
+}
+
+func whoComesAndGoes(t *testing.T) {
+	s := NewServer(identity(t, 9), newKey(t), nil, slog.New(slog.DiscardHandler))
+	s.packets = &packets{wanted: make(chan struct{}, 1)}
+	visit := func(n int, source string) *registered {
+		m := &registered{member: member{ID: peer.ID(fmt.Sprintf("%032d", n))}, room: fmt.Sprint(n), source: source, key: newKey(t).Public(), changed: make(chan struct{}, 1), end: func() {}}
+		if !s.enter(m) {
+			t.Fatal("refused")
+		}
+		s.leave(m)
+		return m
+	}
+	honest := visit(0, "192.0.2.1")
+	for n := range 2 * maxMembers {
+		visit(1+n, fmt.Sprint("192.0.2.", 100+n%20))
+	}
+	if !slices.Contains(s.left, honest) {
+		t.Error("the member is forgotten")
+	}
+	if len(s.left) > maxMembers {
+		t.Errorf("%d linger", len(s.left))
+	}
+	for n := range 2 * perSource {
+		visit(5000+n, "192.0.2.99")
+	}
+	if n := len(slices.DeleteFunc(slices.Clone(s.left), func(m *registered) bool { return m.source != "192.0.2.99" })); n > perSource {
+		t.Errorf("%d of one address linger", n)
+	}
+}
+
 // The broker goes and comes back: a problem with a cure meanwhile, and the members are back by themselves.
 func TestABrokerThatComesBack(t *testing.T) {
 	l := listen(t)
@@ -452,7 +537,7 @@ func TestARestartInterruptsNoPath(t *testing.T) {
 	a.Set(nil)
 	await.True(t, 10*time.Second, "a is gone", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.left) == 1 })
 	s.mu.Lock()
-	me := s.left[a.self.ID]
+	me := s.left[0]
 	s.mu.Unlock()
 	s.forget(me)
 	if got := served(); len(got) != 0 {
@@ -481,7 +566,7 @@ func liar(t testing.TB, seed byte, key string, text string) Address {
 		held.Add(1)
 		<-r.Context().Done()
 	})
-	server := rpc.NewServer(id, mux, slog.New(slog.DiscardHandler))
+	server := rpc.NewServer(httpserver.Broker, id, mux, slog.New(slog.DiscardHandler))
 	go server.ServeTLS(l, "", "")
 	t.Cleanup(func() { server.Close() })
 	return Address{ID: id.ID, Host: "127.0.0.1", Port: uint16(l.Addr().(*net.TCPAddr).Port)}
@@ -579,5 +664,31 @@ func TestAddresses(t *testing.T) {
 		if again, err := ParseAddress(got.String()); err != nil || again != got {
 			t.Errorf("%s is not read back: %v", got, err)
 		}
+	}
+}
+
+// The metrics count members, rooms and packets, and name nobody.
+func TestMetrics(t *testing.T) {
+	at, s := serve(t, 9)
+	a, b := newCluster(t, 1, ours, at), newCluster(t, 2, ours, at)
+	await.True(t, 10*time.Second, "they see each other", func() bool { return a.sees(b.self.ID) && b.sees(a.self.ID) })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.ServeMetrics(t.Context(), l) //nolint:errcheck // it ends with the test
+	resp, err := http.Get("http://" + l.Addr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	for _, want := range []string{"\nrivulet_broker_members 2\n", "\nrivulet_broker_rooms 1\n", "\nrivulet_broker_exchanges 0\n", "\nrivulet_broker_refused_packets_total 0\n"} {
+		if !strings.Contains(string(raw), want) || err != nil {
+			t.Errorf("no %q: %v\n%s", want, err, raw)
+		}
+	}
+	if strings.Contains(string(raw), string(a.self.ID)) || strings.Contains(string(raw), room(ours, at.ID)) {
+		t.Error("it names a member or a room")
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"rivulet/fabric/changes"
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/pairing"
+	"rivulet/fabric/panics"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/relay"
 	"rivulet/fabric/rpc"
@@ -278,7 +279,7 @@ func (s *session) run(ctx context.Context) {
 		s.c.mu.Lock()
 		s.again, s.given = again, s.c.given(s.at.ID)
 		s.c.mu.Unlock()
-		err := s.register(own)
+		err := panics.Call(func() error { return s.register(own) })
 		renew := own.Err() != nil
 		again()
 		s.c.mu.Lock()
@@ -432,6 +433,7 @@ func (s *session) follow(ctx context.Context, conn net.Conn, body io.Reader) err
 		case called <- struct{}{}:
 			go func() {
 				defer func() { <-called }()
+				defer panics.To(func(err error) { s.c.cfg.Log.Error("a call of the broker failed", "err", err) })
 				s.answer(ctx, l.Call)
 			}()
 		default: // too many at once

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -18,6 +17,7 @@ import (
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/connlimit"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/relay"
@@ -37,7 +37,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	members map[peer.ID]*registered
-	left    map[peer.ID]*registered // for lingering, if not members again
+	left    []*registered // for lingering, if not members again, the oldest first
 	calls   map[string]*call
 }
 
@@ -61,26 +61,25 @@ type call struct {
 // fingerprints only, all if there are none.
 func NewServer(self rpc.Identity, key wgkey.Private, only []string, log *slog.Logger) *Server {
 	return &Server{self: self, key: key, only: only, log: log, relayed: relay.Gate{Total: maxRelayed},
-		members: map[peer.ID]*registered{}, left: map[peer.ID]*registered{}, calls: map[string]*call{}}
+		members: map[peer.ID]*registered{}, calls: map[string]*call{}}
 }
 
 // lingering is how long packets are relayed for a member that has disconnected: a supervisor that restarts interrupts no
 // path.
 const lingering = 30 * time.Second
 
-// fromAnybody bounds what strangers hold of the port. An exchange that is relayed is a stranger's connection.
-var fromAnybody = connlimit.Limits{Strangers: 512, PerSource: 64, PerOwner: 64, Deadline: relay.Limit + 10*time.Second,
-	Lifetime: relay.Limit + 10*time.Second, Users: maxMembers, PerUser: perSource}
-
 // Serve is the broker on the listener, and on the UDP port of the same number, until ctx ends.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var err error
-	if s.packets, err = servePackets(ctx, s.key, uint16(l.Addr().(*net.TCPAddr).Port), s.log); err != nil {
+	p, err := servePackets(ctx, s.key, uint16(l.Addr().(*net.TCPAddr).Port), s.log)
+	if err != nil {
 		l.Close()
 		return err
 	}
+	s.mu.Lock()
+	s.packets = p
+	s.mu.Unlock()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+helloPath, func(w http.ResponseWriter, _ *http.Request) {
 		rpc.Write(w, http.StatusOK, hello{WireGuardKey: s.key.Public().String()})
@@ -88,16 +87,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	mux.HandleFunc("POST "+roomPath, s.register)
 	mux.HandleFunc("POST "+relayPath+"{id}", s.relay)
 	mux.HandleFunc("POST "+callPath+"{call}", s.answered)
-	server := rpc.NewServer(s.self, mux, s.log)
+	server := rpc.NewServer(httpserver.Broker, s.self, mux, s.log)
 	server.ConnContext = connlimit.InContext
-	server.TLSConfig.NextProtos = []string{"http/1.1"} // one connection is one request, and counted as one
-	server.Protocols = new(http.Protocols)
-	server.Protocols.SetHTTP1(true)
 	streams := rpc.Handover{Protocol: paths.StreamProtocol, To: s.packets.stream}
 	streams.Watch(server.TLSConfig)
 	defer context.AfterFunc(ctx, func() { server.Close() })()
-	limited := connlimit.Listen(rpc.Mortal(l), func(netip.Addr) bool { return false }, connlimit.Side{Limits: fromAnybody}, connlimit.Side{})
-	if err := server.ServeTLS(streams.Listen(limited), "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.ServeTLS(streams.Listen(httpserver.Broker.Listen(rpc.Mortal(l))), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -170,7 +165,7 @@ func (s *Server) enter(me *registered) bool {
 			return false
 		}
 	}
-	maps.DeleteFunc(s.left, func(id peer.ID, m *registered) bool { return id == me.ID || sameTag(m, me) })
+	s.left = slices.DeleteFunc(s.left, func(m *registered) bool { return m.ID == me.ID || sameTag(m, me) })
 	if n >= maxRoom {
 		return false
 	}
@@ -185,9 +180,13 @@ func (s *Server) enter(me *registered) bool {
 	return true
 }
 
-func sameTag(a, b *registered) bool { return paths.Tag(a.key.Bytes()) == paths.Tag(b.key.Bytes()) }
+// sameTag reports whether two members cannot both have packets relayed: a frame goes by room and tag.
+func sameTag(a, b *registered) bool {
+	return a.key == b.key || a.room == b.room && paths.Tag(a.key.Bytes()) == paths.Tag(b.key.Bytes())
+}
 
-// leave removes a member from its room; its packets are relayed a little longer.
+// leave removes a member from its room; its packets are relayed a little longer. Whoever comes and goes without pause
+// takes the places of its own address: the oldest there, or where most are, is forgotten.
 func (s *Server) leave(me *registered) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,18 +194,31 @@ func (s *Server) leave(me *registered) {
 		return
 	}
 	delete(s.members, me.ID)
-	if len(s.left) < maxMembers {
-		s.left[me.ID] = me
-		time.AfterFunc(lingering, func() { s.forget(me) })
+	by, busiest := map[string]int{}, me.source
+	for _, m := range s.left {
+		by[m.source]++
 	}
+	if by[me.source] < perSource {
+		for _, m := range s.left {
+			if by[m.source] > by[busiest] {
+				busiest = m.source
+			}
+		}
+	}
+	if by[me.source] >= perSource || len(s.left) >= maxMembers {
+		i := slices.IndexFunc(s.left, func(m *registered) bool { return m.source == busiest })
+		s.left = slices.Delete(s.left, i, i+1)
+	}
+	s.left = append(s.left, me)
+	time.AfterFunc(lingering, func() { s.forget(me) })
 	s.news(me.room)
 }
 
 func (s *Server) forget(me *registered) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.left[me.ID] == me {
-		delete(s.left, me.ID)
+	if i := slices.Index(s.left, me); i >= 0 {
+		s.left = slices.Delete(s.left, i, i+1)
 		s.news(me.room)
 	}
 }

@@ -24,6 +24,7 @@ import (
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/connlimit"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 )
@@ -62,11 +63,24 @@ type Port struct {
 	names    serverNames
 	tried    chan struct{}
 	first    sync.Once
+	// proved has the requests of peers inside the tunnel, by ID, unproved those of others there, such as pods at a peer.
+	proved, unproved httpserver.Gate
 }
+
+const (
+	// peerRequests bounds the requests of one peer under way, watches and sessions included: a consumer has about ten
+	// for each of its namespaces, of which a provider takes a hundred. allRequests bounds those of all: two hundred
+	// peers with two namespaces each leave room for some with many. peerHeaders bounds the headers of one peer's, bytes.
+	peerRequests = 2048
+	allRequests  = 8 * peerRequests
+	peerHeaders  = 3 << 20
+)
 
 // New returns the port; Serve opens it.
 func New(cfg Config) *Port {
-	return &Port{cfg: cfg, routes: http.NewServeMux(), tried: make(chan struct{})}
+	return &Port{cfg: cfg, routes: http.NewServeMux(), tried: make(chan struct{}),
+		proved:   httpserver.Gate{Each: peerRequests, Total: allRequests, Bytes: peerHeaders},
+		unproved: httpserver.Gate{Each: 16, Total: 64, Bytes: peerHeaders}}
 }
 
 // Tried is closed when Serve has opened the port, or could not: a device that announces itself before that is called in
@@ -83,16 +97,6 @@ func (p *Port) Handle(pattern string, h http.Handler) {
 		p.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { (*now.Load()).ServeHTTP(w, r) })
 	}
 }
-
-// FromLAN bounds what strangers on the LAN can hold of the control port: an exchange takes milliseconds, and 256 idle
-// connections a few megabytes. In the tunnel the address identifies the peer before TLS does; streams last there, and
-// each peer has its own share.
-var (
-	FromLAN = connlimit.Limits{Strangers: 256, PerSource: 32, PerOwner: 32, Deadline: 20 * time.Second,
-		Peers: 256, PerPeer: 16, Lifetime: 20 * time.Second, Users: 512, PerUser: 32}
-	FromPeers = connlimit.Limits{Strangers: 512, PerSource: 64, PerOwner: 128, Deadline: 10 * time.Second,
-		Peers: 4096, PerPeer: 512}
-)
 
 // connection is the key of a request's connection in its context.
 type connection struct{}
@@ -116,12 +120,10 @@ func (p *Port) Serve(ctx context.Context) {
 			continue
 		}
 		p.cfg.Problem("control-port", nil)
-		server := rpc.NewServer(p.cfg.Identity, p.handler(), p.cfg.Log)
+		server := rpc.NewServer(httpserver.Peers, p.cfg.Identity, p.handler(), p.cfg.Log)
 		server.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connection{}, c) }
-		if server.TLSConfig == nil {
-			server.TLSConfig = &tls.Config{}
-		}
 		p.cfg.Streams.Watch(server.TLSConfig)
+		server.TLSConfig.GetConfigForClient = p.plain(server.TLSConfig.GetConfigForClient)
 		stop := context.AfterFunc(ctx, func() {
 			grace, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
@@ -129,12 +131,25 @@ func (p *Port) Serve(ctx context.Context) {
 			server.Close()
 		})
 		inside := func(local netip.Addr) bool { return local == p.cfg.TunnelAddress }
-		limited := connlimit.Listen(l, inside, connlimit.Side{Limits: FromLAN}, connlimit.Side{Limits: FromPeers, Owner: p.cfg.Peers.Owner})
+		limited := connlimit.Listen(l, inside, connlimit.Side{Limits: httpserver.Strangers.Conns}, connlimit.Side{Limits: httpserver.Peers.Conns, Owner: p.cfg.Peers.Owner})
 		if err := server.ServeTLS(p.cfg.Streams.Listen(p.route(limited)), "", ""); !errors.Is(err, http.ErrServerClosed) {
 			p.cfg.Log.Warn("control port closed, opening it again", "err", err)
 			wait.Wait(ctx)
 		}
 		stop()
+	}
+}
+
+// plain gives strangers HTTP/1.1: everybody on the LAN, where the exchange is all that there is. Next decides about
+// the connection first.
+func (p *Port) plain(next func(*tls.ClientHelloInfo) (*tls.Config, error)) func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	onLAN := rpc.ServerTLS(p.cfg.Identity)
+	onLAN.NextProtos = []string{"http/1.1"}
+	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if c, err := next(hello); c != nil || err != nil || p.inside(hello.Conn.LocalAddr()) {
+			return c, err
+		}
+		return onLAN, nil
 	}
 }
 
@@ -152,14 +167,18 @@ func (p *Port) handler() http.Handler {
 			return
 		}
 		if !ok || life == nil {
-			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-a-peer", Message: fmt.Sprintf("%s is not a peer of %s", id.Short(), p.cfg.Name()), Cure: "peer again"})
+			p.unproved.Serve(p.owner(r), w, r, func(w http.ResponseWriter, _ *http.Request) {
+				rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-a-peer", Message: fmt.Sprintf("%s is not a peer of %s", id.Short(), p.cfg.Name()), Cure: "peer again"})
+			})
 			return
 		}
-		// A request ends with the peering, and so do streams.
-		ctx, cancel := context.WithCancel(r.Context())
-		defer cancel()
-		defer context.AfterFunc(life, cancel)()
-		p.routes.ServeHTTP(w, r.WithContext(ctx))
+		p.proved.Serve(string(id), w, r, func(w http.ResponseWriter, r *http.Request) {
+			// A request ends with the peering, and so do streams.
+			ctx, cancel := context.WithCancel(r.Context())
+			defer cancel()
+			defer context.AfterFunc(life, cancel)()
+			p.routes.ServeHTTP(w, r.WithContext(ctx))
+		})
 	})
 }
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -121,6 +123,12 @@ func (p *Port) podsOf(c net.Conn) string {
 		return "pods"
 	}
 	return "pods of " + p.cfg.Peers.Owner(from.AddrPort().Addr().Unmap())
+}
+
+// owner names the party of a request that no peer has proved to be its own.
+func (p *Port) owner(r *http.Request) string {
+	from, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return p.cfg.Peers.Owner(from.Addr().Unmap())
 }
 
 func (r *router) hand(c net.Conn) {

@@ -21,6 +21,9 @@ type Announcement struct {
 	TXT map[string]string
 }
 
+// MaxAddrs bounds the addresses of an entry that are used: anybody may announce any number in the name of any cluster.
+const MaxAddrs = 8
+
 type Entry struct {
 	// Key distinguishes entries of one source. It stays the same when the entry changes.
 	Key string

@@ -24,12 +24,13 @@ import (
 	"sync/atomic"
 
 	"rivulet/fabric/gateway/gatewayproto"
+	"rivulet/fabric/logbound"
 	"rivulet/fabric/tunnel"
 	"rivulet/fabric/wgkey"
 )
 
 // Version is that of the program and its protocol. Home replaces an older one.
-const Version = "3"
+const Version = "4"
 
 // Gateway is the gateway of this process. Methods may be called concurrently.
 type Gateway struct {
@@ -42,8 +43,8 @@ type Gateway struct {
 	tunnel *tunnel.Userspace
 	flows  flows
 	state  atomic.Pointer[state]
-	// upgrades counts connections that are to become streams.
-	upgrades atomic.Int64
+	// strangers is the log of what any pod of the campus can cause.
+	strangers *slog.Logger
 
 	mu        sync.Mutex
 	listeners map[string]*listener
@@ -71,7 +72,7 @@ func (s *state) seen(real netip.Addr) netip.Addr {
 
 // New returns a gateway without configuration. Bind is the address on which pods reach it; empty is all.
 func New(bind string, log *slog.Logger) (*Gateway, error) {
-	g := &Gateway{log: log, bind: bind, port: gatewayproto.TunnelPort, listeners: map[string]*listener{}}
+	g := &Gateway{log: log, strangers: logbound.New(log), bind: bind, port: gatewayproto.TunnelPort, listeners: map[string]*listener{}}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.state.Store(&state{zone: zoneOf(gatewayproto.Gateway{})})
 	s, err := newNetstack(func(a netip.Addr) bool {

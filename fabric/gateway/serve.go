@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/connlimit"
 	"rivulet/fabric/gateway/gatewayproto"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/internal/desired"
 )
 
@@ -27,14 +29,14 @@ func (g *Gateway) ServeControl(ctx context.Context, l net.Listener) error {
 	mux.HandleFunc("PUT /v1/config", desired.Config("gateway", g.Apply))
 	mux.HandleFunc("GET /v1/status", desired.Status(func() (gatewayproto.Status, error) { return g.Status(), nil }))
 	mux.HandleFunc("GET /v1/ready", g.ready)
-	return answer(ctx, l, mux)
+	return g.answer(ctx, httpserver.GatewayControl, l, mux)
 }
 
-func answer(ctx context.Context, l net.Listener, h http.Handler) error {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+func (g *Gateway) answer(ctx context.Context, b httpserver.Bounds, l net.Listener, h http.Handler) error {
+	srv := httpserver.New(b, h, g.log)
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := srv.Serve(b.Listen(l)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("gateway: %w", err)
 	}
 	return ctx.Err()
@@ -54,11 +56,8 @@ func (g *Gateway) ServeReady(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/ready", g.ready)
 	mux.HandleFunc("GET "+gatewayproto.StreamPath, func(w http.ResponseWriter, r *http.Request) { g.upgrade(ctx, w, r) })
-	return answer(ctx, l, mux)
+	return g.answer(ctx, httpserver.GatewayReady, l, mux)
 }
-
-// maxUpgrades bounds the connections that have not proved yet to be home's: any pod of the campus may open one.
-const maxUpgrades = 8
 
 // upgrade makes the connection of a request a stream of the tunnel.
 func (g *Gateway) upgrade(ctx context.Context, w http.ResponseWriter, r *http.Request) {
@@ -67,11 +66,6 @@ func (g *Gateway) upgrade(ctx context.Context, w http.ResponseWriter, r *http.Re
 		http.Error(w, "gateway: no stream is asked for, or there is no configuration yet", http.StatusBadRequest)
 		return
 	}
-	if !g.flows.enter(&g.upgrades, maxUpgrades) {
-		http.Error(w, "gateway: too many connections begin", http.StatusServiceUnavailable)
-		return
-	}
-	defer g.upgrades.Add(-1)
 	c, begun, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		http.Error(w, "gateway: "+err.Error(), http.StatusInternalServerError)
@@ -86,15 +80,24 @@ func (g *Gateway) upgrade(ctx context.Context, w http.ResponseWriter, r *http.Re
 		c.Close()
 		return
 	}
+	g.begin(ctx, c, s)
+}
+
+// begin makes a connection a stream of the tunnel, if home is at its other end. Until that is proved it is a stranger's
+// to the listener: any pod of the campus may open one.
+func (g *Gateway) begin(ctx context.Context, c net.Conn, s *state) {
 	if err := g.tunnel.Begin(ctx, c, s.home); err != nil {
-		g.log.Info("no stream", "err", err)
+		g.strangers.Info("no stream", "err", err)
+		return
 	}
+	connlimit.Lasting(c, "home") // else it is one of too many, and has ended
 }
 
 // TakeStreams makes each connection to the listener a stream of the tunnel.
 func (g *Gateway) TakeStreams(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
+	l = httpserver.GatewayReady.Listen(l)
 	for {
 		c, err := l.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -109,11 +112,7 @@ func (g *Gateway) TakeStreams(ctx context.Context, l net.Listener) error {
 			c.Close()
 			continue
 		}
-		go func() {
-			if err := g.tunnel.Begin(ctx, c, s.home); err != nil {
-				g.log.Info("no stream", "err", err)
-			}
-		}()
+		go g.begin(ctx, c, s)
 	}
 }
 

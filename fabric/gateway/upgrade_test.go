@@ -4,13 +4,19 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"runtime"
 	"testing"
+	"time"
 
 	"rivulet/fabric/gateway/gatewayproto"
+	"rivulet/fabric/httpserver"
+	"rivulet/fabric/tunnel/paths"
 	"rivulet/test/harness/await"
 )
 
@@ -41,8 +47,7 @@ type slow struct{ from io.Reader }
 
 func (s *slow) Read(b []byte) (int, error) { return s.from.Read(b[:1]) }
 
-// A stream that comes by the API server's proxy of pods is one like any other; strangers who open some neither get
-// further nor keep home's request for the state out, and no more than a few of them wait.
+// A stream that comes by the API server's proxy of pods is one like any other.
 func TestStreamByUpgrade(t *testing.T) {
 	w := newWorld(t)
 	l := listen(t)
@@ -65,27 +70,99 @@ func TestStreamByUpgrade(t *testing.T) {
 	if _, answer := askForStream(t, at, "websocket"); answer.StatusCode != http.StatusBadRequest {
 		t.Error("another protocol: ", answer.Status)
 	}
-	await.True(t, long, "the stream is no beginner any more", func() bool { return w.upgrades.Load() == 0 })
-	var strangers []net.Conn
-	for range maxUpgrades {
-		c, answer := askForStream(t, at, gatewayproto.StreamUpgrade)
-		if answer.StatusCode != http.StatusSwitchingProtocols {
-			t.Fatal(answer.Status)
-		}
-		strangers = append(strangers, c)
-	}
-	if _, answer := askForStream(t, at, gatewayproto.StreamUpgrade); answer.StatusCode != http.StatusServiceUnavailable {
-		t.Error("one more than may wait: ", answer.Status)
-	}
-	if code, text := do(t, http.MethodGet, "http://"+at+"/v1/ready", ""); code != http.StatusNoContent {
-		t.Error("not ready: ", code, text)
-	}
-	for _, c := range strangers {
-		c.Close()
-	}
-	await.True(t, long, "there is room again", func() bool { return w.upgrades.Load() == 0 })
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+}
+
+// Pods of the campus hold connections without number, idle ones and upgrades that prove nothing: that costs the gateway
+// little, home's stream stays, and home opens another and asks for the state.
+func TestPodsOfTheCampusHoldConnections(t *testing.T) {
+	w := newWorld(t)
+	l := listen(t)
+	go w.ServeReady(t.Context(), l) //nolint:errcheck // it ends with the test
+	at := l.Addr().String()
+	begin := func() {
+		t.Helper()
+		c, answer := askForStream(t, at, gatewayproto.StreamUpgrade)
+		if answer.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatal(answer.Status)
+		}
+		w.far.Accept(c, nil)
+	}
+	talk := func() {
+		t.Helper()
+		in, err := w.dialHome(netip.AddrPortFrom(seenPod, podEcho(t)), long)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := say(t, in, []byte("hello")); string(got) != "hello" {
+			t.Errorf("%q", got)
+		}
+	}
+	begin()
+	talk()
+	await.True(t, long, "home has a place of its own", func() bool { return home(w) == 1 })
+	before := inUse()
+	var held []net.Conn
+	for i := range 2000 {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 9, byte(1+i%40))}}
+		c, err := d.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		held = append(held, c)
+		if i%2 == 0 {
+			io.WriteString(c, "GET "+gatewayproto.StreamPath+" HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: "+gatewayproto.StreamUpgrade+"\r\n\r\n")
+		}
+	}
+	if grown := int64(inUse()) - int64(before); grown > 16<<20 {
+		t.Errorf("%d MiB more are in use", grown>>20)
+	}
+	if code, text := do(t, http.MethodGet, "http://"+at+"/v1/ready", ""); code != http.StatusNoContent {
+		t.Error("not ready: ", code, text)
+	}
+	talk()
+	begin()
+	await.True(t, long, "home has a second stream", func() bool { return home(w) == 2 })
+	talk()
+	most := httpserver.GatewayReady.Conns.Strangers
+	await.NoError(t, t.Context(), long, "those that are too many are closed", func() error {
+		open := 0
+		for _, c := range held {
+			c.SetReadDeadline(time.Now().Add(time.Millisecond))
+			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+				open++
+			}
+		}
+		if open > most {
+			return fmt.Errorf("%d connections of strangers are open, %d may be", open, most)
+		}
+		return nil
+	})
+}
+
+// home counts the streams that have been proved to be home's.
+func home(w *world) int {
+	st, err := w.tunnel.Status()
+	if err != nil {
+		return 0
+	}
+	n := 0
+	for _, p := range st.Peers[0].Paths {
+		if p.Kind == paths.Stream {
+			n++
+		}
+	}
+	return n
+}
+
+// inUse is what the process has of memory for what it does.
+func inUse() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse + m.StackInuse
 }

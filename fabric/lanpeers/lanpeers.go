@@ -56,22 +56,26 @@ type Peer struct {
 // maxLeaving bounds the concurrent notifications to displaced peers.
 const maxLeaving = 4
 
-// inUseFor is how long a result of inUse is reused, since strangers can cause calls.
-const inUseFor = 2 * time.Second
+const (
+	// inUseFor is how long a result of inUse is reused, since strangers can cause calls.
+	inUseFor = 2 * time.Second
+	// inUseStale is how long Room relies on a result.
+	inUseStale = 10 * time.Second
+)
 
 // Admission admits peers within the limits. Its methods may be called concurrently.
 type Admission struct {
 	limits Limits
 	inUse  func(context.Context) (map[peer.ID]bool, bool)
 
+	using sync.Mutex // its holder may call inUse
+
 	mu        sync.Mutex
 	admitted  []admitted // within the window, the oldest first
 	displaced []time.Time
-
-	using   sync.Mutex // its holder may call inUse
-	checked time.Time
-	used    map[peer.ID]bool
-	known   bool
+	checked   time.Time
+	used      map[peer.ID]bool
+	known     bool
 }
 
 type admitted struct {
@@ -117,14 +121,40 @@ func (a *Admission) counts(source string) (all, same, displaced int) {
 	return len(a.admitted), same, len(a.displaced)
 }
 
+// Poll updates which peers are in use, if one more of the machine would displace one. It may take 2 s. Without it Room
+// displaces nobody.
+func (a *Admission) Poll(source string, present []Peer) {
+	if places, _ := a.places(source, present); len(places) > 0 {
+		a.InUse()
+	}
+}
+
 // Room returns the peer that one more of the machine would displace, none if there is room, and false if there is no
-// place. A source is what counts as one machine: the hardware address of a neighbour, or its address.
+// place. A source is what counts as one machine: the hardware address of a neighbour, or its address. It calls nobody.
 func (a *Admission) Room(source string, present []Peer) (victim peer.ID, ok bool) {
-	all, same, displaced := a.counts(source)
-	if all >= a.limits.Total || same >= a.limits.BySource {
+	places, free := a.places(source, present)
+	if free {
+		return "", true
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.inUse != nil && (!a.known || time.Since(a.checked) > inUseStale) {
 		return "", false
 	}
-	var places []Peer
+	for _, p := range places {
+		if !a.used[p.ID] {
+			return p.ID, true
+		}
+	}
+	return "", false
+}
+
+// places are the peers that one more of the machine might displace, those to go first, or free if it needs none.
+func (a *Admission) places(source string, present []Peer) (places []Peer, free bool) {
+	all, same, displaced := a.counts(source)
+	if all >= a.limits.Total || same >= a.limits.BySource {
+		return nil, false
+	}
 	total, same, leaving := 0, 0, 0
 	for _, p := range present {
 		if p.Leaving {
@@ -140,22 +170,16 @@ func (a *Admission) Room(source string, present []Peer) (victim peer.ID, ok bool
 		}
 	}
 	if total < a.limits.Total && same < a.limits.BySource {
-		return "", true
+		return nil, true
 	}
 	if same >= a.limits.BySource || displaced >= a.limits.BySource {
 		places = slices.DeleteFunc(places, func(p Peer) bool { return p.Source != source })
 	}
-	if len(places) == 0 || leaving >= maxLeaving {
-		return "", false
+	if leaving >= maxLeaving {
+		return nil, false
 	}
 	slices.SortFunc(places, before)
-	used, known := a.InUse()
-	for _, p := range places {
-		if known && !used[p.ID] {
-			return p.ID, true
-		}
-	}
-	return "", false
+	return places, false
 }
 
 // before orders peers by how soon they are displaced: those that do not answer, the longest silence first; then the
@@ -172,18 +196,24 @@ func before(a, b Peer) int {
 	return cmp.Or(a.State.Compare(b.State), cmp.Compare(a.ID, b.ID))
 }
 
-// InUse are the peers in use; false while that is unknown.
+// InUse are the peers in use; false while that is unknown. It may take 2 s.
 func (a *Admission) InUse() (map[peer.ID]bool, bool) {
 	if a.inUse == nil {
 		return nil, true
 	}
 	a.using.Lock()
 	defer a.using.Unlock()
-	if time.Since(a.checked) > inUseFor {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
-		a.used, a.known = a.inUse(ctx)
-		a.checked = time.Now()
+	a.mu.Lock()
+	used, known, fresh := a.used, a.known, time.Since(a.checked) <= inUseFor
+	a.mu.Unlock()
+	if fresh {
+		return used, known
 	}
-	return a.used, a.known
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	used, known = a.inUse(ctx)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.used, a.known, a.checked = used, known, time.Now()
+	return used, known
 }

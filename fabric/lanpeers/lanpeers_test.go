@@ -49,6 +49,7 @@ func TestRoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := New(limits, func(context.Context) (map[peer.ID]bool, bool) { return c.used, !c.unknown })
+			a.Poll("new", c.present)
 			if victim, ok := a.Room("new", c.present); victim != c.victim || ok == c.full {
 				t.Errorf("%q, %t; want %q, %t", victim, ok, c.victim, !c.full)
 			}

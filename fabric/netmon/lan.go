@@ -5,7 +5,8 @@ import (
 	"net/netip"
 	"path"
 	"slices"
-	"strings"
+
+	"github.com/vishvananda/netlink"
 )
 
 // Interface is one interface that leads to a LAN.
@@ -48,15 +49,9 @@ func (i Interface) advertised() []netip.Prefix {
 	return out
 }
 
-// notLAN are the names of interfaces of containers, their bridges and tunnels. None of them leads to a cable or a
-// radio.
-var notLAN = []string{
-	"lo", "cni", "veth", "flannel", "riv", "docker", "br-", "wg", "tun", "tap", "kube-", "cali", "cilium", "lxc", "virbr", "vnet", "tailscale", "zt",
-}
-
-// isLAN decides by name, flags and the user's patterns. A point-to-point device is a tunnel or a modem, whatever its
-// name: no other cluster is on its link.
-func isLAN(name string, flags net.Flags, allowed []string) bool {
+// isLAN decides by flags, the user's patterns, and whether the link leads to a cable or a radio. A point-to-point device
+// is a tunnel or a modem, whatever its kind: no other cluster is on its link.
+func isLAN(name string, flags net.Flags, allowed []string, leads bool) bool {
 	const want = net.FlagUp | net.FlagMulticast | net.FlagRunning
 	if flags&want != want || flags&(net.FlagLoopback|net.FlagPointToPoint) != 0 {
 		return false
@@ -67,9 +62,7 @@ func isLAN(name string, flags net.Flags, allowed []string) bool {
 	if len(allowed) > 0 && !slices.ContainsFunc(allowed, func(pattern string) bool { ok, _ := path.Match(pattern, name); return ok }) {
 		return false
 	}
-	return !slices.ContainsFunc(notLAN, func(prefix string) bool {
-		return name == prefix || (prefix != "lo" && strings.HasPrefix(name, prefix))
-	})
+	return leads
 }
 
 // LANs is a set of LAN interfaces at one moment.
@@ -133,7 +126,8 @@ func (l LANs) ByIndex(index int) (Interface, bool) {
 	return Interface{}, false
 }
 
-// MayBeLAN reports whether an interface leads to a LAN when it is up and its cable is plugged in.
-func MayBeLAN(name string, flags net.Flags) bool {
-	return isLAN(name, flags|net.FlagUp|net.FlagRunning, nil)
+// MayBeLAN reports whether an interface, one of all, leads to a LAN when it is up and its cable is plugged in.
+func MayBeLAN(l netlink.Link, all []netlink.Link) bool {
+	a := l.Attrs()
+	return isLAN(a.Name, a.Flags|net.FlagUp|net.FlagRunning, nil, wiring(all).leads(l))
 }

@@ -13,13 +13,11 @@ func TestIsLAN(t *testing.T) {
 		flags net.Flags
 		want  bool
 	}{
-		{"eth0", up, true}, {"wlan0", up, true}, {"enp3s0", up, true}, {"br0", up, true}, {"bond0", up, true}, {"lowpan0", up, true},
+		{"eth0", up, true},
 		{"eth0", up &^ net.FlagRunning, false}, {"eth0", up &^ net.FlagUp, false}, {"eth0", up &^ net.FlagMulticast, false},
 		{"lo", up | net.FlagLoopback, false}, {"ppp0", up | net.FlagPointToPoint, false},
-		{"cni0", up, false}, {"veth12ab", up, false}, {"flannel.1", up, false}, {"riv0", up, false}, {"docker0", up, false},
-		{"br-1a2b", up, false}, {"wg0", up, false}, {"tun0", up, false}, {"kube-ipvs0", up, false}, {"tailscale0", up, false},
 	} {
-		if got := isLAN(tt.name, tt.flags, nil); got != tt.want {
+		if got := isLAN(tt.name, tt.flags, nil, true); got != tt.want || isLAN(tt.name, tt.flags, nil, false) {
 			t.Errorf("%s %v: %v", tt.name, tt.flags, got)
 		}
 	}
@@ -32,15 +30,16 @@ func TestAllowed(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		flags   net.Flags
+		leads   bool
 		allowed []string
 		want    bool
 	}{
-		{"eth0", up, []string{"eth0"}, true}, {"eth1", up, []string{"eth0"}, false},
-		{"eth1", up, []string{"wlan0", "eth*"}, true}, {"enp3s0", up, []string{"en*s[0-9]"}, true}, {"wlan0", up, []string{"eth*"}, false},
-		{"br-lan", up, []string{"br-lan"}, true}, {"br-1a2b", up, []string{"br-*"}, false}, {"veth12ab", up, []string{"*"}, false},
-		{"eth0", up &^ net.FlagRunning, []string{"eth0"}, false}, {"ppp0", up | net.FlagPointToPoint, []string{"ppp0"}, false}, {"lo", up | net.FlagLoopback, []string{"lo"}, false},
+		{"eth0", up, true, []string{"eth0"}, true}, {"eth1", up, true, []string{"eth0"}, false},
+		{"eth1", up, true, []string{"wlan0", "eth*"}, true}, {"enp3s0", up, true, []string{"en*s[0-9]"}, true}, {"wlan0", up, true, []string{"eth*"}, false},
+		{"br-lan", up, false, []string{"br-lan"}, true}, {"br-1a2b", up, false, []string{"br-*"}, false}, {"veth12ab", up, false, []string{"*"}, false},
+		{"eth0", up &^ net.FlagRunning, true, []string{"eth0"}, false}, {"ppp0", up | net.FlagPointToPoint, true, []string{"ppp0"}, false}, {"lo", up | net.FlagLoopback, true, []string{"lo"}, false},
 	} {
-		if got := isLAN(tt.name, tt.flags, tt.allowed); got != tt.want {
+		if got := isLAN(tt.name, tt.flags, tt.allowed, tt.leads); got != tt.want {
 			t.Errorf("%s %v, allowed %q: %v", tt.name, tt.flags, tt.allowed, got)
 		}
 	}

@@ -109,7 +109,7 @@ func read(allowed []string) (LANs, error) {
 		if a.RawFlags&unix.IFF_RUNNING != 0 {
 			flags |= net.FlagRunning
 		}
-		if !isLAN(a.Name, flags, allowed) {
+		if !isLAN(a.Name, flags, allowed, wiring(links).leads(l)) {
 			continue
 		}
 		addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })

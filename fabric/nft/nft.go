@@ -117,6 +117,15 @@ func Jump(chain string) []expr.Any {
 // Established matches packets of an accepted connection, including errors about it.
 var Established = Conntrack(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)
 
+// Reply matches packets to the initiator of their connection.
+var Reply = []expr.Any{
+	&expr.Ct{Register: 1, Key: expr.CtKeyDIRECTION},
+	&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{1}},
+}
+
+// Related matches errors about existing connections.
+var Related = Conntrack(expr.CtKeySTATE, expr.CtStateBitRELATED)
+
 // DestinationTranslated matches packets after any DNAT (IPS_DST_NAT).
 var DestinationTranslated = Conntrack(expr.CtKeySTATUS, 1<<5)
 
@@ -205,6 +214,11 @@ func named(key expr.MetaKey, name string) []expr.Any {
 		&expr.Meta{Key: key, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: InterfaceKey(name)},
 	}
+}
+
+// PacketType matches a packet by how many it is for: unix.PACKET_BROADCAST and so on.
+func PacketType(t byte) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyPKTTYPE, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{t}}}
 }
 
 // ToPrefix is the destination NAT into a prefix, host bits kept.

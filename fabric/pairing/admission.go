@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
 )
 
 // Mode is how clusters without an operator decision become peers.
@@ -57,6 +58,15 @@ type Facts struct {
 	Here string
 }
 
+// InviteError is the refusal of an invite, or with join of a token, that is not valid here.
+func InviteError(here string, join bool, why error) *rpc.Error {
+	what := "invite"
+	if join {
+		what = "token"
+	}
+	return refuse(what, "%s does not take the %s: %v", here, what, why)
+}
+
 // Evaluate returns how a stranger is trusted, or an *rpc.Error with the reason why not. Operator decisions take
 // precedence over all rules, and a denial over the approval by an older invite.
 //
@@ -68,7 +78,7 @@ type Facts struct {
 func Evaluate(f Facts, name string, at netip.Addr) (how string, err error) {
 	switch {
 	case f.Join && f.InviteError != nil:
-		return "", refuse("token", "%s does not take the token: %v", f.Here, f.InviteError)
+		return "", InviteError(f.Here, true, f.InviteError)
 	case f.Join:
 		return peer.TrustWorker, nil
 	case f.HasInvite && f.InviteError == nil:
@@ -76,7 +86,7 @@ func Evaluate(f Facts, name string, at netip.Addr) (how string, err error) {
 	case f.Approved != "":
 		return f.Approved, nil
 	case f.HasInvite:
-		return "", refuse("invite", "%s does not take the invite: %v", f.Here, f.InviteError)
+		return "", InviteError(f.Here, false, f.InviteError)
 	case f.Denied && f.Was:
 		return "", refuse("unpeered", "%s has ended the peering with %s", f.Here, name)
 	case f.Denied:

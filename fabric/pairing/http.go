@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/http"
 	"net/netip"
@@ -96,13 +97,103 @@ func PostTo(id rpc.Identity, want peer.ID, addr netip.AddrPort, dial Dial) Post 
 		if err != nil {
 			return Message{}, Sender{}, err
 		}
-		defer c.Close()
-		var body json.RawMessage
-		if err := post(ctx, c, addr, Path, compose(from), &body); err != nil {
-			return Message{}, from, err
+		return send(ctx, c, from, addr, compose)
+	}
+}
+
+// send sends one message over the connection and closes it.
+func send(ctx context.Context, c *tls.Conn, from Sender, addr netip.AddrPort, compose func(Sender) Message) (Message, Sender, error) {
+	defer c.Close()
+	var body json.RawMessage
+	if err := post(ctx, c, addr, Path, compose(from), &body); err != nil {
+		return Message{}, from, err
+	}
+	answer, err := Decode(body)
+	return answer, from, err
+}
+
+const (
+	// maxDials bounds the addresses of one cluster that are dialled at once. Each begins dialDelay after the previous one, or
+	// when one has failed: most do not lead anywhere, and somebody may have announced them for that.
+	maxDials  = 4
+	dialDelay = 500 * time.Millisecond
+	// dialFresh is how long a connection may wait for its first message; the other end closes it after postTimeout.
+	dialFresh = time.Second
+)
+
+// DialEach dials the control addresses of the peer want (empty: of any cluster), a few at once, and yields the results as
+// they come. What is not used is closed.
+func DialEach(ctx context.Context, id rpc.Identity, want peer.ID, addrs []netip.AddrPort) iter.Seq[*Dialled] {
+	return func(yield func(*Dialled) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		results := make(chan *Dialled, len(addrs))
+		begun, done := 0, 0
+		defer func() {
+			cancel()
+			for ; done < begun; done++ {
+				(<-results).close()
+			}
+		}()
+		next := time.NewTimer(0)
+		defer next.Stop()
+		for done < len(addrs) {
+			var turn <-chan time.Time
+			if begun < len(addrs) && begun-done < maxDials {
+				turn = next.C
+			}
+			select {
+			case <-turn:
+				d := &Dialled{Addr: addrs[begun], again: PostTo(id, want, addrs[begun], nil)}
+				begun++
+				next.Reset(dialDelay)
+				go func() {
+					ctx, cancel := context.WithTimeout(ctx, postTimeout)
+					defer cancel()
+					d.conn, d.from, d.Err = open(ctx, id, want, d.Addr, nil)
+					d.at = time.Now()
+					results <- d
+				}()
+			case d := <-results:
+				done++
+				next.Reset(0)
+				more := yield(d)
+				if d.close(); !more {
+					return
+				}
+			}
 		}
-		answer, err := Decode(body)
-		return answer, from, err
+	}
+}
+
+// Dialled is an address at which the cluster has proved itself, or why not.
+type Dialled struct {
+	Addr netip.AddrPort
+	Err  error
+
+	conn  *tls.Conn // nil once it is used
+	from  Sender
+	at    time.Time
+	again Post
+}
+
+// Post is a Post to the address. The first message takes the open connection.
+func (d *Dialled) Post(ctx context.Context, compose func(Sender) Message) (Message, Sender, error) {
+	c := d.conn
+	if d.conn = nil; c == nil {
+		return d.again(ctx, compose)
+	}
+	if time.Since(d.at) > dialFresh {
+		c.Close()
+		return d.again(ctx, compose)
+	}
+	ctx, cancel := context.WithTimeout(ctx, postTimeout)
+	defer cancel()
+	return send(ctx, c, d.from, d.Addr, compose)
+}
+
+func (d *Dialled) close() {
+	if d.conn != nil {
+		d.conn.Close()
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strings"
 
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -113,11 +114,15 @@ func versionError(theirs []int) error {
 
 var (
 	nameForm    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$`)
+	digitsForm  = regexp.MustCompile(`^[0-9.]*\.[0-9]+$`)
 	versionForm = regexp.MustCompile(`^[A-Za-z0-9.+_-]{0,64}$`)
 )
 
-// ValidName reports whether the name of a stranger may be shown and used.
-func ValidName(s string) bool { return nameForm.MatchString(s) }
+// ValidName reports whether the name of a stranger may be shown and used. A name that looks like an address or an ID would
+// be taken for that of another cluster.
+func ValidName(s string) bool {
+	return nameForm.MatchString(s) && !digitsForm.MatchString(s) && !peer.ID(strings.ToLower(s)).Valid()
+}
 
 // check validates the message by itself, independent of its sender.
 func (m Message) check() error {
@@ -125,7 +130,7 @@ func (m Message) check() error {
 	case !m.ID.Valid():
 		return refuse("bad-message", "the peering message has no valid ID")
 	case !ValidName(m.Name):
-		return refuse("bad-message", "the name %.70q is not usable: letters, digits, dots and dashes, at most 63", m.Name)
+		return refuse("bad-message", "the name %.70q is not usable: letters, digits, dots and dashes, at most 63, and no address or ID", m.Name)
 	case !versionForm.MatchString(m.Version) || !versionForm.MatchString(m.KubeVersion):
 		return refuse("bad-message", "the peering message has a malformed version")
 	case m.WireGuardKey.IsZero():

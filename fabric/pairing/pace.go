@@ -1,6 +1,9 @@
 package pairing
 
-import "time"
+import (
+	"math/rand/v2"
+	"time"
+)
 
 // The waits. A peer on the LAN that is switched on again announces itself, so the long waits matter only where
 // discovery does not reach.
@@ -16,7 +19,7 @@ const (
 //
 //	idle --Found--> due --(attempt)--> Done: idle
 //	                 ^        |
-//	                 +--wait--+ Failed: 1 s, 2 s, 4 s … 20 s (unreachable) or 60 s (refused)
+//	                 +--wait--+ Failed: 1 s, 2 s, 4 s … 20 s (unreachable) or 60 s (refused), less up to a quarter by chance
 type Pace struct {
 	next     time.Time
 	failures int
@@ -35,15 +38,16 @@ func (p *Pace) Found(now time.Time, starts bool) {
 	}
 }
 
-// Failed puts the next attempt off, longer each time.
+// Failed puts the next attempt off, longer each time. A part of the wait is by chance, so that devices that lost power
+// together do not try again together.
 func (p *Pace) Failed(now time.Time, refused bool) {
 	limit := maxUnreachable
 	if refused {
 		limit = maxRefused
 	}
-	wait := firstWait << min(p.failures, 10)
+	wait := min(firstWait<<min(p.failures, 10), limit)
 	p.failures++
-	p.next = now.Add(min(wait, limit))
+	p.next = now.Add(wait - rand.N(wait/4+1))
 }
 
 // Done ends the attempts until the next Found.

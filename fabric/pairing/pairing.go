@@ -7,9 +7,11 @@
 //	   | -- Hello (seeYouAs) --------------> |  learn, store      only if the answer's
 //	   | <-------------------------- Hello - |                    seenAs differs from the choice
 //
-// Both sides process messages alike, in Party.learn; Admit evaluates strangers. Messages have sequences: late ones are
+// Both sides process messages alike, in Party.learn; Admit evaluates strangers, and Join stores an
+// admitted one after all other checks. Messages have sequences: late ones are
 // ignored. A side stores its choice before it sends it, so the next exchange repairs a crash between any two steps, and
-// no peer has a prefix that its chooser has forgotten.
+// no peer has a prefix that its chooser has forgotten. The responder stores before the starter has judged it: until the
+// starter repeats its choice, its record is unconfirmed, and package fabric gives it up after a refusal or a minute.
 //
 // It reads and writes peer records through given functions, and takes time and network as arguments. A refusal is an
 // *rpc.Error with a cure.
@@ -65,8 +67,12 @@ type Party struct {
 	// Choose returns the prefix under which to see the peer's pods, as large as this cluster's pod CIDR: previous if it
 	// can stay.
 	Choose func(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
-	// Admit returns how a stranger is trusted, or an *rpc.Error with the reason why not.
+	// Admit returns how a stranger is trusted, or an *rpc.Error with the reason why not. It changes nothing: the stranger may
+	// still be refused.
 	Admit func(Stranger) (how string, err error)
+	// Join stores the record of an admitted stranger, with all that its admission changes. It is called after all checks. An
+	// *rpc.Error is a refusal after all. It may be nil: then Save is called.
+	Join func(Stranger, peer.Record) error
 	// Claim refuses, with an *rpc.Error, a record with a key of another owner, or takes from others the keys that the
 	// record has proved. ErrContested means that a proof would help. It may be nil.
 	Claim func(peer.Record) error
@@ -192,12 +198,13 @@ func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
 	var r peer.Record
 	for range rounds {
 		var sent uint64
+		var seenAs netip.Prefix
 		var provedTo wgkey.Public
 		m, from, err := post(ctx, func(to Sender) Message {
 			r, _ := p.Record(to.ID)
 			provedTo = r.WireGuardKey // or a newer one: then there is one more round
 			hello := p.call(to)
-			sent = hello.Sequence
+			sent, seenAs = hello.Sequence, hello.SeenAs
 			return hello
 		})
 		if err != nil {
@@ -213,7 +220,7 @@ func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
 			return r, err
 		}
 		proved := !m.Proves || provedTo == m.WireGuardKey
-		if taken && proved && !stale && r.Complete() && m.SeenAs == r.PeerMappedCIDR {
+		if taken && proved && !stale && r.Complete() && m.SeenAs == r.PeerMappedCIDR && seenAs == r.LocalMappedCIDR {
 			return r, nil
 		}
 	}
@@ -244,13 +251,9 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 		n.skip += m.Heard - issued
 	}
 	r = old
-	joins := known && !starter && m.Join && len(m.Invite) > 0
-	if joins { // a peer, on its way to be a node of this cluster
-		if r.Trust.How, err = p.Admit(Stranger{From: from, Message: m}); err != nil {
-			return peer.Record{}, false, err
-		}
-	}
-	if !known {
+	save := p.Save
+	joins := known && !starter && m.Join && len(m.Invite) > 0 // a peer, on its way to be a node of this cluster
+	if !known || joins {
 		role := roleStarter
 		if starter {
 			role = roleResponder
@@ -260,11 +263,20 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 		if err != nil {
 			return peer.Record{}, false, err
 		}
-		if m.Demands == string(ModeGroup) && s.Proved != RightProof {
+		if !known && m.Demands == string(ModeGroup) && s.Proved != RightProof {
 			// It refuses this cluster: do not store it as a peer.
 			return peer.Record{}, false, refuse("no-proof", "%s has a group whose secret %s does not have", m.Name, self.Name)
 		}
-		r = peer.Record{ID: from.ID, Trust: peer.Trust{How: how, At: p.Now()}}
+		if !known {
+			r = peer.Record{ID: from.ID, Trust: peer.Trust{At: p.Now()}, Unconfirmed: !starter}
+		}
+		r.Trust.How = how
+		if how != peer.TrustLAN && how != peer.TrustGroup { // what a person has decided, or a token, does not depend on the other side
+			r.Unconfirmed = false
+		}
+		if p.Join != nil {
+			save = func(r peer.Record) error { return p.Join(s, r) }
+		}
 	}
 	if m.Sequence != 0 && m.Sequence <= n.received {
 		return old, true, nil
@@ -280,18 +292,6 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	r.NextKeyProved = shown(r.NextWireGuardKey) || p.possesses(from.ID, self.ID, r.NextWireGuardKey, m.NextKeyProof)
 	if m.Proves && len(p.ours()) > 0 && old.Complete() && (!r.KeyProved || !r.NextWireGuardKey.IsZero() && !r.NextKeyProved) {
 		return old, true, nil // it has an older key of this cluster: this answer, or its next one, has the proof
-	}
-	if p.Claim != nil {
-		err := p.Claim(r)
-		if errors.Is(err, ErrContested) && m.Proves && !starter {
-			return old, true, nil // it receives the key, and proves its own
-		}
-		if known := (*rpc.Error)(nil); errors.As(err, &known) {
-			err = known
-		}
-		if err != nil {
-			return peer.Record{}, false, err
-		}
 	}
 	if !from.Inside {
 		r.Control = netip.AddrPortFrom(from.Addr, m.ControlPort)
@@ -309,9 +309,28 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	} else if r.PeerMappedCIDR, err = p.Choose(r.ID, old.PeerMappedCIDR); err != nil {
 		return peer.Record{}, false, refuse("no-prefix", "no prefix is free for the pods of %s: %v", m.Name, err)
 	}
+	if m.SeenAs == r.PeerMappedCIDR {
+		r.Unconfirmed = false
+	}
+	if p.Claim != nil { // last, since it may take a key from another
+		err := p.Claim(r)
+		if errors.Is(err, ErrContested) && m.Proves && !starter {
+			return old, true, nil // it receives the key, and proves its own
+		}
+		if known := (*rpc.Error)(nil); errors.As(err, &known) {
+			err = known
+		}
+		if err != nil {
+			return peer.Record{}, false, err
+		}
+	}
 	if !known || !reflect.DeepEqual(r, old) {
 		r.Heard = max(m.Sequence, n.received)
-		if err := p.Save(r); err != nil {
+		err := save(r)
+		if refused := (*rpc.Error)(nil); errors.As(err, &refused) {
+			return peer.Record{}, false, refused
+		}
+		if err != nil {
 			return peer.Record{}, false, refuse("store", "the record of %s cannot be saved: %v", m.Name, err)
 		}
 	}

@@ -50,7 +50,7 @@ func Refusal(e *rpc.Error, here, there string) *rpc.Error {
 		out.Cure = fmt.Sprintf("run on %s: rivulet approve %s", there, here)
 		return out
 	case "invite", "token":
-		for _, why := range []error{trust.ErrInviteExpired, trust.ErrInviteRevoked, trust.ErrInviteUsed, trust.ErrInviteUnknown, trust.ErrInviteJoin, trust.ErrInvitePeer} {
+		for _, why := range trust.Refusals {
 			if strings.Contains(e.Message, why.Error()) {
 				return refusal("%s does not take the %s: %v", there, e.Code, why)
 			}

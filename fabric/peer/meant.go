@@ -24,6 +24,19 @@ func Meant[T any](all []T, word string, names func(T) (id ID, names []string)) (
 	return found
 }
 
+// Distinct are the found ones of all, each by as much of its ID as means it alone: a name may be the beginning of an ID.
+func Distinct[T any](found, all []T, names func(T) (id ID, names []string)) (out []string) {
+	for _, one := range found {
+		id, _ := names(one)
+		n := min(len(id.Short()), len(id))
+		for n < len(id) && len(Meant(all, string(id[:n]), names)) > 1 {
+			n++
+		}
+		out = append(out, string(id[:n]))
+	}
+	return out
+}
+
 // MeantViews is Meant of views, by name and ID.
 func MeantViews(all []View, word string) []View {
 	return Meant(all, word, func(v View) (ID, []string) { return v.ID, []string{v.Name} })

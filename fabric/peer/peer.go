@@ -105,6 +105,9 @@ type Record struct {
 	// are reached through it.
 	Node   string         `json:"node,omitempty"`
 	Behind []netip.Prefix `json:"behind,omitempty"`
+	// Unconfirmed: the cluster has called, and has not repeated this cluster's choice since. It may not have taken this
+	// cluster as a peer.
+	Unconfirmed bool `json:"unconfirmed,omitempty"`
 	// Standby: the device may become this cluster's server, and has its keys.
 	Standby bool `json:"standby,omitempty"`
 }
@@ -218,6 +221,13 @@ type Link struct {
 	Trust string
 	// NoBorrow and NoLend are the directions that either side has switched off.
 	NoBorrow, NoLend bool
+}
+
+// Unlinked is a peer without a tunnel, because its record is not complete. Only the fields of Link that do not depend on
+// one are set.
+type Unlinked struct {
+	Link
+	Why string
 }
 
 // Translate maps addr from one prefix to another of the same size; host bits stay. It returns false if addr is not in

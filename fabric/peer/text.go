@@ -26,6 +26,13 @@ func Text(s string) string { return clean(s, maxText, "") }
 // Prose is Text for several lines, at most 4096 bytes. Line ends, tabs and spaces stay.
 func Prose(s string) string { return clean(s, maxProse, " \n\t") }
 
+// Line is Text with a bound of its own, bytes.
+func Line(s string, most int) string { return clean(s, most, "") }
+
+// Shown reports whether a terminal only shows a character: a letter, mark, digit, punctuation or symbol of any script, or
+// a space. It is false for controls, for characters that change the direction of writing, and for invisible ones.
+func Shown(r rune) bool { return unicode.IsPrint(r) || unicode.Is(unicode.Zs, r) }
+
 // clean keeps the whitespace listed in as; all other whitespace becomes single spaces.
 func clean(s string, limit int, as string) string {
 	if len(s) > 4*limit { // the rest would be cut off
@@ -42,7 +49,7 @@ func clean(s string, limit int, as string) string {
 		case unicode.IsSpace(r), unicode.IsControl(r):
 			gap = len(out) > 0
 			continue
-		case !unicode.IsPrint(r):
+		case !Shown(r):
 			continue
 		case unicode.IsMark(r):
 			if marks++; marks > maxMarks {

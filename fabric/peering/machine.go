@@ -47,8 +47,8 @@ const (
 
 // Timing is how often a peer is pinged: see fabric.Timing.
 type Timing struct {
-	Ping, Probe, PingTimeout time.Duration
-	Misses                   int
+	Ping, Probe, PingTimeout, Confirm time.Duration
+	Misses                            int
 }
 
 // Machine is one other cluster, a peer or not yet.
@@ -58,6 +58,7 @@ type Machine struct {
 	began  time.Time
 
 	found       map[string]discovery.Entry // by source and key
+	earlier     []netip.AddrPort           // announced before found, since the last exchange; the newest first
 	name        string                     // last claimed by a cluster that is no peer
 	requestedAt netip.AddrPort             // source of a refused request
 	given       []netip.AddrPort           // addresses given by an operator or an invite
@@ -68,6 +69,7 @@ type Machine struct {
 	rec       peer.Record // zero unless pinned
 	notice    string      // does not prevent the peer from working
 	displaced bool        // replaced by another: it ceases to be a peer
+	unsure    time.Time   // since when it has not confirmed its record, in this run; zero if it has
 	keyTaken  wgkey.Public
 	tryNext   bool // no answers with its present WireGuard key
 
@@ -85,6 +87,7 @@ type Machine struct {
 
 	pace       pairing.Pace
 	backoff    pairing.Pace // of the present attempt
+	tells      bool         // an exchange is due because of a change here
 	attempting bool
 	attempts   int       // completed
 	exchanged  time.Time // last success in this run
@@ -131,15 +134,32 @@ func (m *Machine) enter(now time.Time, s peer.State, reason string) (do Effects)
 // Found processes a discovery entry; moved reports that the entry has changed. First reports that this side begins
 // exchanges with the cluster.
 func (m *Machine) Found(now time.Time, key string, e discovery.Entry, moved, first bool) Effects {
+	m.earlier = kept(m.found[key], e, m.earlier)
 	m.found[key] = e
 	do := Changed | Configure
 	switch {
 	case !m.pinned:
 		do |= m.Due(now, m.id == "" || first)
 	case moved || m.state != peer.Connected || !slices.Contains(e.Addrs, m.rec.Control):
+		if again := m.exchanged.Add(pairing.Grace); m.state == peer.Connected && again.After(now) {
+			now = again // anybody may announce any address as often as he likes
+		}
 		do |= m.Due(now, true) // only the exchange proves the address, and moves the endpoint
 	}
 	return do
+}
+
+// kept returns the addresses to keep of an announcement that another replaces, and of earlier ones: any may be false.
+func kept(old, present discovery.Entry, earlier []netip.AddrPort) (out []netip.AddrPort) {
+	if old.ID == "" { // configured, not announced
+		return earlier
+	}
+	for _, a := range slices.Concat(old.Addrs, earlier) {
+		if !slices.Contains(present.Addrs, a) && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out[:min(len(out), discovery.MaxAddrs)]
 }
 
 // Gone removes one source's entry, and reports whether none is left.
@@ -160,6 +180,7 @@ func (m *Machine) TakeOver(from *Machine) []string {
 // Due makes an exchange due: at once, or after the grace that lets the other side begin.
 func (m *Machine) Due(now time.Time, atOnce bool) Effects {
 	m.pace.Found(now, atOnce)
+	m.tells = m.tells || atOnce
 	return Exchange
 }
 
@@ -173,7 +194,7 @@ func (m *Machine) due() bool {
 
 // Begin starts an attempt to exchange. An exchange that becomes due from here on is another attempt.
 func (m *Machine) Begin() {
-	m.backoff, m.attempting = m.pace, true
+	m.backoff, m.attempting, m.tells = m.pace, true, false
 	m.pace.Done()
 }
 
@@ -185,7 +206,7 @@ func (m *Machine) Exchanged(now time.Time, taken wgkey.Public) (do Effects) {
 	if !m.pinned {
 		return 0
 	}
-	m.exchanged, m.backoff, m.refusal, m.keyTaken = now, pairing.Pace{}, nil, taken
+	m.exchanged, m.backoff, m.refusal, m.keyTaken, m.earlier = now, pairing.Pace{}, nil, taken, nil
 	if m.state == peer.Connected {
 		do = m.enter(now, peer.Connected, "")
 	}
@@ -204,8 +225,10 @@ func (m *Machine) Received(now time.Time, complete bool) Effects {
 		}
 		return m.Due(now, false)
 	}
-	m.pace.Done()
-	m.exchanged, m.backoff, m.refusal = now, pairing.Pace{}, nil
+	if !m.tells { // the answer may be older than what is to be told
+		m.pace.Done()
+	}
+	m.exchanged, m.backoff, m.refusal, m.earlier = now, pairing.Pace{}, nil, nil
 	return m.leaveApart(now) | Ping
 }
 
@@ -258,6 +281,11 @@ func (m *Machine) Pin(now time.Time, r peer.Record) (first bool, do Effects) {
 	}
 	first = !m.pinned
 	m.rec, m.pinned = r, true
+	if !r.Unconfirmed {
+		m.unsure = time.Time{}
+	} else if first || m.unsure.IsZero() {
+		m.unsure = now
+	}
 	return first, Changed | Configure | m.leaveApart(now)
 }
 
@@ -271,8 +299,15 @@ func (m *Machine) Loaded(now time.Time, r peer.Record, first bool) Effects {
 func (m *Machine) Unpin() {
 	if m.pinned {
 		m.name, m.pinned, m.rec, m.notice, m.rtt, m.nearness, m.misses, m.displaced = m.rec.Name, false, peer.Record{}, "", 0, nearness{}, 0, false
-		m.without = time.Time{}
+		m.without, m.unsure = time.Time{}, time.Time{}
 	}
+}
+
+// Onesided reports whether only this cluster has the other as a peer: the other called, and has refused an attempt that
+// began after that, or has not confirmed the peering in time. One that answers in the tunnel has this one's key.
+func (m *Machine) Onesided(began, now time.Time) bool {
+	refused := m.refusal != nil && !m.mine && answered(m.refusal) && pairing.Refused(m.refusal) && m.unsure.Before(began)
+	return m.pinned && m.state != peer.Connected && !m.unsure.IsZero() && (refused || now.Sub(m.unsure) > m.timing.Confirm)
 }
 
 // Ended processes the end of a peering, or the denial of a cluster; without denied the cluster may return. It does
@@ -400,16 +435,14 @@ func (m *Machine) Forgettable() bool { return !m.pinned && !m.held }
 // Idle reports whether it is a stranger that no source sees.
 func (m *Machine) Idle() bool { return !m.pinned && len(m.found) == 0 }
 
-// Hope ranks a stranger for displacement, with so many others at its address: lower is dropped first. It returns false
-// for one that must not be dropped: it has proved its ID, an operator has approved it, or an exchange is under way.
+// Hope ranks an announced stranger for displacement, with so many others at its address: lower is dropped first. It returns
+// false for one that must not be dropped, announced or not: an operator has approved it, or an exchange is under way.
 func (m *Machine) Hope(now time.Time, others int) (hope int, droppable bool) {
-	if m.pinned || m.proved || m.held || m.attempting {
-		return 0, false
-	}
+	droppable = !m.pinned && !m.held && !m.attempting
 	if m.reason == "" && now.Sub(m.began) < fresh {
-		return 1<<20 - others, true // not tried yet
+		return 1<<20 - others, droppable // not tried yet
 	}
-	return -others, true
+	return -others, droppable
 }
 
 // fresh is how long a stranger that was not tried yet ranks above those that were.
@@ -424,8 +457,8 @@ func (m *Machine) Key() wgkey.Public {
 }
 
 // sources are the names of the sources that see the cluster now. A key is "source/key".
-func (m *Machine) sources() (out []string) {
-	for _, key := range slices.Sorted(maps.Keys(m.found)) {
+func sources(found map[string]discovery.Entry) (out []string) {
+	for _, key := range slices.Sorted(maps.Keys(found)) {
 		if name, _, _ := strings.Cut(key, "/"); !slices.Contains(out, name) {
 			out = append(out, name)
 		}

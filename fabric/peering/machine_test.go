@@ -5,19 +5,22 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"rivulet/fabric/discovery"
+	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/wgkey"
 )
 
 var (
-	timing = Timing{Ping: 2 * time.Second, Probe: time.Second / 2, PingTimeout: 2 * time.Second, Misses: 3}
+	timing = Timing{Ping: 2 * time.Second, Probe: time.Second / 2, PingTimeout: 2 * time.Second, Confirm: time.Minute, Misses: 3}
 	id     = peer.ID("abcdefghijklmnopqrstuvwxyz234567")
 	there  = netip.MustParseAddrPort("192.168.1.5:7442")
 	keys   = [...]wgkey.Public{newKey(), newKey(), newKey()}
@@ -313,7 +316,7 @@ func TestNearnessFollowsWhatLasts(t *testing.T) {
 // also while the tunnel reports that the path works, which makes pings rare: it reports the cut within 4.8 s
 // (paths.DefaultTiming: three seconds, four answers missed, and the time in which news are combined).
 func TestOneSidePings(t *testing.T) {
-	timing := Timing{Ping: 3 * time.Second, Probe: time.Second / 2, PingTimeout: 2 * time.Second, Misses: 3} // fabric.DefaultTiming
+	timing := Timing{Ping: 3 * time.Second, Probe: time.Second / 2, PingTimeout: 2 * time.Second, Confirm: time.Minute, Misses: 3} // fabric.DefaultTiming
 	type side struct {
 		*Machine
 		Pings
@@ -379,4 +382,93 @@ func TestOneSidePings(t *testing.T) {
 			t.Errorf("%d pings in %v, want %d at most", n, quiet, most)
 		}
 	})
+}
+
+// An announcement in the name of a peer adds addresses. It takes away none until the peer has proved itself, fills no more
+// than its places, and causes an exchange now and then.
+func TestAnAnnouncementTakesNothingAway(t *testing.T) {
+	d := newDriver()
+	d.pin(record(keys[0], wgkey.Public{}))
+	announce := func(addrs ...netip.AddrPort) {
+		d.Found(d.now, "mdns/b", discovery.Entry{ID: id, Name: "b", Addrs: addrs}, true, true)
+	}
+	moved := netip.MustParseAddrPort("192.168.1.77:7442")
+	dead := func(n int) (out []netip.AddrPort) {
+		for i := range discovery.MaxAddrs {
+			out = append(out, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 168, byte(n), byte(i)}), 7442))
+		}
+		return out
+	}
+	announce(moved)
+	announce(dead(2)...)
+	if got := d.Addrs().All(); !slices.Contains(got, moved) || got[1] != there {
+		t.Errorf("%v, want %v among them, and %v second", got, moved, there)
+	}
+	for n := range 100 {
+		announce(dead(n)...)
+	}
+	if n := len(d.Addrs().All()); n != 1+2*discovery.MaxAddrs {
+		t.Errorf("%d addresses", n)
+	}
+	if got := d.Addrs().Known; !slices.Equal(got, []netip.AddrPort{there}) {
+		t.Errorf("known: %v, want %v alone", got, there)
+	}
+	d.Answered(d.now, time.Millisecond)
+	d.Exchanged(d.now, keys[0])
+	d.Begin()
+	announce(moved)
+	if next, due := d.Next(); !due || next.Sub(d.now) < pairing.Grace {
+		t.Errorf("an exchange after %s, due %v", next.Sub(d.now), due)
+	}
+	if got := d.Addrs().All(); slices.Contains(got, dead(98)[0]) {
+		t.Errorf("%v: what was announced before the exchange stays", got)
+	}
+}
+
+// A peer that has refused, or confirmed nothing in time, is one for this side alone, unless it answers in the tunnel.
+func TestWhoIsAPeerForOneSideAlone(t *testing.T) {
+	for what, refusal := range map[string]error{"it refuses": denied, "it is silent": silence} {
+		d := newDriver()
+		r := record(keys[0], wgkey.Public{})
+		r.Unconfirmed = true
+		d.pin(r)
+		began := d.now.Add(time.Second)
+		d.Failed(began, refusal, false, "")
+		if got := d.Onesided(began, began); got != errors.Is(refusal, denied) {
+			t.Errorf("%s: %v at once", what, got)
+		}
+		late := d.now.Add(2 * timing.Confirm)
+		if !d.Onesided(began, late) {
+			t.Errorf("%s: it stays", what)
+		}
+		d.Answered(late, time.Millisecond)
+		if d.State() != peer.Connected || d.Onesided(began, late) {
+			t.Errorf("%s: it goes though it answers in the tunnel: %v", what, d.State())
+		}
+	}
+}
+
+// A peer without all that a tunnel needs is a peer, and says why it has no link.
+func TestUnlinked(t *testing.T) {
+	d := newDriver()
+	state := func(linked, unlinked bool, why string) {
+		t.Helper()
+		_, ok := d.Link()
+		u, also := Unlinked(d.Machine)
+		if ok != linked || also != unlinked || !strings.Contains(u.Why, why) || also && (u.ID != id || u.Name != "b") {
+			t.Errorf("link %v, without %v: %+v", ok, also, u)
+		}
+	}
+	state(false, false, "")
+	whole := record(keys[0], wgkey.Public{})
+	keyless, blind := whole, whole
+	keyless.WireGuardKey, blind.PeerMappedCIDR = wgkey.Public{}, netip.Prefix{}
+	d.Loaded(d.now, keyless, false)
+	state(false, true, "rivulet rotate-key on b")
+	d.Loaded(d.now, blind, false)
+	state(false, true, "exchange it again")
+	d.Loaded(d.now, whole, false)
+	state(true, false, "")
+	d.Unpin()
+	state(false, false, "")
 }

@@ -1,6 +1,7 @@
 package peering
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"rivulet/fabric/discovery"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -39,7 +41,7 @@ func (m *Machine) View() peer.View {
 	if v.Reason == "" {
 		v.Reason = m.notice
 	}
-	v.Found, v.Addrs = m.sources(), m.Addrs()
+	v.Found, v.Addrs = sources(m.found), m.Addrs().All()
 	if !m.pinned {
 		v.Record = peer.Record{ID: m.id, Name: m.Title(), Control: m.requestedAt}
 		if len(v.Addrs) > 0 {
@@ -56,9 +58,24 @@ func (m *Machine) Link() (peer.Link, bool) {
 	if !m.pinned || !ok {
 		return peer.Link{}, false
 	}
+	l := untunnelled(m)
+	l.Addr, l.PeerCIDR, l.PeerMappedCIDR, l.LocalMappedCIDR = addr, m.rec.PeerCIDR, m.rec.PeerMappedCIDR, m.rec.LocalMappedCIDR
+	return l, true
+}
+
+// Unlinked is a peer without a link, false if it has one or is no peer.
+func Unlinked(m *Machine) (peer.Unlinked, bool) {
+	if _, linked := m.rec.Address(); !m.pinned || linked {
+		return peer.Unlinked{}, false
+	}
+	return peer.Unlinked{Link: untunnelled(m), Why: cmp.Or(m.keyless(), "the two clusters have not told each other all that a tunnel needs; they exchange it again by themselves")}, true
+}
+
+// untunnelled is what of a peer's link does not depend on a tunnel.
+func untunnelled(m *Machine) peer.Link {
 	r := m.rec
-	return peer.Link{ID: m.id, Name: r.Name, Addr: addr, PeerCIDR: r.PeerCIDR, PeerMappedCIDR: r.PeerMappedCIDR, LocalMappedCIDR: r.LocalMappedCIDR,
-		State: m.state, RTT: m.rtt, Nearness: m.nearness.class, Price: r.Price, Labels: r.Labels, Trust: r.Trust.How, NoBorrow: r.NoBorrow(), NoLend: r.NoLend()}, true
+	return peer.Link{ID: m.id, Name: r.Name, State: m.state, RTT: m.rtt, Nearness: m.nearness.class, Price: r.Price, Labels: r.Labels,
+		Trust: r.Trust.How, NoBorrow: r.NoBorrow(), NoLend: r.NoLend()}
 }
 
 // Title is its best known name.
@@ -71,7 +88,7 @@ func (m *Machine) Title() string {
 			return e.Name
 		}
 	}
-	if addrs := m.Addrs(); m.name == "" && m.id == "" && len(addrs) > 0 {
+	if addrs := m.Addrs().All(); m.name == "" && m.id == "" && len(addrs) > 0 {
 		return addrs[0].String()
 	}
 	return m.name
@@ -85,22 +102,45 @@ func (m *Machine) Handle() string {
 	return m.id.Short()
 }
 
-// Addrs are the control addresses to try: discovered ones, then the last one that worked, then given ones.
-func (m *Machine) Addrs() (out []netip.AddrPort) {
+// Addrs are the control addresses of a cluster.
+type Addrs struct {
+	// Known are those at which it has proved itself, the last one that worked first, and those that the owner has given or
+	// configured.
+	Known []netip.AddrPort
+	// Announced are others that somebody has announced as the cluster's.
+	Announced []netip.AddrPort
+}
+
+// All are those to try: the first announced one, to which the cluster may have moved, known ones, then the others.
+func (a Addrs) All() []netip.AddrPort {
+	first := min(len(a.Announced), 1)
+	return slices.Concat(a.Announced[:first], a.Known, a.Announced[first:])
+}
+
+func (m *Machine) Addrs() (out Addrs) {
+	known, announced := []netip.AddrPort{m.rec.Control}, []netip.AddrPort(nil)
 	for _, key := range slices.Sorted(maps.Keys(m.found)) {
-		for _, a := range m.found[key].Addrs {
-			if !slices.Contains(out, a) {
-				out = append(out, a)
-			}
+		if e := m.found[key]; e.ID == "" {
+			known = append(known, e.Addrs...)
+		} else {
+			announced = append(announced, e.Addrs...)
 		}
 	}
-	for _, a := range append([]netip.AddrPort{m.rec.Control, m.requestedAt}, m.given...) {
-		if Specified(a).IsValid() && !slices.Contains(out, a) {
-			out = append(out, a)
+	for _, a := range append(append(known, m.requestedAt), m.given...) {
+		if Specified(a).IsValid() && !slices.Contains(out.Known, a) {
+			out.Known = append(out.Known, a)
+		}
+	}
+	for _, a := range append(announced, m.earlier...) {
+		if !slices.Contains(out.Announced, a) && !slices.Contains(out.Known, a) {
+			out.Announced = append(out.Announced, a)
 		}
 	}
 	return out
 }
+
+// Entries are the discovery entries, by source and key.
+func (m *Machine) Entries() map[string]discovery.Entry { return m.found }
 
 // Place is the announced address of a stranger.
 func (m *Machine) Place() netip.Addr {
@@ -110,16 +150,6 @@ func (m *Machine) Place() netip.Addr {
 		}
 	}
 	return m.requestedAt.Addr()
-}
-
-// Unnamed returns the entry without an ID at the address, if m has an ID and such an entry.
-func (m *Machine) Unnamed(at netip.AddrPort) (key string, ok bool) {
-	for key, e := range m.found {
-		if m.id != "" && e.ID == "" && slices.Contains(e.Addrs, at) {
-			return key, true
-		}
-	}
-	return "", false
 }
 
 // Split moves an entry to a Machine of its own.

@@ -127,8 +127,8 @@ func Program(r Rules) nft.Program {
 		replies, between := c.AddChain(&nftables.Chain{Name: "replies", Table: t}), c.AddChain(&nftables.Chain{Name: "between", Table: t})
 
 		nft.Rule(c, in, nft.Not(nft.FromInterface(r.Interface)), nft.Accept)
-		nft.Rule(c, in, reply, nft.Accept)
-		nft.Rule(c, in, related, nft.Accept)
+		nft.Rule(c, in, nft.Reply, nft.Accept)
+		nft.Rule(c, in, nft.Related, nft.Accept)
 		if r.Own.IsValid() {
 			nft.Rule(c, in, nft.Within(nft.Destination, netip.PrefixFrom(r.Own, 32)), nft.Accept)
 		}
@@ -140,11 +140,11 @@ func Program(r Rules) nft.Program {
 		}
 		nft.Rule(c, back, nft.FromInterface(r.Interface), nft.ToInterface(r.Interface), nft.Jump(between.Name))
 		nft.Rule(c, between, nft.In(nft.Source, oursSet), nft.In(nft.Destination, oursSet), nft.Accept)
-		nft.Rule(c, between, related, nft.Accept)
+		nft.Rule(c, between, nft.Related, nft.Accept)
 		nft.Rule(c, between, nft.Drop)
-		nft.Rule(c, back, nft.ToInterface(r.Interface), reply, nft.Jump(replies.Name))
+		nft.Rule(c, back, nft.ToInterface(r.Interface), nft.Reply, nft.Jump(replies.Name))
 		nft.Rule(c, back, nft.ToInterface(r.Interface), fresh, nft.Protocol(unix.IPPROTO_TCP), noSYN, nft.Drop)
-		nft.Rule(c, replies, related, nft.Accept)
+		nft.Rule(c, replies, nft.Related, nft.Accept)
 		relay(c, t, r.Interface)
 
 		for _, side := range []struct {
@@ -244,13 +244,6 @@ func at(set string, address, port uint32) []expr.Any {
 }
 
 var (
-	// reply matches answers to the initiator of the connection.
-	reply = []expr.Any{
-		&expr.Ct{Register: 1, Key: expr.CtKeyDIRECTION},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{1}},
-	}
-	// related matches errors about existing connections.
-	related = nft.Conntrack(expr.CtKeySTATE, expr.CtStateBitRELATED)
 	// fresh and noSYN match a packet in the middle of a connection that conntrack has forgotten: a connection that has
 	// ended here cannot begin again from this side.
 	fresh = nft.Conntrack(expr.CtKeySTATE, expr.CtStateBitNEW)

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"rivulet/fabric/control"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 )
@@ -86,7 +87,7 @@ func New(cfg Config, port *control.Port) *Relay {
 
 // Serve answers relayed exchanges until ctx ends.
 func (c *Relay) Serve(ctx context.Context) {
-	server := rpc.NewServer(c.cfg.Identity, c.cfg.Exchange, c.cfg.Log)
+	server := rpc.NewServer(httpserver.Strangers, c.cfg.Identity, c.cfg.Exchange, c.cfg.Log)
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
 	if err := server.ServeTLS(c.arrived, "", ""); err != nil && !errors.Is(err, http.ErrServerClosed) {
@@ -142,6 +143,13 @@ func (c *Gate) Enter(from string, end context.CancelFunc) *Relayed {
 	r := &Relayed{from, end}
 	c.all = append(c.all, r)
 	return r
+}
+
+// Count returns how many are under way.
+func (c *Gate) Count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.all)
 }
 
 // Leave ends the count of a connection.

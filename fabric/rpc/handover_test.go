@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"rivulet/fabric/httpserver"
 )
 
 // replay is a connection whose beginning was read by somebody else.
@@ -55,7 +57,7 @@ func TestHandover(t *testing.T) {
 		}()
 		return nil
 	}}
-	server := NewServer(id, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) }), slog.New(slog.DiscardHandler))
+	server := NewServer(httpserver.Peers, id, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) }), slog.New(slog.DiscardHandler))
 	h.Watch(server.TLSConfig)
 	go server.ServeTLS(h.Listen(l), "", "")
 	t.Cleanup(func() { server.Close() })

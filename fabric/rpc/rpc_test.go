@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/peer"
 )
 
@@ -52,7 +53,7 @@ func serve(t *testing.T, id Identity, h http.Handler) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewServer(id, h, slog.New(slog.DiscardHandler))
+	s := NewServer(httpserver.Peers, id, h, slog.New(slog.DiscardHandler))
 	go s.ServeTLS(l, "", "")
 	t.Cleanup(func() { s.Close() })
 	return l.Addr().String()

@@ -7,25 +7,19 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/netmon"
 )
 
-// NewServer returns a server that survives bad clients: their input is bounded in size and time, and a handler's panic
-// ends only its request. Bodies and answers have no time limit: streams last.
-func NewServer(id Identity, h http.Handler, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler:           h,
-		TLSConfig:         ServerTLS(id),
-		ReadHeaderTimeout: 5 * time.Second, // bounds the TLS handshake too
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    32 << 10,
-		ErrorLog:          slog.NewLogLogger(quiet{log.Handler()}, slog.LevelDebug),
-	}
+// NewServer returns a server with the bounds that survives bad clients: a handler's panic ends only its request.
+func NewServer(b httpserver.Bounds, id Identity, h http.Handler, log *slog.Logger) *http.Server {
+	s := httpserver.New(b, h, log)
+	s.TLSConfig = ServerTLS(id)
+	return s
 }
 
 // unheard bounds how long sent data may be unacknowledged before its connection ends. A device that loses power sends
@@ -72,12 +66,4 @@ func reason(err error) string {
 		err = op.Err
 	}
 	return err.Error()
-}
-
-// quiet reduces the messages of net/http about port scans to debug level, one line each.
-type quiet struct{ slog.Handler }
-
-func (q quiet) Handle(ctx context.Context, r slog.Record) error {
-	r.Message = strings.TrimSpace(r.Message)
-	return q.Handler.Handle(ctx, r)
 }

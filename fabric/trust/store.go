@@ -8,6 +8,7 @@
 package trust
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -49,6 +50,10 @@ type Revocation struct {
 	// Heard and Skip are those of its record: earlier messages are outdated.
 	Heard uint64 `json:"heard,omitempty"`
 	Skip  uint64 `json:"skip,omitempty"`
+	// Number counts revocations: a later one has a higher one, whatever the clock shows. Revoke sets it.
+	Number uint64 `json:"number,omitempty"`
+	// Undone: the device has undone a join that it could not complete. It may bring its token again.
+	Undone bool `json:"-"`
 }
 
 type content struct {
@@ -56,6 +61,7 @@ type content struct {
 	Approvals   []Approval   `json:"yes,omitempty"`
 	Revocations []Revocation `json:"partings,omitempty"`
 	Invites     []entry      `json:"invites,omitempty"`
+	Ends        uint64       `json:"ends,omitempty"` // the Number of the last revocation
 }
 
 // Store is the trust store. Its methods may be called concurrently.
@@ -63,12 +69,14 @@ type Store struct {
 	notes Notes
 	mu    sync.Mutex
 	c     content
+	blob  []byte // c as it was written
+	tries map[peer.ID]*Approval
 	salt  uint64
 }
 
 // Open reads the store and counts a start.
 func Open(notes Notes) (*Store, error) {
-	b := &Store{notes: notes, salt: rand.Uint64N(1 << saltBits)}
+	b := &Store{notes: notes, tries: map[peer.ID]*Approval{}, salt: rand.Uint64N(1 << saltBits)}
 	blob, err := notes.Note(note)
 	if err == nil && blob != nil {
 		err = json.Unmarshal(blob, &b.c)
@@ -99,7 +107,7 @@ func (b *Store) Epoch() uint64 {
 
 const saltBits = 12
 
-// change writes the changed content and keeps it in memory only if that succeeded.
+// change writes the content if f has changed it, and keeps the changed one in memory only if that succeeded.
 func (b *Store) change(f func(*content)) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,10 +119,13 @@ func (b *Store) change(f func(*content)) error {
 	if err != nil {
 		return fmt.Errorf("trust: %w", err)
 	}
+	if bytes.Equal(blob, b.blob) {
+		return nil
+	}
 	if err := b.notes.PutNote(note, blob); err != nil {
 		return err
 	}
-	b.c = next
+	b.c, b.blob = next, blob
 	return nil
 }
 
@@ -147,8 +158,24 @@ func (b *Store) Approve(id peer.ID, how string, now time.Time) error {
 	})
 }
 
+// Try approves a cluster until stop is called, in memory alone: an attempt that fails or is cut off leaves what was. Revoke
+// ends it.
+func (b *Store) Try(id peer.ID, how string, now time.Time) (stop func()) {
+	try := &Approval{ID: id, How: how, At: now}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tries[id] = try
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.tries[id] == try {
+			delete(b.tries, id)
+		}
+	}
+}
+
 func (b *Store) Unapprove(id peer.ID) error {
-	if _, approved := b.Approved(id); !approved {
+	if !b.approved(id) {
 		return nil
 	}
 	return b.change(func(c *content) {
@@ -160,11 +187,21 @@ func (b *Store) Unapprove(id peer.ID) error {
 func (b *Store) Approved(id peer.ID) (Approval, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if try := b.tries[id]; try != nil {
+		return *try, true
+	}
 	i := slices.IndexFunc(b.c.Approvals, func(y Approval) bool { return y.ID == id })
 	if i < 0 {
 		return Approval{}, false
 	}
 	return b.c.Approvals[i], true
+}
+
+// approved reports whether an approval is stored.
+func (b *Store) approved(id peer.ID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.ContainsFunc(b.c.Approvals, func(y Approval) bool { return y.ID == id })
 }
 
 // Rejoin removes the revocation: the cluster is about to be a peer. The approval stays until Met.
@@ -179,7 +216,7 @@ func (b *Store) Rejoin(id peer.ID) error {
 
 // Met removes the approval: the cluster is a peer now.
 func (b *Store) Met(id peer.ID) error {
-	if _, approved := b.Approved(id); !approved {
+	if !b.approved(id) {
 		return nil
 	}
 	return b.change(func(c *content) { c.forget(id) })
@@ -190,17 +227,36 @@ func (c *content) forget(id peer.ID) {
 	c.Revocations = slices.DeleteFunc(c.Revocations, func(p Revocation) bool { return p.ID == id })
 }
 
-// Revoke stores that a cluster is no peer, in place of earlier entries.
+// Revoke stores that a cluster is no peer, in place of earlier entries. What let the cluster in is used up by the same
+// write.
 func (b *Store) Revoke(p Revocation) error {
-	return b.change(func(c *content) {
+	err := b.change(func(c *content) {
 		for _, old := range c.Revocations {
 			if old.ID == p.ID {
 				p.WasPeer, p.Heard, p.Skip = p.WasPeer || old.WasPeer, max(p.Heard, old.Heard), max(p.Skip, old.Skip)
 			}
 		}
 		c.forget(p.ID)
+		for i := range c.Invites {
+			if x := &c.Invites[i]; x.UsedBy == p.ID && !p.Undone {
+				x.Spent = true
+			}
+		}
+		c.Ends++
+		p.Number = c.Ends
 		c.Revocations = append(c.Revocations, p)
 	})
+	if err == nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.tries, p.ID)
+	}
+	return err
+}
+
+// Restore puts back a revocation that Rejoin has removed, as it was: the cluster has not become a peer.
+func (b *Store) Restore(p Revocation) error {
+	return b.change(func(c *content) { c.Revocations = append(c.Revocations, p) })
 }
 
 func (b *Store) Revocation(id peer.ID) (Revocation, bool) {

@@ -1,6 +1,8 @@
 package trust
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -172,8 +174,8 @@ func TestInvites(t *testing.T) {
 		t.Error("the secret is on disk")
 	}
 	revoked, revokedSecret, _ := b.NewInvite(begin, InviteLife, false)
-	if err := b.RevokeInvite(revoked.ID); err != nil {
-		t.Fatal(err)
+	if i, err := b.RevokeInvite(revoked.ID); err != nil || i.UsedBy != "" || !i.Revoked {
+		t.Fatalf("%+v %v", i, err)
 	}
 	_, late, _ := b.NewInvite(begin, InviteLife, false)
 	b = open(t, n) // it survives a restart
@@ -206,8 +208,8 @@ func TestInvites(t *testing.T) {
 	if !slices.Equal(states, []string{"used", "revoked", "expired"}) {
 		t.Errorf("states: %v", states)
 	}
-	if b.RevokeInvite(i.ID) == nil || b.RevokeInvite("nothing") == nil {
-		t.Error("one that was used, or is none, was revoked")
+	if _, err := b.RevokeInvite("nothing"); err == nil || !strings.Contains(err.Error(), "; see") {
+		t.Errorf("one that is none was revoked: %v", err)
 	}
 	if _, _, err := b.NewInvite(begin.Add(48*time.Hour), InviteLife, false); err != nil {
 		t.Fatal(err)
@@ -238,7 +240,9 @@ func TestOneInviteOneCluster(t *testing.T) {
 		}
 	}
 	one("at the same time", func(b *Store, secret []byte, by peer.ID) error { return b.Redeem(secret, by, begin, false) })
-	one("all have seen it unused", func(b *Store, secret []byte, by peer.ID) error { return b.take(hash(secret), by, begin) })
+	one("all have seen it unused", func(b *Store, secret []byte, by peer.ID) error {
+		return cmp.Or(b.Check(secret, by, begin, false), b.Redeem(secret, by, begin, false))
+	})
 }
 
 func TestCodes(t *testing.T) {
@@ -287,16 +291,25 @@ func FuzzParseCode(f *testing.F) {
 	})
 }
 
-// An invite is either used or revoked, and the one who revokes it is told which.
+// Who revokes an invite is told whether it was used. In either case nobody uses it any more, not its user either.
 func TestAnInviteIsUsedOrRevoked(t *testing.T) {
 	for range 500 {
 		b := open(t, &notes{})
 		i, secret, _ := b.NewInvite(begin, InviteLife, false)
-		revoked, used := make(chan error, 1), make(chan error, 1)
-		go func() { revoked <- b.RevokeInvite(i.ID) }()
+		revoked, used := make(chan Invite, 1), make(chan error, 1)
+		go func() {
+			got, err := b.RevokeInvite(i.ID)
+			if err != nil {
+				t.Error(err)
+			}
+			revoked <- got
+		}()
 		go func() { used <- b.Redeem(secret, id(1), begin, false) }()
-		if r, u := <-revoked, <-used; (r == nil) == (u == nil) {
-			t.Fatalf("revoked: %v, used: %v", r, u)
+		if r, u := <-revoked, <-used; (r.UsedBy == "") == (u == nil) {
+			t.Fatalf("revoked: %+v, used: %v", r, u)
+		}
+		if err := b.Redeem(secret, id(1), begin, false); !errors.Is(err, ErrInviteRevoked) {
+			t.Fatalf("used again: %v", err)
 		}
 	}
 }
@@ -326,5 +339,145 @@ func TestTokensAndInvites(t *testing.T) {
 	}
 	if err := b.Redeem(invite, id(1), begin, false); err != nil {
 		t.Errorf("the invite itself: %v", err)
+	}
+}
+
+// What let a cluster in does not let it in again after an end, whoever has ended it and whether or not that is remembered.
+// Another invite does.
+func TestAnEndUsesUpWhatLetItIn(t *testing.T) {
+	for what, p := range map[string]Revocation{
+		"denied": {Denied: true}, "removed, and forgotten": {WasPeer: true}, "ended by itself": {ByPeer: true, WasPeer: true},
+	} {
+		for _, join := range []bool{false, true} {
+			n := &notes{}
+			b := open(t, n)
+			i, secret, _ := b.NewInvite(begin, time.Hour, join)
+			_, others, _ := b.NewInvite(begin, time.Hour, join)
+			minute := begin.Add(time.Minute)
+			if err := errors.Join(b.Redeem(secret, id(1), minute, join), b.Redeem(others, id(2), minute, join)); err != nil {
+				t.Fatal(err)
+			}
+			p.ID = id(1)
+			n.full = true
+			if b.Revoke(p) == nil || b.Redeem(secret, id(1), minute, join) != nil {
+				t.Errorf("%s: an end that is not stored has used it up", what)
+			}
+			n.full = false
+			if err := b.Revoke(p); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 { // at once, after a restart, and after the revocation is forgotten
+				if err := b.Check(secret, id(1), minute, join); !errors.Is(err, ErrInviteSpent) {
+					t.Errorf("%s: %v", what, err)
+				}
+				if err := b.Redeem(secret, id(1), minute, join); !errors.Is(err, ErrInviteSpent) {
+					t.Errorf("%s: %v", what, err)
+				}
+				b = open(t, n)
+				if err := b.Rejoin(id(1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if all := b.Invites(); all[0].ID != i.ID || all[0].State(minute) != "ended" || all[1].State(minute) != "used" {
+				t.Errorf("%s: %+v", what, all)
+			}
+			if err := b.Redeem(others, id(2), minute, join); err != nil {
+				t.Errorf("%s: another one's: %v", what, err)
+			}
+			_, again, _ := b.NewInvite(minute, time.Hour, join)
+			if err := b.Redeem(again, id(1), minute, join); err != nil {
+				t.Errorf("%s: with another invite: %v", what, err)
+			}
+		}
+	}
+}
+
+// A device that undoes a join which it could not complete may try again.
+func TestAnUndoneJoinMayBeRepeated(t *testing.T) {
+	b := open(t, &notes{})
+	_, token, _ := b.NewInvite(begin, time.Hour, true)
+	if err := errors.Join(b.Redeem(token, id(1), begin, true), b.Revoke(Revocation{ID: id(1), ByPeer: true, Undone: true}), b.Redeem(token, id(1), begin, true)); err != nil {
+		t.Error(err)
+	}
+}
+
+// The later decision counts: a denial over an unused invite of before, an invite over a denial of before; by their order,
+// not by the clock.
+func TestADenialAndAnUnusedInvite(t *testing.T) {
+	n := &notes{}
+	b := open(t, n)
+	_, before, _ := b.NewInvite(begin, time.Hour, false)
+	if err := errors.Join(b.Revoke(Revocation{ID: id(1), Denied: true, At: begin.Add(-time.Hour)}), b.Revoke(Revocation{ID: id(2), WasPeer: true})); err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := b.NewInvite(begin, time.Hour, false)
+	b = open(t, n)
+	if err := b.Redeem(before, id(1), begin, false); !errors.Is(err, ErrInviteOlder) {
+		t.Errorf("an older invite: %v", err)
+	}
+	if err := b.Redeem(after, id(1), begin, false); err != nil {
+		t.Errorf("a newer invite: %v", err)
+	}
+	if err := b.Redeem(before, id(2), begin, false); err != nil {
+		t.Errorf("an older invite, for one that nobody has denied: %v", err)
+	}
+}
+
+// A note of before this version is read: its invites are valid, and its denials as old as they.
+func TestAnOlderNote(t *testing.T) {
+	n := &notes{}
+	b := open(t, n)
+	_, secret, _ := b.NewInvite(begin, time.Hour, false)
+	if err := b.Revoke(Revocation{ID: id(1), Denied: true}); err != nil {
+		t.Fatal(err)
+	}
+	var content map[string]any
+	if err := json.Unmarshal(n.blob, &content); err != nil {
+		t.Fatal(err)
+	}
+	delete(content, "ends")
+	delete(content["partings"].([]any)[0].(map[string]any), "number")
+	n.blob, _ = json.Marshal(content)
+	b = open(t, n)
+	if err := b.Redeem(secret, id(1), begin, false); err != nil {
+		t.Error(err)
+	}
+}
+
+// An invite that was seen expired never opens again, whatever the clock shows later. A clock before it was made only keeps it
+// shut.
+func TestExpiredIsExpired(t *testing.T) {
+	past, minute := begin.Add(time.Hour), begin.Add(time.Minute)
+	for what, see := range map[string]func(b *Store, secret []byte) error{
+		"from time to time": func(b *Store, _ []byte) error { return b.Expire(past) },
+		"when it is brought": func(b *Store, secret []byte) error {
+			if err := b.Check(secret, id(1), past, false); !errors.Is(err, ErrInviteExpired) {
+				return fmt.Errorf("checked: %v", err)
+			}
+			return nil
+		},
+	} {
+		n := &notes{}
+		b := open(t, n)
+		_, secret, _ := b.NewInvite(begin, InviteLife, false)
+		_, day, _ := b.NewInvite(begin, 24*time.Hour, false)
+		if err := b.Redeem(secret, id(1), begin.Add(-time.Hour), false); !errors.Is(err, ErrInviteExpired) {
+			t.Errorf("before it was made: %v", err)
+		}
+		if err := b.Check(secret, id(1), minute, false); err != nil {
+			t.Errorf("%s: a clock that was behind: %v", what, err)
+		}
+		if err := see(b, secret); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		for range 2 { // the clock is set back, and the power has gone
+			if err := b.Redeem(secret, id(1), minute, false); !errors.Is(err, ErrInviteExpired) || b.Invites()[0].State(minute) != "expired" {
+				t.Errorf("%s: %v, %s", what, err, b.Invites()[0].State(minute))
+			}
+			b = open(t, n)
+		}
+		if err := b.Redeem(day, id(1), minute, false); err != nil {
+			t.Errorf("%s: one that has not expired: %v", what, err)
+		}
 	}
 }

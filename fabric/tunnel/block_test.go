@@ -10,6 +10,7 @@ import (
 // The block that peers are seen in by default is one that routers do not carry: the
 // kernel between pods and tunnel does, with all that it has to do for them.
 func TestPeersInTheDefaultBlock(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	b, a := netip.MustParsePrefix("240.200.0.0/16"), netip.MustParsePrefix("247.201.0.0/16")
 	for _, p := range []netip.Prefix{a, b} {

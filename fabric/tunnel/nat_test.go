@@ -211,6 +211,7 @@ func (k *talk) on(within time.Duration) time.Duration {
 
 // Both behind NAT: c tells each where the other is seen, and they knock at once.
 func TestBothBehindNATFindEachOther(t *testing.T) {
+	t.Parallel()
 	w := newNATWorld(t, false)
 	w.apply(w.c, w.a, w.b)
 	k := newTalk(t, w.a, w.b, "10.200.0.7")
@@ -255,6 +256,7 @@ func TestBothBehindNATFindEachOther(t *testing.T) {
 
 // Both behind NATs that no knock opens: c carries.
 func TestBothBehindSymmetricNATAreRelayed(t *testing.T) {
+	t.Parallel()
 	w := newNATWorld(t, true)
 	w.apply(w.c, w.a, w.b)
 	newTalk(t, w.a, w.b, "10.200.0.7").on(3 * reachLimit)
@@ -275,6 +277,7 @@ func TestBothBehindSymmetricNATAreRelayed(t *testing.T) {
 
 // UDP does not pass at all: a stream on c's port 443. When it passes again, it is used.
 func TestStreamWhereUDPDoesNotPass(t *testing.T) {
+	t.Parallel()
 	w := newNATWorld(t, true)
 	w.noUDP([2]string{"net1", "net3"}, [2]string{"net3", "net1"})
 	w.c.want.StreamPorts = []uint16{443}
@@ -301,6 +304,7 @@ func TestStreamWhereUDPDoesNotPass(t *testing.T) {
 
 // A stream is handed over by the supervisor and goes on without it.
 func TestStreamIsHandedOver(t *testing.T) {
+	t.Parallel()
 	w := newNATWorld(t, true)
 	w.noUDP([2]string{"net1", "net3"}, [2]string{"net3", "net1"})
 	l := w.c.node.listen(":7442")
@@ -339,6 +343,7 @@ func TestStreamIsHandedOver(t *testing.T) {
 // Two on a cable without IPv4: the link-local address with the interface is enough,
 // though WireGuard's bind cannot send to it before it has heard from there.
 func TestLinkLocalIPv6(t *testing.T) {
+	t.Parallel()
 	a, b := newDevice(t, "10.42.0.5/24"), newDevice(t, "10.42.0.7/24")
 	a.node.must(func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0", PeerNamespace: netlink.NsFd(b.node.ns)})

@@ -100,7 +100,7 @@ func (c Config) forPaths() paths.Config {
 		for _, w := range c.Paths {
 			if w.ID == p.ID {
 				peer.UDP = append(peer.UDP, w.UDP...)
-				peer.TCP = w.TCP
+				peer.TCP, peer.AnnouncedUDP, peer.AnnouncedTCP = w.TCP, w.AnnouncedUDP, w.AnnouncedTCP
 			}
 		}
 		out.Peers = append(out.Peers, peer)

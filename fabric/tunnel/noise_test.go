@@ -1,3 +1,5 @@
+//go:build !race
+
 package tunnel
 
 import (
@@ -11,16 +13,12 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"rivulet/test/harness/race"
 )
 
 // Anybody can send anything to the tunnel's port. A connection in a tunnel goes on
-// meanwhile, each of its words within a second, and the process does not grow.
+// meanwhile, each of its words within a second, and the process does not grow. It is a
+// matter of time and memory, of which the race detector takes both.
 func TestNoiseOnThePort(t *testing.T) {
-	if race.Enabled {
-		t.Skip("whether words get through a flood is a matter of time, which the detector takes")
-	}
 	w := newWorld(t)
 	w.apply(t)
 	l := w.a.pod.listen("10.42.0.5:7000")

@@ -12,6 +12,7 @@ import (
 // What a pod gives its kernel in one piece, to be cut into datagrams as late as
 // possible, is cut before translation and arrives as the datagrams it stands for.
 func TestDatagramsInOnePiece(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.apply(t)
 	ping(t, w.a.pod, "10.200.0.7", 56) // the tunnel is up

@@ -19,6 +19,7 @@ import (
 // What another program takes from the tunnel's interface is back in two seconds: routes, the
 // address, settings, and that it is up.
 func TestOthersChangeTheInterface(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.apply(t)
 	node := w.a.node
@@ -67,6 +68,7 @@ func TestOthersChangeTheInterface(t *testing.T) {
 // After nft flush ruleset a peer does not reach this node for longer than two seconds, and no
 // pod either until the supervisor comes to it.
 func TestOthersFlushTheRules(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.apply(t)
 	v := converse(t, w)
@@ -101,6 +103,7 @@ func TestOthersFlushTheRules(t *testing.T) {
 // With the supervisor hung or down, tenants whose rules are flushed have no network; others
 // have theirs.
 func TestTenantsWithoutRulesHaveNoNetwork(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.apply(t)
 	node, tenant, own := w.a.node, newRoom(t), newRoom(t)

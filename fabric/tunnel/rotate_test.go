@@ -9,6 +9,7 @@ import (
 // it a little later, as the exchange between them takes: the connection goes on, in
 // whichever order the two take it.
 func TestAnotherKeyKeepsConnections(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name  string
 		first func(w *world) [2]*board

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/internal/desired"
 )
 
@@ -65,7 +66,7 @@ func (s *Server) Serve(ctx context.Context, socket string) error {
 		case <-ctx.Done():
 		}
 	})
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	srv := httpserver.New(httpserver.Root, mux, s.log)
 	mux.HandleFunc("POST /v1/stop", func(w http.ResponseWriter, _ *http.Request) {
 		if err := s.Close(); err != nil {
 			s.log.Warn("stopping", "err", err)

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"rivulet/fabric/logbound"
 	"rivulet/fabric/nft"
 	"rivulet/fabric/reach"
 	"rivulet/fabric/wgkey"
@@ -229,7 +230,7 @@ func TestMain(m *testing.M) {
 		if err != nil {
 			panic(err)
 		}
-		log := slog.New(Bounded(slog.NewTextHandler(out, nil)))
+		log := slog.New(logbound.Handler(slog.NewTextHandler(out, nil)))
 		s := NewServer(HelperVersion, log)
 		go s.Follow(context.Background())
 		ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)

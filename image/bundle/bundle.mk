@@ -89,10 +89,13 @@ _build/gateway/%: go.mod $(call bundle_sources,cmd/rivulet-gateway fabric)
 	@echo "  BUILD  rivulet-gateway for $*"
 	@CGO_ENABLED=0 GOOS=linux GOARCH=$* GOARM=7 go build -trimpath -buildvcs=false -ldflags "$(bundle_ld)" -o $@ ./cmd/rivulet-gateway
 
+# Kernels for ARM have pages of 4, 16 (Raspberry Pi 5) or 64 kB, and no loader takes a file whose segments lie closer than a page.
+bundle_page_amd64 := 4096
+
 # C without the C library. ARM instructions on 32-bit ARM: in Thumb the register
 # that holds a system call's number is taken.
 bundle_c := -Os -nostdlib -ffreestanding -fno-stack-protector -fno-asynchronous-unwind-tables -fno-tree-loop-distribute-patterns \
-	-Wall -Wextra -Werror -Wl,--build-id=none -s $(if $(filter arm,$(GOARCH)),-marm)
+	-Wall -Wextra -Werror -Wl,--build-id=none -Wl,-z,max-page-size=$(or $(bundle_page_$(GOARCH)),65536) -s $(if $(filter arm,$(GOARCH)),-marm)
 
 $(bundle_in)/pause: cmd/rivulet-pause/pause.c image/bundle/freestanding/call.h image/bundle/bundle.mk | $(bundle_in)
 	@echo "  BUILD  pause"
@@ -110,4 +113,4 @@ bundle_glibc_arm   := 2.4
 $(bundle_in)/libm.so.6: image/bundle/libm/lround.c image/bundle/bundle.mk | $(bundle_in)
 	@echo "  BUILD  libm"
 	@echo 'GLIBC_$(bundle_glibc_$(GOARCH)) { global: lround; local: *; };' >$@.map
-	@$(BUNDLE_CC) $(bundle_c) -shared -fPIC -Wl,-soname,libm.so.6,--hash-style=gnu,--version-script,$@.map,-z,max-page-size=4096 -o $@ $<
+	@$(BUNDLE_CC) $(bundle_c) -shared -fPIC -Wl,-soname,libm.so.6,--hash-style=gnu,--version-script,$@.map,-z,norelro -o $@ $<

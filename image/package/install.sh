@@ -26,12 +26,22 @@ while [ $# -gt 0 ]; do
 done
 [ "$(id -u)" = 0 ] || [ -n "${RIVULET_DRY_RUN:-}" ] || fail "it needs root; use: sudo sh install.sh"
 
-case "$(uname -m)" in
-x86_64) arch=amd64 deb=amd64 rpm=x86_64 ;;
-aarch64) arch=arm64 deb=arm64 rpm=aarch64 ;;
-armv7l | armv8l) arch=armv7 deb=armhf rpm=armv7hl ;;
-*) fail "there is no release for $(uname -m); there are amd64, arm64, armv7" ;;
+# The system decides, not the kernel: one of 32 bits may have a kernel of 64.
+with=binary machine=$(uname -m)
+if command -v dpkg >/dev/null; then
+	with=dpkg machine=$(dpkg --print-architecture)
+elif command -v rpm >/dev/null; then
+	with=rpm machine=$(rpm --eval %_arch)
+fi
+case "$machine" in
+x86_64 | amd64) arch=amd64 deb=amd64 rpm=x86_64 ;;
+aarch64 | arm64) arch=arm64 deb=arm64 rpm=aarch64 ;;
+armv7* | armv8l | armhf | arm) arch=armv7 deb=armhf rpm=armv7hl ;;
+*) arch= ;;
 esac
+# armhf of Raspberry Pi OS may be an ARMv6, as the first Raspberry Pi and the Zero.
+case "$(uname -m)" in armv[456]*) arch= ;; esac
+[ -n "$arch" ] || fail "there is no release for $machine on $(uname -m); there are amd64, arm64, armv7"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -68,11 +78,16 @@ big() {
 checked() {
 	{ printf '\060\052\060\005\006\003\053\145\160\003\041\000'; echo "$1" | base64 -d; } >"$work/key.der"
 	echo "$3" | base64 -d >"$work/sig.raw"
-	openssl pkeyutl -verify -pubin -keyform DER -inkey "$work/key.der" -rawin -in "$2" -sigfile "$work/sig.raw" >/dev/null 2>&1
+	"$openssl" pkeyutl -verify -pubin -keyform DER -inkey "$work/key.der" -rawin -in "$2" -sigfile "$work/sig.raw" >/dev/null 2>&1
 }
 
 verify() {
 	command -v openssl >/dev/null || fail "openssl is not here, so the signature cannot be checked; install openssl"
+	openssl=
+	for name in openssl openssl3; do # the second: EPEL's on RHEL 8 and its like
+		if [ -z "$openssl" ] && "$name" pkeyutl -help 2>&1 | grep -q -e -rawin; then openssl=$name; fi
+	done
+	[ -n "$openssl" ] || fail "the signature cannot be checked here: $(openssl version) is too old, it takes openssl 3. On Rocky and Alma 8: dnf install epel-release && dnf install openssl3. Elsewhere check the release on a machine that has it, with RIVULET_DRY_RUN=1 sh install.sh, copy that folder here, and use --unsigned"
 	get SHA256SUMS.sig
 	[ "$(wc -c <"$work/SHA256SUMS.sig")" -lt 65536 ] || fail "SHA256SUMS.sig is too large; get the release once more"
 	all=$(tr -d ' \n\t' <"$work/SHA256SUMS.sig")
@@ -85,7 +100,7 @@ verify() {
 	case ",$ROOT_KEYS," in *",$root,"*) [ -n "$root" ] ;; *) false ;; esac || fail "the release is signed by somebody whom this script does not trust; get both from the same place"
 	{ printf 'rivulet signing key v1\000'; big "$generation"; echo "$key" | base64 -d; } >"$work/message"
 	checked "$root" "$work/message" "$vouched" || fail "the signing key of this release is not vouched for; get the release once more"
-	{ printf 'rivulet release file v1\000'; big "$(wc -c <"$work/SHA256SUMS")"; openssl dgst -sha512 -binary "$work/SHA256SUMS"; } >"$work/message"
+	{ printf 'rivulet release file v1\000'; big "$(wc -c <"$work/SHA256SUMS")"; "$openssl" dgst -sha512 -binary "$work/SHA256SUMS"; } >"$work/message"
 	checked "$key" "$work/message" "$signature" || fail "SHA256SUMS was changed or is damaged; get the release once more"
 }
 
@@ -109,9 +124,9 @@ fi
 # named PATTERN: the one file of SHA256SUMS whose name is like this.
 named() { sed -n "s/^[0-9a-f]\{64\}  \($1\)\$/\1/p" "$work/SHA256SUMS" | head -n 1; }
 
-if command -v dpkg >/dev/null && name=$(named "rivulet_[A-Za-z0-9.~+-]*_$deb\.deb") && [ -n "$name" ]; then
+if [ $with = dpkg ] && name=$(named "rivulet_[A-Za-z0-9.~+-]*_$deb\.deb") && [ -n "$name" ]; then
 	set -- dpkg -i
-elif command -v rpm >/dev/null && name=$(named "rivulet-[A-Za-z0-9.~+_-]*\.$rpm\.rpm") && [ -n "$name" ]; then
+elif [ $with = rpm ] && name=$(named "rivulet-[A-Za-z0-9.~+_-]*\.$rpm\.rpm") && [ -n "$name" ]; then
 	set -- rpm -U
 else
 	name=$(named "rivulet-[A-Za-z0-9.+_-]*-linux-$arch\.zst")

@@ -101,6 +101,98 @@ func TestInstallScriptChecksWhatItInstalls(t *testing.T) {
 	}
 }
 
+// install.sh takes what the system is for, whatever the kernel is, and says so where there is nothing for it. The
+// system's tools are fakes.
+func TestInstallScriptGoesByTheSystem(t *testing.T) {
+	dir := t.TempDir()
+	var sums strings.Builder
+	for _, name := range []string{
+		"rivulet_0.1.0_amd64.deb", "rivulet_0.1.0_arm64.deb", "rivulet_0.1.0_armhf.deb",
+		"rivulet-0.1.0-1.x86_64.rpm", "rivulet-0.1.0-1.aarch64.rpm", "rivulet-0.1.0-1.armv7hl.rpm",
+		"rivulet-v0.1.0-linux-amd64.zst", "rivulet-v0.1.0-linux-arm64.zst", "rivulet-v0.1.0-linux-armv7.zst",
+	} {
+		write(t, dir, name, nil)
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(nil), name)
+	}
+	write(t, dir, "SHA256SUMS", []byte(sums.String()))
+	script, err := filepath.Abs("../package/install.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const none = "" // not there
+	dpkg := func(arch string) string { return "echo " + arch + "\n" }
+	rpm := dpkg
+	for _, tc := range []struct{ kernel, dpkg, rpm, want string }{
+		{"x86_64", dpkg("amd64"), none, "good: rivulet_0.1.0_amd64.deb"},
+		{"aarch64", dpkg("arm64"), none, "good: rivulet_0.1.0_arm64.deb"},
+		{"aarch64", dpkg("armhf"), none, "good: rivulet_0.1.0_armhf.deb"}, // Raspberry Pi OS of 32 bits
+		{"armv7l", dpkg("armhf"), none, "good: rivulet_0.1.0_armhf.deb"},
+		{"armv6l", dpkg("armhf"), none, "there is no release for armhf on armv6l"},
+		{"x86_64", dpkg("i386"), none, "there is no release for i386 on x86_64"},
+		{"x86_64", dpkg("amd64"), rpm("x86_64"), "good: rivulet_0.1.0_amd64.deb"}, // a Debian with rpm
+		{"x86_64", none, rpm("x86_64"), "good: rivulet-0.1.0-1.x86_64.rpm"},
+		{"aarch64", none, rpm("aarch64"), "good: rivulet-0.1.0-1.aarch64.rpm"},
+		{"aarch64", none, rpm("arm"), "good: rivulet-0.1.0-1.armv7hl.rpm"},
+		{"aarch64", none, none, "good: rivulet-v0.1.0-linux-arm64.zst"},
+		{"armv8l", none, none, "good: rivulet-v0.1.0-linux-armv7.zst"},
+		{"riscv64", none, none, "there is no release for riscv64"},
+	} {
+		out, err := installWith(t, script, map[string]string{"uname": "echo " + tc.kernel + "\n", "dpkg": tc.dpkg, "rpm": tc.rpm, "zstd": "exit 0\n"},
+			"--from", dir, "--unsigned")
+		if !strings.Contains(out, tc.want) || (err == nil) != strings.HasPrefix(tc.want, "good") {
+			t.Errorf("%+v: %v, %s", tc, err, out)
+		}
+	}
+}
+
+// An openssl that cannot check the signature is no forged release.
+func TestInstallScriptWithAnOldOpenssl(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "SHA256SUMS", nil)
+	write(t, dir, "SHA256SUMS.sig", []byte("{}"))
+	script, err := os.ReadFile("../package/install.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := write(t, dir, "install.sh", bytes.Replace(script, []byte("\nROOT_KEYS=\n"), []byte("\nROOT_KEYS=key\n"), 1))
+	old := `case $1 in version) echo "OpenSSL 1.1.1k  FIPS 25 Mar 2021" ;; *) echo " -verify  Verify with public key" >&2; exit 1 ;; esac` + "\n"
+	tools := map[string]string{"uname": "echo x86_64\n", "dpkg": "", "rpm": "", "openssl": old, "openssl3": ""}
+	out, err := installWith(t, path, tools)
+	if err == nil || !strings.Contains(out, "OpenSSL 1.1.1k  FIPS 25 Mar 2021 is too old, it takes openssl 3") {
+		t.Errorf("%v: %s", err, out)
+	}
+	tools["openssl3"] = "echo ' -rawin  Indicate the input data is in raw form' >&2\n"
+	if out, err = installWith(t, path, tools); err == nil || !strings.Contains(out, "SHA256SUMS.sig cannot be read") {
+		t.Errorf("with openssl3: %v: %s", err, out)
+	}
+}
+
+// installWith runs install.sh dry, with a PATH of these tools and what else the script calls; an empty tool is not there.
+func installWith(t *testing.T, script string, tools map[string]string, args ...string) (string, error) {
+	t.Helper()
+	bin := t.TempDir()
+	for _, name := range []string{"sh", "dirname", "id", "mktemp", "rm", "cp", "sed", "head", "sha256sum", "grep", "wc", "tr", "cat", "base64"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(path, filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range tools {
+		if text != "" {
+			if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "sh"), append([]string{script}, args...)...)
+	cmd.Env = []string{"PATH=" + bin, "RIVULET_DRY_RUN=1"}
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
 // The bill of materials has this program's modules, the same twice.
 func TestBillOfMaterials(t *testing.T) {
 	dir := t.TempDir()

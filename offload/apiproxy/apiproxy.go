@@ -1,23 +1,32 @@
 // Package apiproxy forwards HTTP requests to this cluster's API server as a user whom the caller has authenticated: a
 // peer with a pinned certificate, or a user of a kubeconfig of this cluster (Impersonate-User is set here). RBAC at the
-// API server decides what that user may do. The package reads and writes nothing. Failure: while the API server is down
-// requests get 503.
+// API server decides what that user may do. Bodies that would cost the API server too much are refused (package foreign).
+// The package reads and writes nothing. Failure: while the API server is down requests get 503.
 package apiproxy
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/httpstream"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/rest"
 
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/rpc"
+	"rivulet/offload/foreign"
 )
 
 // Proxy forwards to one API server. It may be used concurrently.
@@ -59,6 +68,18 @@ type As struct {
 
 // Serve forwards the request with the path at, which may be escaped (url.URL.RawPath).
 func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, as As, at, escaped string) {
+	if judged(r, at) && (r.ContentLength < 0 || r.ContentLength > smallBody) {
+		// A name is that of another user at another API server.
+		large.Serve(fmt.Sprintf("%p %s", p, as.User), w, r, func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, as, at, escaped) })
+		return
+	}
+	p.serve(w, r, as, at, escaped)
+}
+
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, as As, at, escaped string) {
+	if !acceptable(w, r, at) {
+		return
+	}
 	transport := p.plain
 	if httpstream.IsUpgradeRequest(r) {
 		transport = p.upgrade
@@ -86,6 +107,77 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, as As, at, escaped
 		},
 	}
 	reverse.ServeHTTP(w, r)
+}
+
+const (
+	// maxBody is the API server's own bound, in bytes. A body up to smallBody is always read.
+	maxBody, smallBody = 3 << 20, 64 << 10
+	// bodyTime is for a whole body.
+	bodyTime = time.Minute
+)
+
+// large has the requests under way whose larger bodies are in memory: four of one user, and one when there are many.
+var large = httpserver.Gate{Each: 4, Total: 16, Bytes: 1 << 20}
+
+var infos = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+
+// Parse returns how the API server understands a request with that path.
+func Parse(r *http.Request, at string) *request.RequestInfo {
+	info, err := infos.NewRequestInfo(&http.Request{Method: r.Method, URL: &url.URL{Path: at, RawQuery: r.URL.RawQuery}})
+	if err != nil { // without a resource
+		return &request.RequestInfo{Verb: strings.ToLower(r.Method)}
+	}
+	return info
+}
+
+// acceptable reports whether the API server may have the body of the request, which is read for that; it is answered otherwise.
+// Bodies for what runs in pods and nodes are passed as they come.
+func acceptable(w http.ResponseWriter, r *http.Request, at string) bool {
+	if !judged(r, at) {
+		return true
+	}
+	raw, err := io.ReadAll(http.MaxBytesReader(w, &timely{r.Body, time.Now().Add(bodyTime)}, maxBody))
+	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+		Refuse(w, http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge, fmt.Sprintf("the object is larger than %d KiB; make it smaller", tooLarge.Limit>>10))
+		return false
+	} else if err != nil {
+		Refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, "the request ended before its object")
+		return false
+	}
+	if len(raw) > 0 {
+		err = foreign.Body(r.Header.Get("Content-Type"), raw)
+	}
+	if err != nil {
+		Refuse(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return false
+	}
+	r.Body, r.ContentLength, r.TransferEncoding = io.NopCloser(bytes.NewReader(raw)), int64(len(raw)), nil
+	if len(raw) == 0 {
+		r.Body = http.NoBody
+	}
+	return true
+}
+
+// judged reports whether the body of the request is read here.
+func judged(r *http.Request, at string) bool {
+	if r.Body == nil || r.Body == http.NoBody {
+		return false
+	}
+	what := Parse(r, at)
+	return what.IsResourceRequest && what.Subresource != "proxy"
+}
+
+// timely is a body that has to be read by a time; the server bounds the wait for each piece.
+type timely struct {
+	io.ReadCloser
+	until time.Time
+}
+
+func (t *timely) Read(p []byte) (int, error) {
+	if time.Now().After(t.until) {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return t.ReadCloser.Read(p)
 }
 
 // bearer is the WebSocket subprotocol in which the API server accepts tokens.

@@ -1,7 +1,9 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -10,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/node"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/stream"
@@ -21,6 +24,14 @@ import (
 // DefaultMissing is how long a target may lack nodes of a platform, while it is reachable, before the virtual node of
 // that platform is removed. It is longer than Kubernetes' own eviction timeout, so the pods have been evicted by then.
 const DefaultMissing = 10 * time.Minute
+
+// mostNodes bounds the virtual nodes of all targets: one for each of 256 peers that nobody has approved
+// (fabric/trust), and half of them left for others. Further platforms get only half of all, so that they never keep a
+// target from its first node.
+const mostNodes = 512
+
+// errNoOffers: the target's stream of offers has ended before the target.
+var errNoOffers = errors.New("offload: no offers any more")
 
 // kubeletPort is the standard port of kubelets.
 const kubeletPort = 10250
@@ -67,7 +78,7 @@ func (b *branches) run(ctx context.Context) error {
 			return err
 		}
 	}
-	offers := b.target.Offers(ctx)
+	offers, last := b.target.Offers(ctx), ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -76,8 +87,9 @@ func (b *branches) run(ctx context.Context) error {
 			return err
 		case o, ok := <-offers:
 			if !ok {
-				return context.Canceled
+				return fmt.Errorf("%w: %s", errNoOffers, cmp.Or(last, "its target has ended"))
 			}
+			last = o.Reason
 			if err := b.take(ctx, o); err != nil {
 				return err
 			}
@@ -98,20 +110,29 @@ func (b *branches) take(ctx context.Context, o offer.Offer) error {
 	}
 	if len(o.Platforms) == 0 && len(all) == 1 { // its offers do not distinguish platforms: it has that of its node
 		for platform, one := range all {
+			b.c.Report(b.s.partPlatforms(), nil)
 			b.move(platform, split[0].Platform(), one)
 			return b.updateOrOpen(ctx, one, split[0])
 		}
 	}
+	var left error
 	for _, part := range split {
 		if part.OS != "" && part.OS != "linux" {
 			continue // offloaded pods are for Linux
 		}
 		one := all[part.Platform()]
 		delete(all, part.Platform())
+		if one == nil {
+			if err := b.room(part.Platform()); err != nil {
+				left = cmp.Or(left, err)
+				continue
+			}
+		}
 		if err := b.updateOrOpen(ctx, one, part); err != nil {
 			return err
 		}
 	}
+	b.c.Report(b.s.partPlatforms(), left)
 	for platform, one := range all {
 		if !o.Ready {
 			b.update(one, offer.Offer{Reason: o.Reason, Heard: o.Heard})
@@ -126,6 +147,24 @@ func (b *branches) take(ctx context.Context, o offer.Offer) error {
 			continue
 		}
 		b.remove(ctx, platform, one)
+	}
+	return nil
+}
+
+// room returns an error if the target may not have a virtual node for one more platform. Nodes of platforms that are
+// missing count until they are removed, so changing platforms gets no further ones.
+func (b *branches) room(platform offer.Platform) error {
+	b.c.mu.Lock()
+	defer b.c.mu.Unlock()
+	all, mine := 0, len(b.s.branches)
+	for _, s := range b.c.stacks {
+		all += len(s.branches)
+	}
+	switch {
+	case mine >= offer.MaxPlatforms:
+		return fmt.Errorf("no virtual node for %s: %s has %d already", platform, b.name, mine)
+	case all >= mostNodes || mine > 0 && all >= mostNodes/2:
+		return fmt.Errorf("no virtual node for %s of %s: there are %d; end some peers: rivulet unpeer NAME", platform, b.name, all)
 	}
 	return nil
 }
@@ -181,6 +220,12 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 		b.c.cfg.NodesChanged()
 	}, b.log)
 	back := &handBack{home: b.c.home, node: name, after: b.c.cfg.HandBack, log: b.log}
+	fail := func(err error) {
+		select {
+		case b.failed <- err:
+		case <-ctx.Done():
+		}
+	}
 	b.c.mu.Lock()
 	b.s.branches[platform] = one
 	b.c.mu.Unlock()
@@ -188,16 +233,14 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 	noVolumes := b.c.volumes.Serve(&volume.Place{Node: name, Target: b.target, Offloaded: b.offloaded, Ready: b.up, Freed: b.freed})
 	go func() {
 		defer close(one.done)
+		defer panics.To(fail)
+		defer release()
 		defer noVolumes()
 		err := together(ctx, server.Run,
-			func(ctx context.Context) error { return one.node.Run(ctx, back.through(ctx, one.offers)) })
+			func(ctx context.Context) error { return one.node.Run(ctx, back.through(ctx, fail, one.offers)) })
 		server.Close()
-		release()
 		if ctx.Err() == nil {
-			select {
-			case b.failed <- err:
-			case <-ctx.Done():
-			}
+			fail(err)
 		}
 	}()
 	return nil

@@ -4,15 +4,19 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/rpc"
 	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/volume"
 	"rivulet/offload/parts"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
@@ -83,6 +87,22 @@ func (r *collector) sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// known reports whether home has sent anything to the twin of a namespace that is not offloaded now: it was watched in
+// this run, or home has a volume there. What is in any other twin is the target's word alone, and is not asked for: the
+// target itself refuses to delete one with data.
+func (r *collector) known(ctx context.Context, home string) (bool, error) {
+	if pod.Watches(r.pods, home) {
+		return true, nil
+	}
+	away, err := r.home.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{LabelSelector: volume.AwayLabel + "=" + r.target.ID()})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(away.Items, func(v corev1.PersistentVolume) bool {
+		return v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Namespace == home
+	}), nil
+}
+
 func (r *collector) release(ctx context.Context, home, twin string) error {
 	// Deleting a twin ends its pods, so the label is read from home's API and not from a cache.
 	ns, err := r.home.CoreV1().Namespaces().Get(ctx, home, metav1.GetOptions{})
@@ -102,16 +122,26 @@ func (r *collector) release(ctx context.Context, home, twin string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
-	if err := holding(ctx, r.target, home, twin); err != nil {
+	known, err := r.known(ctx, home)
+	if err != nil {
+		return err
+	}
+	if known {
+		err = holding(ctx, r.target, home, twin)
+	}
+	if err == nil {
+		err = r.target.Release(ctx, home)
+	}
+	if said := new(rpc.Error); errors.As(err, &said) && said.Code == "holds-data" {
+		err = &heldTwin{namespace: home, target: r.target.Name()}
+	}
+	if err != nil {
 		if h := new(heldTwin); errors.As(err, &h) {
 			r.reportHeld(ns, h)
 		}
 		return err
 	}
 	delete(r.reported, home)
-	if err := r.target.Release(ctx, home); err != nil {
-		return err
-	}
 	r.pods.Forget(home)
 	r.log.Info("twin given back", "namespace", home)
 	return nil

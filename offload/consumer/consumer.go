@@ -92,6 +92,8 @@ type Consumer struct {
 	recorder    record.EventRecorder
 	volumes     *volume.Controller
 	retarget    chan struct{} // wakes runTargets
+	begun       time.Time
+	closed      closings
 
 	mu      sync.Mutex
 	mover   *move.Mover // nil before Run and without cfg.Volumes
@@ -142,6 +144,7 @@ func New(cfg Config) (*Consumer, error) {
 		cache:    homecache.New(cfg.Log.With("part", "cache of home")),
 		retarget: make(chan struct{}, 1), targets: map[target.Kind]targets{}, stacks: map[string]*stack{},
 		served: map[string]bool{}, ended: map[string]bool{}, parting: map[string]time.Time{},
+		closed: closings{since: map[string]time.Time{}}, begun: time.Now(),
 	}, nil
 }
 
@@ -151,7 +154,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.home.CoreV1().Events("")})
 	c.recorder = worded{events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet", Host: c.cfg.Host}), c.cfg.Words}
+	c.mu.Lock()
 	c.volumes = c.newVolumes()
+	c.mu.Unlock()
 
 	var wg sync.WaitGroup
 	keep := func(part string, run func(context.Context) error) { wg.Go(func() { c.Keep(ctx, part, run) }) }
@@ -168,9 +173,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if c.ownPolicies {
 		keep("policies", func(ctx context.Context) error { return c.cfg.Policies.Run(ctx, c.home) })
 	}
-	wg.Go(func() { c.runTargets(ctx) })
+	keep("targets", func(ctx context.Context) error { c.runTargets(ctx); return ctx.Err() })
 	if c.cfg.Router != nil {
-		wg.Go(func() { c.cfg.Router.Serve(ctx, c.gate()) })
+		keep("API of home", func(ctx context.Context) error { c.cfg.Router.Serve(ctx, c.gate()); return ctx.Err() })
 	}
 	wg.Wait()
 	return ctx.Err()

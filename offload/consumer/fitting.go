@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/fit"
 )
 
@@ -40,7 +41,10 @@ func (c *Consumer) fitImages(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if c.cfg.Images != nil {
-		wg.Go(func() { _ = m.Foresee(ctx, runtime.GOARCH, c.architectures, c.cfg.Images) }) // it ends with ctx
+		wg.Go(func() {
+			defer panics.To(func(err error) { c.cfg.Log.Error("platforms of images are not foreseen any more", "err", err) })
+			_ = m.Foresee(ctx, runtime.GOARCH, c.architectures, c.cfg.Images) // it ends with ctx
+		})
 	}
 	return m.Run(ctx)
 }

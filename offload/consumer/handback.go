@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/offer"
 )
@@ -32,13 +33,17 @@ type handBack struct {
 	log   *slog.Logger
 }
 
-// through evaluates offers and passes them on.
-func (h *handBack) through(ctx context.Context, offers <-chan offer.Offer) <-chan offer.Offer {
+// through evaluates offers and passes them on. failed is called with a panic.
+func (h *handBack) through(ctx context.Context, failed func(error), offers <-chan offer.Offer) <-chan offer.Offer {
 	out, seen := make(chan offer.Offer, 1), make(chan offer.Offer, 1)
-	go h.run(ctx, seen)
+	go func() {
+		defer panics.To(failed)
+		h.run(ctx, seen)
+	}()
 	go func() {
 		defer close(out)
 		defer close(seen)
+		defer panics.To(failed)
 		for o := range offers {
 			offer.Replace(seen, o)
 			offer.Replace(out, o)

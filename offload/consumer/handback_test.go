@@ -58,7 +58,7 @@ func TestHandBack(t *testing.T) {
 	// An hour, and the time is never over.
 	patient := &handBack{home: client, node: "b", after: time.Hour, log: slog.New(slog.DiscardHandler)}
 	offers := make(chan offer.Offer)
-	out := patient.through(t.Context(), offers)
+	out := patient.through(t.Context(), func(err error) { t.Error(err) }, offers)
 	for _, o := range []offer.Offer{lends("4"), lends("1"), {Reason: "silent"}, lends("4")} {
 		offers <- o
 		if got := <-out; got.Ready != o.Ready || got.Allocatable.Cpu().Cmp(*o.Allocatable.Cpu()) != 0 {
@@ -75,7 +75,7 @@ func TestHandBack(t *testing.T) {
 
 	hasty := &handBack{home: client, node: "b", after: time.Millisecond, log: slog.New(slog.DiscardHandler)}
 	offers = make(chan offer.Offer)
-	out = hasty.through(t.Context(), offers)
+	out = hasty.through(t.Context(), func(err error) { t.Error(err) }, offers)
 	go func() {
 		for range out {
 		}

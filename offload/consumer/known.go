@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/consumer/homeimages"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/nodeagent/peerrules"
@@ -148,6 +149,9 @@ func (c *Consumer) Existing(ctx context.Context, kind target.Kind) (nodes, used 
 	defer c.mu.Unlock()
 	for i := range list.Items {
 		id := virtualID(&list.Items[i])
+		if id == "" {
+			continue
+		}
 		if nodes[id] = true; c.stacks[id] == nil { // its pods are not known
 			used[id] = true
 		}
@@ -174,8 +178,8 @@ func (c *Consumer) At(id peer.ID) (at peerrules.Peer, ok bool) {
 	return at, true
 }
 
-// ImagesAt are the images of home's pods that are bound to a peer, as the pods name them.
-func (c *Consumer) ImagesAt(id peer.ID) []string {
+// ImagesAt are the images of home's pods that are bound to a peer.
+func (c *Consumer) ImagesAt(id peer.ID) []homeimages.Use {
 	c.mu.Lock()
 	var pods *pod.Controller
 	if s := c.stacks[string(id)]; s != nil && s.spec.Kind == target.Peer {
@@ -185,7 +189,7 @@ func (c *Consumer) ImagesAt(id peer.ID) []string {
 	if pods == nil {
 		return nil
 	}
-	return pods.Images()
+	return pod.Images(pods)
 }
 
 // runsAway reports whether a pod of home on any target has the address.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/node"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/pod/translate"
@@ -66,6 +67,11 @@ func (c *Consumer) leave(ctx context.Context, n *corev1.Node, why string, unaske
 		room <- struct{}{}
 		busy.Go(func() {
 			defer func() { <-room }()
+			defer panics.To(func(err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			})
 			if err := c.leaves(ctx, p, why, unasked, over); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
@@ -75,6 +81,41 @@ func (c *Consumer) leave(ctx context.Context, n *corev1.Node, why string, unaske
 	}
 	busy.Wait()
 	return left == 0, errors.Join(errs...)
+}
+
+// closings are the closed virtual nodes, and since when this process has found them closed. The time of a node's taint is a
+// wall clock's, which may be set meanwhile: pods that still end would run twice.
+type closings struct {
+	mu    sync.Mutex
+	since map[string]time.Time
+}
+
+// lasted is how long a virtual node has been found closed, or about to be; 0 at the first call.
+func (c *closings) lasted(n *corev1.Node) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since, known := c.since[n.Name]
+	if !known {
+		since = time.Now()
+		c.since[n.Name] = since
+	}
+	return time.Since(since)
+}
+
+// opened ends the count of a node.
+func (c *closings) opened(n *corev1.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.since, n.Name)
+}
+
+// only ends the counts of all nodes but these.
+func (c *closings) only(nodes []corev1.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.since, func(name string, _ time.Time) bool {
+		return !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == name })
+	})
 }
 
 // staysPut reports whether the pod tolerates every taint, so that it would come back.
@@ -131,7 +172,7 @@ func (c *Consumer) withdrawn(ctx context.Context, wanted map[string]target.Spec,
 			if virtualID(n) != id {
 				continue
 			}
-			over := time.Since(node.Closed(n)) > c.cfg.Parting && s != nil && s.untold.Load()
+			over := c.closed.lasted(n) > c.cfg.Parting && s != nil && s.untold.Load()
 			empty, e := c.leave(ctx, n, spec.Name+" lends nothing to this cluster any more", false, over)
 			there, done, err = true, done && empty && e == nil, errors.Join(err, e)
 		}

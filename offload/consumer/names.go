@@ -9,7 +9,6 @@ import (
 
 	"rivulet/offload/consumer/node"
 	"rivulet/offload/offer"
-	"rivulet/offload/policy"
 )
 
 // nameFor chooses the target's name, and finds its virtual nodes of earlier runs, by platform.
@@ -18,15 +17,17 @@ func (c *Consumer) nameFor(ctx context.Context, s *stack) (string, map[offer.Pla
 	if err != nil {
 		return "", nil, fmt.Errorf("offload: names of nodes: %w", err)
 	}
-	c.mu.Lock()
-	if s.name == "" {
-		s.name = node.Name(s.spec.Name, s.spec.ID, s.spec.Short, nodes.Items, func(name string) bool { return c.reserved(s, name) })
-	}
-	name := s.name
-	c.mu.Unlock()
+	name := func() string {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if s.name == "" {
+			s.name = node.Name(s.spec.Name, s.spec.ID, s.spec.Short, nodes.Items, func(name string) bool { return c.reserved(s, name) })
+		}
+		return s.name
+	}()
 	existing := map[offer.Platform]string{}
 	for _, n := range nodes.Items {
-		if n.Labels[policy.VirtualNodeLabel] != s.spec.ID {
+		if node.Of(&n) != s.spec.ID {
 			continue
 		}
 		p := offer.Platform{OS: n.Labels[corev1.LabelOSStable], Architecture: n.Labels[corev1.LabelArchStable]}

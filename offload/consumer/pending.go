@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
+	"rivulet/fabric/panics"
 	"rivulet/offload/policy"
 	"rivulet/offload/watch"
 )
@@ -27,26 +28,44 @@ import (
 // those deletions, and the event OffloadTooLate on pods for which neither is possible. The only state is which pods
 // have the event.
 
-// waits is how long a pod waits for a node before its first check, and the interval of checks. Nothing runs while no
-// pod waits.
+// waits is the interval of checks. A pod is checked from the second time on that it is seen: a new one is still to be
+// scheduled, and its age by the API server's clock says nothing. Nothing runs while no pod waits.
 const waits = 3 * time.Second
 
+// seenPods are the unscheduled pods at the last check.
+type seenPods map[types.UID]bool
+
+// again returns those that were there at the last check, too, of all unscheduled pods.
+func (s *seenPods) again(all []any) (out []*corev1.Pod) {
+	now := seenPods{}
+	for _, obj := range all {
+		p := obj.(*corev1.Pod)
+		if now[p.UID] = true; (*s)[p.UID] {
+			out = append(out, p)
+		}
+	}
+	*s = now
+	return out
+}
+
 func (c *Consumer) takeUpPending(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	pods := informers.NewSharedInformerFactoryWithOptions(c.home, 0, informers.WithTransform(watch.Unmanaged), informers.WithTweakListOptions(func(l *metav1.ListOptions) {
 		l.FieldSelector = fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", ""), fields.OneTermEqualSelector("status.phase", string(corev1.PodPending))).String()
 	})).Core().V1().Pods().Informer()
-	go pods.RunWithContext(ctx)
+	go func() {
+		defer panics.To(end)
+		pods.RunWithContext(ctx)
+	}()
 	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced) {
 		return ctx.Err()
 	}
-	told := map[types.UID]bool{}
+	told, seen := map[types.UID]bool{}, seenPods{}
 	look := time.NewTicker(waits)
 	defer look.Stop()
 	for {
-		for _, obj := range pods.GetStore().List() {
-			p := obj.(*corev1.Pod)
+		for _, p := range seen.again(pods.GetStore().List()) {
 			ns, ok := c.policy.Get(p.Namespace)
 			if !ok || ns.When == policy.Off || !waiting(p) {
 				continue
@@ -55,7 +74,7 @@ func (c *Consumer) takeUpPending(ctx context.Context) error {
 				c.cfg.Log.Debug("a pod that waits was not looked at; again in a while", "namespace", p.Namespace, "pod", p.Name, "err", err)
 			}
 		}
-		if len(pods.GetStore().ListKeys()) == 0 {
+		if len(seen) == 0 {
 			clear(told)
 		}
 		select {
@@ -68,7 +87,7 @@ func (c *Consumer) takeUpPending(ctx context.Context) error {
 
 // waiting reports whether the scheduler has found no node for the pod, and the pod tolerates no virtual one.
 func waiting(p *corev1.Pod) bool {
-	if p.DeletionTimestamp != nil || time.Since(p.CreationTimestamp.Time) < waits {
+	if p.DeletionTimestamp != nil {
 		return false
 	}
 	if c := metav1.GetControllerOf(p); c != nil && c.Kind == "DaemonSet" {

@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/fabric/panics"
 	"rivulet/fabric/peer"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/reflect"
@@ -134,6 +135,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 			down.Store(true)
 		} else if down.Swap(false) {
 			pods.Reconnect()
+			supply.Renew()
 		}
 		resync()
 	}
@@ -197,14 +199,15 @@ func followLoss(ctx context.Context, t target.Target, lost func() bool, turned f
 	}
 }
 
-// together runs all parts until ctx ends or one of them returns; it then ends the others. It returns the first error.
+// together runs all parts until ctx ends or one of them returns or panics; it then ends the others. It returns the first
+// error.
 func together(ctx context.Context, parts ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
 	for _, run := range parts {
 		wg.Go(func() {
-			err := run(ctx)
+			err := panics.Call(func() error { return run(ctx) })
 			if err == nil {
 				err = context.Canceled
 			}

@@ -3,12 +3,16 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/node"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
@@ -16,6 +20,12 @@ import (
 
 // tidy is the pause before another try to remove a node.
 const tidy = 5 * time.Second
+
+// partUnknown is the name of virtual nodes without a peer in problems; a person may remove them.
+const (
+	partUnknown = "virtual nodes without a peer"
+	unknownLook = time.Minute
+)
 
 // targets are those of one kind, from the last SetTargets.
 type targets struct {
@@ -25,7 +35,7 @@ type targets struct {
 }
 
 // SetTargets replaces the targets of a kind. Each gets a virtual node; a target that is no longer in the list loses it
-// for good, with its pods. With complete, nodes of earlier runs for targets of that kind that are not in the list are
+// for good, with its pods: a caller lists those that it cannot reach, too. With complete, nodes of earlier runs for targets of that kind that are not in the list are
 // removed as well; a caller that has not read all of its records leaves it out. It may be called at any time, before
 // Run as well.
 func (c *Consumer) SetTargets(kind target.Kind, all []target.Spec, complete bool) {
@@ -76,6 +86,8 @@ func (c *Consumer) runTargets(ctx context.Context) {
 			look = min(look*5/4, leaveLast)
 		case err != nil:
 			again = time.After(tidy)
+		case c.Problems()[partUnknown] != "":
+			again = time.After(unknownLook)
 		}
 		select {
 		case <-ctx.Done():
@@ -100,6 +112,8 @@ func (c *Consumer) settleTargets(ctx context.Context, wanted map[string]target.S
 	if err != nil {
 		return false, err
 	}
+	list.Items = slices.DeleteFunc(list.Items, func(n corev1.Node) bool { return virtualID(&n) == "" })
+	c.closed.only(list.Items)
 	for i := range list.Items {
 		n := &list.Items[i]
 		spec, ok := wanted[virtualID(n)]
@@ -108,6 +122,7 @@ func (c *Consumer) settleTargets(ctx context.Context, wanted map[string]target.S
 		case c.lendsNothing(spec):
 			c.startStack(ctx, spec) // the node may be of an earlier run, with pods on it
 		default:
+			c.closed.opened(n)
 			err = errors.Join(err, node.Open(ctx, c.home, n), node.Unchoose(ctx, c.home, n, spec.Unchosen))
 		}
 	}
@@ -117,7 +132,7 @@ func (c *Consumer) settleTargets(ctx context.Context, wanted map[string]target.S
 	return again || strays, errors.Join(err, e, e2)
 }
 
-func virtualID(n *corev1.Node) string { return n.Labels[policy.VirtualNodeLabel] }
+func virtualID(n *corev1.Node) string { return node.Of(n) }
 
 // startStack starts a stack for the target, or updates the labels of the one that runs.
 func (c *Consumer) startStack(ctx context.Context, spec target.Spec) {
@@ -135,12 +150,21 @@ func (c *Consumer) startStack(ctx context.Context, spec target.Spec) {
 	go func() {
 		defer close(s.done)
 		defer stop()
-		c.Keep(ctx, s.part(), func(ctx context.Context) error { return c.runStack(ctx, s) })
+		c.Keep(ctx, s.part(), func(ctx context.Context) error {
+			err := panics.Call(func() error { return c.runStack(ctx, s) })
+			if ctx.Err() == nil && (errors.As(err, new(*panics.Error)) || errors.Is(err, errNoOffers)) {
+				err = errors.Join(err, node.Fail(ctx, c.home, s.spec.ID, err.Error())) // its offers may end it again
+			}
+			return err
+		})
 	}()
 }
 
 // part is the name of the stack in problems.
 func (s *stack) part() string { return "virtual node of " + s.spec.Name }
+
+// partPlatforms is the name of its platforms without a virtual node.
+func (s *stack) partPlatforms() string { return "platforms of " + s.spec.Name }
 
 // stopStacks ends the stacks whose target is not wanted or has changed.
 func (c *Consumer) stopStacks(wanted map[string]target.Spec) {
@@ -158,13 +182,23 @@ func (c *Consumer) stopStacks(wanted map[string]target.Spec) {
 		s.stop()
 		<-s.done
 		c.Report(s.part(), nil)
+		c.Report(s.partPlatforms(), nil)
 	}
 }
 
 // removeStrays empties and deletes virtual nodes without a target: those whose stack ended in this run, those of
-// targets that have ended, and, of kinds that are complete, those of earlier runs. It reports whether some pods have
-// not left yet.
+// targets that have ended, and, of kinds that are complete, those of earlier runs. Those of peers without a record and
+// without a revocation stay, and are reported: their clusters may still run pods of home. It reports whether some pods
+// have not left yet.
 func (c *Consumer) removeStrays(ctx context.Context, wanted map[string]target.Spec, nodes []corev1.Node) (leaving bool, err error) {
+	var unknown []string
+	defer func() {
+		var why error
+		if len(unknown) > 0 {
+			why = fmt.Errorf("%s: no peer is behind them, and no peering has ended that was, so their pods are left alone; peer with them again, or, if they are gone for good: kubectl delete node %s", strings.Join(unknown, ", "), unknown[0])
+		}
+		c.Report(partUnknown, why)
+	}()
 	for i := range nodes {
 		n := &nodes[i]
 		id, kind := virtualID(n), target.Kind(n.Labels[policy.KindLabel])
@@ -172,9 +206,12 @@ func (c *Consumer) removeStrays(ctx context.Context, wanted map[string]target.Sp
 		over := c.served[id] || c.targets[kind].complete
 		c.mu.Unlock()
 		if _, ok := wanted[id]; ok || !over {
+			if !ok && kind == target.Peer && time.Since(c.begun) >= target.Patience {
+				unknown = append(unknown, n.Name)
+			}
 			continue
 		}
-		last := time.Since(node.Closed(n)) > c.cfg.Parting
+		last := c.closed.lasted(n) > c.cfg.Parting
 		empty, e := c.leave(ctx, n, "its cluster is no peer any more", true, last)
 		if e == nil && (empty || last) {
 			c.cfg.Log.Info("removing the virtual node of a target that is none any more", "node", n.Name, "kind", kind, "id", id)

@@ -74,18 +74,29 @@ func started(t *testing.T, client kubernetes.Interface) *Consumer {
 // when it is none any more.
 func TestTargetsOfAnyKind(t *testing.T) {
 	stray := func(name, id, kind string) *corev1.Node {
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{policy.VirtualNodeLabel: id, policy.KindLabel: kind}}}
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{policy.VirtualNodeLabel: id, policy.KindLabel: kind}}, Spec: corev1.NodeSpec{ProviderID: "rivulet://" + id}}
 	}
-	client := fake.NewClientset(stray("old-peer", "x", "peer"), stray("old-campus", "y", "burst"))
+	forged := stray("worker", "campus", "burst") // its kubelet has written a label
+	forged.Spec.ProviderID = ""
+	client := fake.NewClientset(stray("old-peer", "x", "peer"), stray("old-campus", "y", "burst"), forged)
 	o := started(t, client)
 	nodes := func(ctx context.Context) []string {
 		list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		must(t, err)
 		var names []string
 		for _, n := range list.Items {
+			if n.Name == "worker" {
+				if len(n.Spec.Taints) > 0 || len(n.Status.Conditions) > 0 {
+					t.Errorf("a node that is none of ours was changed: %+v", n)
+				}
+				continue
+			}
 			names = append(names, n.Name)
 		}
 		slices.Sort(names)
+		if len(names) == len(list.Items) {
+			t.Error("a node that is none of ours was removed")
+		}
 		return names
 	}
 	want := func(what string, names ...string) {

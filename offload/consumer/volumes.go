@@ -37,13 +37,17 @@ func (c *Consumer) newVolumes() *volume.Controller {
 	})
 }
 
-// heldTwin is the error for a twin that is not released because it holds data.
+// heldTwin is the error for a twin that is not released because it holds data; claims is empty if home knows none of
+// them.
 type heldTwin struct {
 	namespace, target string
 	claims            []string
 }
 
 func (h *heldTwin) Error() string {
+	if len(h.claims) == 0 {
+		return fmt.Sprintf("on %s there are data of namespace %s for which home has no volume; see: rivulet volumes", h.target, h.namespace)
+	}
 	return fmt.Sprintf("the data of claims of namespace %s are on %s: %s; move each: rivulet move volume %s/CLAIM home; or delete the claims",
 		h.namespace, h.target, strings.Join(h.claims, ", "), h.namespace)
 }
@@ -63,12 +67,17 @@ func holding(ctx context.Context, t target.Target, home, twin string) error {
 	h := &heldTwin{namespace: home, target: t.Name()}
 	for i := range list.Items {
 		claim := &list.Items[i]
+		if !volume.Checked(claim) {
+			h.claims = append(h.claims, "one without a proper name")
+			continue
+		}
 		name := claim.Annotations[volume.HomeClaimAnnotation]
 		if name == "" {
 			name = claim.Name
 		}
 		if claim.Labels[volume.RetainedLabel] != "" {
-			name += " (retained; delete " + claim.Namespace + "/" + claim.Name + " on " + t.Name() + ")"
+			at := t.Name() + "/" + home + "/" + claim.Name
+			name += " (kept; rivulet volumes adopt " + at + ", or rivulet volumes delete " + at + ")"
 		}
 		h.claims = append(h.claims, name)
 	}
@@ -88,13 +97,37 @@ func (r *collector) reportHeld(ns *corev1.Namespace, h *heldTwin) {
 	}
 }
 
+// ErrStarting is returned while offloading starts.
+var ErrStarting = errors.New("offloading is starting; try again in a moment, see: rivulet status")
+
+// Volumes is the controller of volumes on other clusters. Its View, Adopt and Discard may be called.
+func (c *Consumer) Volumes() (*volume.Controller, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.volumes == nil || !c.volumes.Running() {
+		return nil, ErrStarting
+	}
+	return c.volumes, nil
+}
+
+// UnknownVolumes are the data on targets that home's datastore does not know; see volume.Controller.Unknown.
+func (c *Consumer) UnknownVolumes() map[string][]string {
+	c.mu.Lock()
+	volumes := c.volumes
+	c.mu.Unlock()
+	if volumes == nil {
+		return nil
+	}
+	return volumes.Unknown()
+}
+
 // Move starts moving the data of a claim, or joins the move that is under way.
 func (c *Consumer) Move(ctx context.Context, r move.Request) (*move.Job, error) {
 	c.mu.Lock()
 	m := c.mover
 	c.mu.Unlock()
 	if m == nil {
-		return nil, errors.New("no volume can be moved yet: offloading is starting; try again in a moment")
+		return nil, ErrStarting
 	}
 	return m.Start(ctx, r)
 }

@@ -204,7 +204,9 @@ func TestBothHaveToSayIt(t *testing.T) {
 // none; those of the pods stay, so that connections do.
 func TestThroughHome(t *testing.T) {
 	s := newSite(t)
+	s.mu.Lock()
 	s.apart[[2]peer.ID{b, c}] = true
+	s.mu.Unlock()
 	s.run(b, 5)
 	s.run(c, 6)
 	ours := map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6)}}
@@ -300,7 +302,7 @@ func (s *site) probe(who, where peer.ID, hosts ...byte) []netip.Addr {
 // A peer of an earlier version confirms nothing, and is asked again when it has been upgraded.
 func TestAnOlderPeerConfirmsNothing(t *testing.T) {
 	s := newSite(t)
-	s.old[c] = true
+	s.silent(c, true)
 	s.run(b, 5)
 	s.run(c, 6)
 	s.all[alice].SetOurs(map[peer.ID][]netip.Addr{b: {at(b, 5)}, c: {at(c, 6)}}, nil)

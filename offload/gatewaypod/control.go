@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"rivulet/fabric/gateway/gatewayproto"
+	"rivulet/offload/foreign"
 )
 
 // statusEvery is the interval of status queries to the pod, without other messages.
@@ -31,7 +32,7 @@ func (g *Gateway) control(ctx context.Context) error {
 			return g.dial(ctx, pod, gatewayproto.ControlPort)
 		}}
 		defer transport.CloseIdleConnections()
-		client := &http.Client{Transport: transport, Timeout: dialWithin + 10*time.Second}
+		client := foreign.Client(&http.Client{Transport: transport, Timeout: dialWithin + 10*time.Second}, g.kept.From)
 		var told int64
 		for {
 			if want := g.wanted(); want.Generation != told {

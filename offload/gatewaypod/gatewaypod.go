@@ -23,6 +23,7 @@ import (
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/gateway/gatewayproto"
+	"rivulet/offload/foreign"
 )
 
 // Fabric is the part of the fabric that a gateway uses.
@@ -99,6 +100,7 @@ type Status struct {
 type Gateway struct {
 	cfg    Config
 	campus kubernetes.Interface
+	kept   *foreign.Kept // of its objects
 	log    *slog.Logger
 	name   string // of its objects
 
@@ -142,7 +144,7 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: client of %s: %w", cfg.Name, err)
 	}
-	return &Gateway{cfg: cfg, campus: client, log: cfg.Log.With("gateway", cfg.Name),
+	return &Gateway{cfg: cfg, campus: client, kept: &foreign.Kept{From: foreign.Origin{Name: cfg.Campus.Host, Cure: "rivulet burst list"}}, log: cfg.Log.With("gateway", cfg.Name),
 		name: "rivulet-gateway-" + strings.ToLower(cfg.ClusterID[:min(6, len(cfg.ClusterID))]), services: map[string]gatewayproto.Service{},
 		problems: map[string]string{}}, nil
 }

@@ -75,10 +75,21 @@ func (g *Gateway) exec(ctx context.Context, pod, script string, in io.Reader) (s
 	if err != nil {
 		return "", err
 	}
-	var out, complaint bytes.Buffer
+	var out, complaint words
 	err = e.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: in, Stdout: &out, Stderr: &complaint})
-	if err != nil && complaint.Len() > 0 {
-		err = errors.Join(err, errors.New(strings.TrimSpace(complaint.String())))
+	if err != nil && len(complaint) > 0 {
+		err = errors.Join(err, errors.New(strings.TrimSpace(string(complaint))))
 	}
-	return strings.TrimSpace(out.String()), err
+	return strings.TrimSpace(string(out)), err
+}
+
+// maxWords bounds the output of a script, in bytes: it is one word, or a complaint.
+const maxWords = 4 << 10
+
+// words keeps the beginning of an output.
+type words []byte
+
+func (w *words) Write(p []byte) (int, error) {
+	*w = append(*w, p[:min(len(p), maxWords-len(*w))]...)
+	return len(p), nil
 }

@@ -4,16 +4,18 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/fabric/changes"
+	"rivulet/offload/foreign"
 	"rivulet/offload/watch"
 )
 
@@ -22,23 +24,24 @@ const forgetAfter = 2 * time.Minute
 
 // followPods tracks which pod is the gateway, and which addresses still belong to home's pods.
 func (g *Gateway) followPods(ctx context.Context) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(g.campus, 0, informers.WithNamespace(g.cfg.Namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = labels.SelectorFromSet(g.cfg.Labels).String() }))
-	pods := factory.Core().V1().Pods()
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	pods := foreign.Informer(g.kept, g.campus, g.campus.CoreV1().Pods(g.cfg.Namespace), &corev1.Pod{}, labels.SelectorFromSet(g.cfg.Labels).String(), watch.Unmanaged)
 	turned := make(chan struct{}, 1)
 	turn := func() {
 		changes.Poke(turned)
 	}
-	if _, err := pods.Informer().AddEventHandler(watch.Changes(turn)); err != nil {
+	if _, err := pods.AddEventHandler(watch.Changes(turn)); err != nil {
 		return fmt.Errorf("gateway: %w", err)
 	}
-	factory.Start(ctx.Done())
-	defer factory.Shutdown()
-	if !cache.WaitForCacheSync(ctx.Done(), pods.Informer().HasSynced) {
+	running.Go(func() { pods.RunWithContext(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced) {
 		return ctx.Err()
 	}
 	for {
-		all, err := pods.Lister().List(labels.Everything())
+		all, err := corelisters.NewPodLister(pods.GetIndexer()).List(labels.Everything())
 		if err != nil {
 			return fmt.Errorf("gateway: %w", err)
 		}

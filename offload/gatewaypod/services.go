@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,10 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/gateway/gatewayproto"
+	"rivulet/offload/foreign"
 	"rivulet/offload/watch"
 )
 
@@ -43,22 +46,24 @@ const checkAgain = 30 * time.Second
 // followServices maintains home's Services at the campus, and their endpoints in the gateway's configuration.
 func (g *Gateway) followServices(ctx context.Context) error {
 	home := informers.NewSharedInformerFactory(g.cfg.Home, 0)
-	campus := informers.NewSharedInformerFactoryWithOptions(g.campus, 0, informers.WithNamespace(g.cfg.Namespace),
-		watch.Labelled(g.selector()))
-	services, slicesAt, copies := home.Core().V1().Services(), home.Discovery().V1().EndpointSlices(), campus.Core().V1().Services()
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer home.Shutdown()
+	defer cancel()
+	services, slicesAt := home.Core().V1().Services(), home.Discovery().V1().EndpointSlices()
+	copies := foreign.Informer(g.kept, g.campus, g.campus.CoreV1().Services(g.cfg.Namespace), &corev1.Service{}, g.selector(), watch.Unmanaged)
 	turned := make(chan struct{}, 1)
 	turn := func() { changes.Poke(turned) }
 	var synced []cache.InformerSynced
-	for _, i := range []cache.SharedIndexInformer{services.Informer(), slicesAt.Informer(), copies.Informer()} {
+	for _, i := range []cache.SharedIndexInformer{services.Informer(), slicesAt.Informer(), copies} {
 		if _, err := i.AddEventHandler(watch.Changes(turn)); err != nil {
 			return fmt.Errorf("gateway: %w", err)
 		}
 		synced = append(synced, i.HasSynced)
 	}
 	home.Start(ctx.Done())
-	campus.Start(ctx.Done())
-	defer home.Shutdown()
-	defer campus.Shutdown()
+	running.Go(func() { copies.RunWithContext(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return ctx.Err()
 	}
@@ -67,7 +72,7 @@ func (g *Gateway) followServices(ctx context.Context) error {
 	for {
 		all, err := services.Lister().List(labels.Everything())
 		ends, err2 := slicesAt.Lister().List(labels.Everything())
-		have, err3 := copies.Lister().List(labels.Everything())
+		have, err3 := corelisters.NewServiceLister(copies.GetIndexer()).List(labels.Everything())
 		if err := errors.Join(err, err2, err3); err != nil {
 			return fmt.Errorf("gateway: %w", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -92,7 +93,7 @@ type Lending struct {
 	Offer PlatformOffer
 }
 
-// Measure computes what can be lent: for the real nodes that may run tenants, are Ready and accept pods, their allocatable less the
+// Measure computes what can be lent: for the real nodes that may run tenants, are Ready and accept their pods, their allocatable less the
 // requests of this cluster's own pods on them, within the share. Tenants are the pods labelled with a consumer's ID
 // (policy.OriginLabel); tenancy ensures that the label is true. Own pods that are not scheduled yet use nothing.
 //
@@ -112,7 +113,7 @@ func (t *Tally) Measure(nodes []*corev1.Node, shares Shares, members map[peer.ID
 			unready++
 		}
 		rooms[n.Name] = &room{node: n, free: pick(n.Status.Allocatable), tenants: corev1.ResourceList{},
-			closed: !ready(n) || n.Spec.Unschedulable || n.DeletionTimestamp != nil}
+			closed: !ready(n) || n.Spec.Unschedulable || n.DeletionTimestamp != nil || tainted(n)}
 		m.nodes[n.Name] = platformOf(n)
 	}
 	closed := 0
@@ -467,6 +468,15 @@ func bounded(lent, allocatable corev1.ResourceList, share Share) corev1.Resource
 		}
 	}
 	return out
+}
+
+// tainted reports whether the owner keeps pods off the node that do not tolerate it: those of tenants tolerate no taint
+// (offload/provider/tenancy, pods.yaml). Taints of Kubernetes itself follow the conditions of a node, or pass with what
+// they stand for.
+func tainted(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(t.Key, "node.kubernetes.io/")
+	})
 }
 
 func ready(n *corev1.Node) bool {

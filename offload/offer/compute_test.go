@@ -153,6 +153,35 @@ func TestCompute(t *testing.T) {
 	}
 }
 
+// A node that the owner keeps free lends what tenants have there, as a cordoned one does: pods of tenants tolerate no
+// taint. What Kubernetes itself taints for a while stays in the offer, and so does a node that is only avoided.
+func TestTaintedNodesAreNotLent(t *testing.T) {
+	for taint, lent := range map[corev1.Taint]string{
+		{Key: "gpu", Effect: corev1.TaintEffectNoSchedule}:                                   "5",
+		{Key: "gpu", Effect: corev1.TaintEffectNoExecute}:                                    "5",
+		{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}: "5",
+		{Key: "gpu", Effect: corev1.TaintEffectPreferNoSchedule}:                             "12",
+		{Key: "node.kubernetes.io/disk-pressure", Effect: corev1.TaintEffectNoSchedule}:      "12",
+	} {
+		kept := node("t", "8", "8Gi")
+		kept.Spec.Taints = []corev1.Taint{taint}
+		slim, err := trim(kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, n := range map[string]*corev1.Node{"whole": kept, "trimmed": slim.(*corev1.Node)} {
+			got := Compute([]*corev1.Node{node("n", "4", "4Gi"), n}, []*corev1.Pod{pod("t", "1", "1Gi", consumer)}, consumer, nil, Share{})
+			if cpu := got.Allocatable[corev1.ResourceCPU]; cpu.Cmp(resource.MustParse(lent)) != 0 || !got.Ready {
+				t.Errorf("%v, the node %s: %s CPUs are lent, want %s", taint, what, cpu.String(), lent)
+			}
+		}
+		alone := Compute([]*corev1.Node{kept}, nil, consumer, nil, Share{})
+		if closed := lent == "5"; alone.Ready == closed || closed && alone.Reason != "no node of the provider takes pods" {
+			t.Errorf("%v on the only node: Ready %v, %q", taint, alone.Ready, alone.Reason)
+		}
+	}
+}
+
 func TestTopologyIsWhatAllNodesShare(t *testing.T) {
 	same := Compute([]*corev1.Node{node("n", "4", "4Gi", zone("lab")), node("m", "4", "4Gi", zone("lab"))}, nil, consumer, nil, Share{})
 	if same.Labels[corev1.LabelTopologyZone] != "lab" {
@@ -222,6 +251,22 @@ func same(t *rapid.T, what string, a, b Offer) {
 	for name, q := range a.Allocatable {
 		if other := b.Allocatable[name]; q.Cmp(other) != 0 {
 			t.Fatalf("%s: %s is %s, was %s", what, name, other.String(), q.String())
+		}
+	}
+}
+
+// More is by CPU, then by memory; equals are told apart by the caller's order alone.
+func TestMore(t *testing.T) {
+	for _, c := range []struct {
+		a, b        corev1.ResourceList
+		first, want bool
+	}{
+		{list("2", "1Gi", 1), list("1", "2Gi", 1), false, true}, {list("1", "2Gi", 1), list("2", "1Gi", 1), true, false},
+		{list("1", "2Gi", 1), list("1", "1Gi", 1), false, true}, {list("1", "1Gi", 1), list("1", "2Gi", 1), true, false},
+		{list("1", "1Gi", 2), list("1", "1Gi", 1), true, true}, {list("1", "1Gi", 2), list("1", "1Gi", 1), false, false},
+	} {
+		if got := more(c.a, c.b, c.first); got != c.want {
+			t.Errorf("%v, %v, %v: %v", c.a, c.b, c.first, got)
 		}
 	}
 }

@@ -5,11 +5,14 @@
 package offer
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"rivulet/fabric/panics"
 	"rivulet/fabric/peer"
 )
 
@@ -87,4 +90,12 @@ func Replace(out chan Offer, o Offer) {
 	default:
 	}
 	out <- o
+}
+
+// End closes a stream of offers. If a panic has ended its context, that is the reason of a last offer, which is not ready.
+func End(ctx context.Context, out chan Offer) {
+	if why := new(panics.Error); errors.As(context.Cause(ctx), &why) {
+		Replace(out, Offer{Reason: why.Error()})
+	}
+	close(out)
 }

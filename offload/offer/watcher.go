@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-helpers/storage/ephemeral"
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
@@ -202,7 +203,7 @@ func trim(o any) (any, error) {
 	case *corev1.Node:
 		return &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Labels: o.Labels, DeletionTimestamp: o.DeletionTimestamp},
-			Spec:       corev1.NodeSpec{Unschedulable: o.Spec.Unschedulable},
+			Spec:       corev1.NodeSpec{Unschedulable: o.Spec.Unschedulable, Taints: o.Spec.Taints},
 			Status:     corev1.NodeStatus{Allocatable: o.Status.Allocatable, Conditions: o.Status.Conditions, NodeInfo: o.Status.NodeInfo},
 		}, nil
 	case *corev1.Pod:
@@ -216,6 +217,7 @@ func trim(o any) (any, error) {
 			p.Spec.NodeSelector = o.Spec.NodeSelector // the platform that it waits for
 			p.Labels = map[string]string{policy.OriginLabel: origin}
 			p.DeletionGracePeriodSeconds = o.DeletionGracePeriodSeconds
+			p.Spec.Volumes = claims(o) // for users of Pods
 			if !o.Spec.HostNetwork {
 				p.Status.PodIP = o.Status.PodIP // for Addresses
 			}
@@ -227,4 +229,21 @@ func trim(o any) (any, error) {
 		return p, nil
 	}
 	return o, nil
+}
+
+// claims are the volumes of a pod that are claims, by the names of the claims alone.
+func claims(p *corev1.Pod) (out []corev1.Volume) {
+	for i := range p.Spec.Volumes {
+		v, name := &p.Spec.Volumes[i], ""
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			name = v.PersistentVolumeClaim.ClaimName
+		case v.Ephemeral != nil:
+			name = ephemeral.VolumeClaimName(p, v)
+		default:
+			continue
+		}
+		out = append(out, corev1.Volume{Name: v.Name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+	}
+	return out
 }

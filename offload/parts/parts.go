@@ -1,5 +1,5 @@
-// Package parts keeps the parts of a role running. One that ends is restarted after a growing pause, does not delay the
-// others, and is a problem until it runs. It writes nothing and has no state across restarts.
+// Package parts keeps the parts of a role running. One that ends, also by a panic, is restarted after a growing pause,
+// does not delay the others, and is a problem until it runs. It writes nothing and has no state across restarts.
 package parts
 
 import (
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/panics"
 )
 
 const (
@@ -36,7 +37,7 @@ func (p *Parts) Keep(ctx context.Context, part string, run func(context.Context)
 	for pause := (changes.Backoff{First: FirstWait, Longest: LongestWait}); ; {
 		started := time.Now()
 		over := time.AfterFunc(settled, func() { p.Report(part, nil) })
-		err := run(ctx)
+		err := panics.Call(func() error { return run(ctx) })
 		over.Stop()
 		if ctx.Err() != nil {
 			return

@@ -54,6 +54,9 @@ const (
 	OriginLabel = "rivulet.dev/origin"
 	// ShareLabel, with the value "true", is the label in containerd of an image that tenants may use.
 	ShareLabel = "rivulet.dev/share"
+	// ProvidedLabel is the label in containerd of an image that Courses name. Its value is kept if the image is pinned for
+	// them alone, else set, and after each + a group of virtual clusters that may use the image.
+	ProvidedLabel = "rivulet.dev/provided"
 	// HomeNamespaceAnnotation, HomePodAnnotation and HomeUIDLabel tie an away pod to its pod at home.
 	HomeNamespaceAnnotation = "rivulet.dev/home-namespace"
 	HomePodAnnotation       = "rivulet.dev/home-pod"
@@ -92,8 +95,8 @@ const (
 	LANLabel             = "rivulet.dev/lan-service"
 	LANAddressAnnotation = "rivulet.dev/lan-address"
 	LANRefusedAnnotation = "rivulet.dev/lan-refused"
-	// LentLabel on an IngressClass lends it to other clusters' Ingresses; its value is the namespace of the controller,
-	// whose pods may therefore reach tenants.
+	// LentLabel lends an IngressClass, RuntimeClass or StorageClass to other clusters. On an IngressClass its value is the
+	// namespace of the controller, whose pods may therefore reach tenants.
 	LentLabel = "rivulet.dev/lent"
 	// ReflectAnnotation, written by users, with the value off keeps an object at home; on a namespace it sets this for
 	// kinds, see Kinds.

@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -16,7 +17,8 @@ import (
 
 // Virtual clusters of peers (docs/design/vclusters.md, "Further nodes"). Each is a consumer of its own here, for which
 // its host, a peer, sends the requests. Its identity follows from the host's (peer.Hosted). It may borrow as long as
-// its host may and lists it, and uses the host's part.
+// its host may and lists it, and uses the host's part. Its twins go when its host says that it has ended. One that is
+// merely not listed gets nothing more, and what it has stays: its host may be older than it, or unable to read it.
 
 // HostedPrefix is the path before the routes of a host's virtual clusters and their seed. A cluster without these routes
 // answers 404, so a request is never taken for one of the host itself.
@@ -25,22 +27,36 @@ const HostedPrefix = "/v1/hosted/"
 // MaxHosted bounds the virtual clusters of one host that borrow here: each has limits of its own for requests.
 const MaxHosted = 20
 
-// HostedList is the body of PUT /v1/hosted: which virtual clusters of the sender may borrow. The twins of its others are
-// deleted.
+// HostedList is the body of PUT /v1/hosted: which virtual clusters of the sender may borrow, and which have ended here,
+// by deletion or because they may not borrow here any more. The twins of these are deleted, unless they are in both.
 type HostedList struct {
 	Seeds []string `json:"seeds"`
+	Ended []string `json:"ended,omitempty"`
 }
 
 // HostedTenants is the answer: the addresses of their pods here, by seed.
 type HostedTenants struct {
 	Tenants map[string][]netip.Addr `json:"tenants"`
+	// Unlisted are those of the sender that have twins here and were in neither list, by identity: the sender says which
+	// have ended. Loading: it is not complete yet.
+	Unlisted []peer.ID `json:"unlisted,omitempty"`
+	Loading  bool      `json:"loading,omitempty"`
 }
+
+// standing is what the host of a virtual cluster has said of it in this run; zero is nothing yet.
+type standing int
+
+const (
+	listed   standing = iota + 1 // it may borrow
+	unlisted                     // its host has listed others
+	ended
+)
 
 // vclusters are the virtual clusters of peers.
 type vclusters struct {
-	mu     sync.Mutex
-	hosts  map[peer.ID]peer.ID // the host of each consumer, "" for others
-	listed map[peer.ID]bool    // by virtual cluster; without a list of this run there is no entry
+	mu       sync.Mutex
+	hosts    map[peer.ID]peer.ID // the host of each consumer, "" for others
+	standing map[peer.ID]standing
 }
 
 // mostRemembered bounds what is remembered of one host's virtual clusters that it does not list any more.
@@ -48,23 +64,23 @@ const mostRemembered = 10 * MaxHosted
 
 // forget forgets a host's virtual clusters that are not listed and have no twin, if there are many. mu is held.
 func (v *vclusters) forget(host peer.ID, twins map[string]peer.ID) {
-	var ended []peer.ID
+	var others []peer.ID
 	for id, of := range v.hosts {
-		if of == host && !v.listed[id] {
-			ended = append(ended, id)
+		if of == host && v.standing[id] != listed {
+			others = append(others, id)
 		}
 	}
-	if len(ended) <= mostRemembered {
+	if len(others) <= mostRemembered {
 		return
 	}
 	used := map[peer.ID]bool{}
 	for _, id := range twins {
 		used[id] = true
 	}
-	for _, id := range ended {
+	for _, id := range others {
 		if !used[id] {
 			delete(v.hosts, id)
-			delete(v.listed, id)
+			delete(v.standing, id)
 		}
 	}
 }
@@ -101,12 +117,32 @@ func (p *Provider) vclusterHosts() map[peer.ID]peer.ID {
 	return out
 }
 
-// ended reports whether its host has listed its virtual clusters without it.
-func (p *Provider) ended(id peer.ID) bool {
+// standing is what the host of a virtual cluster has said of it; zero for other consumers.
+func (p *Provider) standing(id peer.ID) standing {
 	p.vclusters.mu.Lock()
 	defer p.vclusters.mu.Unlock()
-	listed, known := p.vclusters.listed[id]
-	return known && !listed
+	return p.vclusters.standing[id]
+}
+
+// barred reports whether a consumer is a virtual cluster that its host does not list, or has ended.
+func (p *Provider) barred(id peer.ID) bool {
+	said := p.standing(id)
+	return said == unlisted || said == ended
+}
+
+// unlisted are the virtual clusters of a host, of all with "", that have twins here and that their host neither lists nor
+// has ended, with their twins; known is false before twins are loaded.
+func (p *Provider) unlisted(host peer.ID) (out map[peer.ID][]string, known bool) {
+	twins, known := p.tenancy.KnownTwins()
+	p.vclusters.mu.Lock()
+	defer p.vclusters.mu.Unlock()
+	out = map[peer.ID][]string{}
+	for twin, id := range twins {
+		if p.vclusters.standing[id] == unlisted && (host == "" || p.vclusters.hosts[id] == host) {
+			out[id] = append(out[id], twin)
+		}
+	}
+	return out, known
 }
 
 // Linked adds links of the virtual clusters of peers with pods here: their hosts' under their own IDs.
@@ -137,36 +173,45 @@ func (p *Provider) list(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	hosts := p.vclusterHosts()
-	out := HostedTenants{map[string][]netip.Addr{}}
-	now := map[peer.ID]bool{}
+	out := HostedTenants{Tenants: map[string][]netip.Addr{}}
+	now := map[peer.ID]standing{}
+	for _, seed := range all.Ended {
+		now[peer.Hosted(host, seed)] = ended
+	}
 	for _, seed := range all.Seeds {
 		id := peer.Hosted(host, seed)
-		now[id] = true
+		now[id] = listed
 		if p.cfg.Tenants != nil {
 			out.Tenants[seed] = p.cfg.Tenants(id)
 		}
 	}
 	p.vclusters.mu.Lock()
-	before := maps.Clone(p.vclusters.listed)
+	before := maps.Clone(p.vclusters.standing)
 	for id, of := range hosts {
-		if of == host {
-			p.vclusters.listed[id] = now[id]
+		if said := p.vclusters.standing[id]; of == host && (said != ended || now[id] == listed) {
+			p.vclusters.standing[id] = cmp.Or(now[id], unlisted)
 		}
 	}
-	for id := range now {
-		p.vclusters.hosts[id], p.vclusters.listed[id] = host, true
+	for id, said := range now {
+		if said == listed {
+			p.vclusters.hosts[id], p.vclusters.standing[id] = host, listed
+		}
 	}
-	changed := !maps.Equal(before, p.vclusters.listed)
-	if len(p.vclusters.listed) > len(before) {
+	changed := !maps.Equal(before, p.vclusters.standing)
+	if len(p.vclusters.standing) > len(before) {
 		p.vclusters.forget(host, p.tenancy.Twins())
 	}
 	p.vclusters.mu.Unlock()
-	for id := range now {
-		p.tenants.Received(id)
+	for id, said := range now {
+		if said == listed {
+			p.tenants.Received(id)
+		}
 	}
 	if changed {
 		p.reshared.Notify()
 	}
+	others, known := p.unlisted(host)
+	out.Unlisted, out.Loading = slices.Sorted(maps.Keys(others)), !known
 	rpc.Write(w, http.StatusOK, out)
 }
 
@@ -176,14 +221,12 @@ func (p *Provider) serveHosted(routes http.Handler) http.Handler {
 		host, ok := p.cfg.PeerID(r)
 		seed, path, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, HostedPrefix), "/")
 		id := peer.Hosted(host, seed)
-		p.vclusters.mu.Lock()
-		listed, told := p.vclusters.listed[id]
-		p.vclusters.mu.Unlock()
-		if ok && !told { // the host repeats its list after a start of this cluster
+		said := p.standing(id)
+		if ok && said == 0 { // the host repeats its list after a start of this cluster
 			rpc.Fail(w, http.StatusServiceUnavailable, &rpc.Error{Code: "hosted-pending", Message: "your host has not listed your virtual cluster yet", Cure: "try again in a moment"})
 			return
 		}
-		if !ok || !listed || r.URL.RawPath != "" {
+		if !ok || said != listed || r.URL.RawPath != "" {
 			rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-hosted", Message: "your host does not let your virtual cluster borrow here", Cure: "rivulet vcluster set NAME --targets PEER"})
 			return
 		}

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -29,6 +30,8 @@ import (
 // Peers is the part of the fabric that a Provider uses.
 type Peers interface {
 	peer.Following
+	// Peerings are all peers at one moment: those of Links, and those without a tunnel.
+	Peerings() ([]peer.Link, []peer.Unlinked)
 	// Handle serves a route to peers.
 	Handle(pattern string, h http.Handler)
 }
@@ -37,6 +40,8 @@ type Peers interface {
 type Hosted interface {
 	// Consumers are the names of all, connected or not.
 	Consumers() map[peer.ID]string
+	// Identities are the IDs of all; false while some are not known.
+	Identities() (map[peer.ID]bool, bool)
 	// Members are the bounds of single ones: CPU, memory, pods, and the storage of claims.
 	Members() map[peer.ID]offer.Member
 	// API is the address on this device of one's API server, for its pods; not valid for others.
@@ -76,10 +81,10 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{Parts: parts.New(cfg.Log), cfg: cfg, vclusters: vclusters{hosts: map[peer.ID]peer.ID{}, listed: map[peer.ID]bool{}}}
+	p := &Provider{Parts: parts.New(cfg.Log), cfg: cfg, vclusters: vclusters{hosts: map[peer.ID]peer.ID{}, standing: map[peer.ID]standing{}}}
 	served := cfg.Config
 	served.PeerID = p.sender
-	p.tenants = tenants.New(tenants.Config{Client: client, IsPeer: p.isPeer, Stays: p.isHosted, PeerID: p.sender, Log: cfg.Log.With("part", "tenants")})
+	p.tenants = tenants.New(tenants.Config{Client: client, IsPeer: p.isPeer, Stays: p.stays, PeerID: p.sender, Log: cfg.Log.With("part", "tenants")})
 	served.Log = cfg.Log.With("part", "tenancy")
 	served.PeerName, served.Neighbours, served.Lends = p.peerName, p.neighbours, p.Lends
 	served.HostOf = p.hostOf
@@ -120,6 +125,11 @@ func (p *Provider) Problems() map[string]string {
 	if why := p.tenancy.Refuses(); why != "" {
 		out["pods of consumers"] = why
 	}
+	others, _ := p.unlisted("")
+	for id, twins := range others {
+		out["virtual cluster "+id.Short()] = fmt.Sprintf("%s, its host, does not list it, and has not said that it has ended: it may be restored from before it. Its namespaces here (%s) get nothing more and are kept; if it is gone: rivulet tenants remove %s",
+			cmp.Or(p.peerName(id), p.hostOf(id).Short()), strings.Join(slices.Sorted(slices.Values(twins)), ", "), id.Short())
+	}
 	return out
 }
 
@@ -143,6 +153,8 @@ type Consumer struct {
 	tenancy.Consumer
 	// Peer is false for a cluster that is not a peer and has twins here.
 	Peer bool `json:"peer"`
+	// Unlisted: it is a virtual cluster that its host, a peer, neither lists nor has ended. It gets nothing more.
+	Unlisted bool `json:"unlisted,omitempty"`
 	// Silent is the time since its last request; Left, after how much more silence its twins are deleted. Both are zero
 	// while it sends requests.
 	Silent time.Duration `json:"silent,omitempty"`
@@ -154,7 +166,7 @@ func (p *Provider) Consumers() (out []Consumer, lent corev1.ResourceList) {
 	all, lent := p.tenancy.Status()
 	for _, c := range all {
 		silence := p.tenants.Silence(c.ID)
-		out = append(out, Consumer{Consumer: c, Peer: p.isPeer(c.ID), Silent: silence.For, Left: silence.Left})
+		out = append(out, Consumer{Consumer: c, Peer: p.isPeer(c.ID), Unlisted: p.standing(c.ID) == unlisted, Silent: silence.For, Left: silence.Left})
 	}
 	slices.SortFunc(out, func(a, b Consumer) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	return out, lent
@@ -182,6 +194,16 @@ func (p *Provider) hosted() map[peer.ID]string {
 
 func (p *Provider) isHosted(id peer.ID) bool { _, ok := p.hosted()[id]; return ok }
 
+// stays reports whether the silence of a consumer ends nothing: it is on this device, or it is no peer and may be on this
+// device, since not all of these can be read.
+func (p *Provider) stays(id peer.ID) bool {
+	if p.cfg.Hosted == nil {
+		return false
+	}
+	have, known := p.cfg.Hosted.Identities()
+	return have[id] || !known && !p.isPeer(id)
+}
+
 // sender identifies the sender of a request: by a connection on this device, or by its certificate.
 func (p *Provider) sender(r *http.Request) (peer.ID, bool) {
 	if id, ok := r.Context().Value(hostedKey{}).(peer.ID); ok {
@@ -200,9 +222,12 @@ func (p *Provider) peerName(id peer.ID) string {
 	return cmp.Or(l.Name, p.hosted()[id])
 }
 
+// isPeer reports whether a consumer is a peer, with a tunnel or not, or on this device, or at a peer.
 func (p *Provider) isPeer(id peer.ID) bool {
-	_, ok := p.link(p.account(id))
-	return ok || p.isHosted(id)
+	links, unlinked := p.cfg.Peers.Peerings()
+	at := p.account(id)
+	return slices.ContainsFunc(links, func(l peer.Link) bool { return l.ID == at }) ||
+		slices.ContainsFunc(unlinked, func(u peer.Unlinked) bool { return u.ID == at }) || p.isHosted(id)
 }
 
 // followed reports changes of peers, of hosted consumers and of the share, until ctx ends.
@@ -231,7 +256,7 @@ func (p *Provider) neighbours() map[peer.ID]netip.Prefix {
 // share of nothing: no setting ends what it has.
 func (p *Provider) Lends(id peer.ID) bool {
 	l, linked := p.link(p.account(id))
-	return p.isHosted(id) || p.lendsTo(l) && !p.ended(id) && (linked || p.hostOf(id) == "")
+	return p.isHosted(id) || p.lendsTo(l) && !p.barred(id) && (linked || p.hostOf(id) == "")
 }
 
 // lendsTo is also false while the share of peers is nothing, as if the direction were switched off for each of them.
@@ -249,7 +274,7 @@ func (p *Provider) borrowers() map[peer.ID]bool {
 		out[id] = true
 	}
 	for id, host := range p.vclusterHosts() {
-		if may, linked := out[host]; linked && !p.ended(id) {
+		if may, linked := out[host]; linked && !p.barred(id) {
 			out[id] = may
 		}
 	}
@@ -290,7 +315,9 @@ func (p *Provider) evicted() map[peer.ID]time.Duration {
 		}
 	}
 	for id, host := range p.vclusterHosts() {
-		if notice, evicted := out[host]; evicted || p.ended(id) {
+		if wait, evicted := out[host]; evicted {
+			out[id] = wait
+		} else if p.standing(id) == ended {
 			out[id] = notice
 		}
 	}

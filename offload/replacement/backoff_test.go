@@ -77,6 +77,29 @@ func TestPodsThatFailAreMadeAnewLaterAndLater(t *testing.T) {
 	}
 }
 
+// Why a pod was ended is the word of who ended it: its status, or a condition that is true; not a reason of before.
+func TestWhyAPodWasEnded(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	for _, c := range []struct {
+		reason   string
+		disrupts corev1.PodConditionType
+		is       corev1.ConditionStatus
+		want     string
+	}{
+		{"", corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler"},
+		{"", corev1.DisruptionTarget, corev1.ConditionFalse, "Error"},
+		{"", corev1.PodReady, corev1.ConditionTrue, "Error"},
+		{"Evicted", corev1.DisruptionTarget, corev1.ConditionTrue, "Evicted"},
+	} {
+		p := evicted(&corev1.Pod{}, now, time.Second)
+		p.Status.Reason = c.reason
+		p.Status.Conditions = []corev1.PodCondition{{Type: c.disrupts, Status: c.is, Reason: "PreemptionByScheduler"}}
+		if got := EndOf(p).Containers["c"].Reason; got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
+
 // A keeper that was killed between making a successor and letting the one before go comes back after home has ended the last
 // in the row, which has not ended yet: it makes no second one beside it.
 func TestWhatHomeHasEndedIsNotMadeAgain(t *testing.T) {

@@ -108,6 +108,7 @@ func TestWatchOverALinkThatBreaks(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go informer.RunWithContext(ctx)
+		synctest.Wait() // the list has ended
 
 		// Another request finds each time that the link works again, sooner or later.
 		flap := func(times int) {

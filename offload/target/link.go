@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rivulet/fabric/changes"
+	"rivulet/offload/foreign"
 )
 
 // WatchLife is the longest life of a watch of a target. The next one continues where it ended, with a request and no
@@ -71,7 +72,8 @@ func (l *Link) Works() {
 // Wrap is for rest.Config.Wrap. Reflectors do not see failures of the link in their watches: after each of them they
 // would list everything again, and after the sixth pause for 30 to 60 s, until there is none for two minutes. Instead a
 // watch is opened until the target answers or the request's context ends. It ends like one that the server has ended,
-// after its link has broken, or after WatchLife, less up to a quarter so that not all return at once.
+// after its link has broken, or after WatchLife, less up to a quarter so that not all return at once. An answer that
+// cannot be used is an error of the watch, and says nothing of the link.
 func (l *Link) Wrap(next http.RoundTripper) http.RoundTripper {
 	return transport{next, l, WatchLife}
 }
@@ -93,7 +95,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	for pause := (changes.Backoff{First: reopen, Longest: lastReopen}); ; {
 		resp, err := t.open(r)
 		t.observe(r, err)
-		if err == nil || !changes.Wait(r.Context(), reopen) {
+		if err == nil || unusable(err) || !changes.Wait(r.Context(), reopen) {
 			return resp, err
 		}
 		select {
@@ -107,12 +109,14 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // observe notes what the result of r shows of the link: nothing if its caller has cancelled it.
 func (t transport) observe(r *http.Request, err error) {
-	if err == nil {
+	if err == nil || unusable(err) {
 		t.link.Works()
 	} else if !errors.Is(r.Context().Err(), context.Canceled) {
 		t.link.Failed()
 	}
 }
+
+func unusable(err error) bool { return errors.As(err, new(*foreign.Unusable)) }
 
 func (t transport) open(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), t.life-rand.N(t.life/4+1))
@@ -135,7 +139,7 @@ type watchBody struct {
 
 func (b *watchBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF {
+	if err != nil && err != io.EOF && !unusable(err) {
 		if b.ctx.Err() == nil {
 			b.link.Failed()
 		}

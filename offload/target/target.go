@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"rivulet/offload/foreign"
 	"rivulet/offload/offer"
 )
 
@@ -60,6 +61,17 @@ type Spec struct {
 	// New makes the target. It does not use the network, and is called again, after a pause, whenever a part of the
 	// target has failed. A target with a method Close() is closed in the end.
 	New func(name string, log *slog.Logger) (Target, error)
+}
+
+// bounding is implemented by targets that bound what home keeps of their objects.
+type bounding interface{ Kept() *foreign.Kept }
+
+// Kept is that of t, or a new one.
+func Kept(t Target) *foreign.Kept {
+	if k, ok := t.(bounding); ok {
+		return k.Kept()
+	}
+	return &foreign.Kept{From: foreign.Origin{Name: t.Name(), Cure: "rivulet status"}}
 }
 
 // Target is one destination of pods. All methods may be called concurrently; those with a context block on the network.

@@ -4,15 +4,24 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+
+	"rivulet/fabric/panics"
 )
+
+// A panic in a goroutine of client-go, for example in a handler of an informer, is logged, and the goroutine goes on with
+// the next object, as it was made for: an object of one peer does not end the process.
+func init() { utilruntime.ReallyCrash = false }
 
 // Changes calls changed after any object was added, changed or deleted.
 func Changes(changed func()) cache.ResourceEventHandlerFuncs {
@@ -94,8 +103,8 @@ func (q *Retries[K]) RetryAll() {
 	}
 }
 
-// Work calls do for each due key in a goroutine of its own, at most most at once: an empty queue costs one goroutine.
-// It returns when ctx has ended or the queue is shut down, and all calls have returned.
+// Work calls do for each due key in a goroutine of its own, at most most at once: an empty queue costs one goroutine. A
+// key whose do panics is logged and waits as after a failure. Work returns when ctx has ended or the queue is shut down, and all calls have returned.
 func Work[K comparable](ctx context.Context, queue workqueue.TypedRateLimitingInterface[K], most int, do func(K)) {
 	var busy sync.WaitGroup
 	defer busy.Wait()
@@ -109,6 +118,12 @@ func Work[K comparable](ctx context.Context, queue workqueue.TypedRateLimitingIn
 		busy.Go(func() {
 			defer func() { <-room }()
 			defer queue.Done(key)
+			defer panics.To(func(err error) {
+				var p *panics.Error
+				errors.As(err, &p)
+				klog.FromContext(ctx).Error(err, "Offloading: an object was not handled, it is tried again", "key", key, "stack", string(p.Stack))
+				queue.AddRateLimited(key)
+			})
 			do(key)
 		})
 	}

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,5 +41,40 @@ func TestRetryAll(t *testing.T) {
 		if _, waited := next(); waited != time.Second {
 			t.Errorf("%s after the first failure", waited)
 		}
+	})
+}
+
+// A key whose handling panics is tried again after a pause; other keys are handled meanwhile.
+func TestAPanicIsOneKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := Queue[string](time.Second, time.Minute)
+		var tries, others atomic.Int32
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			Work(t.Context(), q, 2, func(key string) {
+				if key == "good" {
+					others.Add(1)
+					return
+				}
+				if tries.Add(1) < 3 {
+					panic("flaw")
+				}
+				q.Forget(key)
+			})
+		}()
+		q.Add("bad")
+		q.Add("good")
+		synctest.Wait()
+		if tries.Load() != 1 || others.Load() != 1 {
+			t.Errorf("%d tries, %d others", tries.Load(), others.Load())
+		}
+		time.Sleep(3*time.Second + time.Millisecond) // of the clock of the bubble: 1 s and 2 s
+		synctest.Wait()
+		if tries.Load() != 3 {
+			t.Errorf("%d tries, want 3", tries.Load())
+		}
+		q.ShutDown()
+		<-done
 	})
 }

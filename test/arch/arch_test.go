@@ -66,8 +66,8 @@ func TestImportsGoOneWay(t *testing.T) {
 				bad = "fabric knows neither offload nor appliance"
 			case under(p.ImportPath, "rivulet/offload") && under(i, "rivulet/appliance"):
 				bad = "offload does not know appliance"
-			case under(p.ImportPath, "rivulet/offload") && under(i, "rivulet/fabric") && !under(i, "rivulet/fabric/peer", "rivulet/fabric/rpc", "rivulet/fabric/nft", "rivulet/fabric/reach", "rivulet/fabric/changes", "rivulet/fabric/cure", "rivulet/fabric/gateway/gatewayproto", "rivulet/fabric/ipam"):
-				bad = "offload may know fabric/peer, fabric/rpc, fabric/nft, fabric/reach, fabric/changes, fabric/cure, fabric/gateway/gatewayproto and fabric/ipam only"
+			case under(p.ImportPath, "rivulet/offload") && under(i, "rivulet/fabric") && !under(i, "rivulet/fabric/peer", "rivulet/fabric/rpc", "rivulet/fabric/nft", "rivulet/fabric/reach", "rivulet/fabric/changes", "rivulet/fabric/panics", "rivulet/fabric/cure", "rivulet/fabric/logbound", "rivulet/fabric/gateway/gatewayproto", "rivulet/fabric/ipam", "rivulet/fabric/httpserver"):
+				bad = "offload may know fabric/peer, fabric/rpc, fabric/nft, fabric/reach, fabric/changes, fabric/panics, fabric/cure, fabric/logbound, fabric/gateway/gatewayproto, fabric/ipam and fabric/httpserver only"
 			case i == "rivulet/appliance" && !under(p.ImportPath, "rivulet/cmd"):
 				bad = "only cmd imports package appliance"
 			case under(i, "rivulet/test"):

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"rivulet/appliance/health"
+	"rivulet/fabric/httpserver"
 	"rivulet/test/harness/docpage"
 )
 
@@ -34,9 +35,9 @@ var forUsers = map[string][2]string{
 	"rivulet.dev/open-to":       {"label of a Namespace or a Service", "opens its pods to other clusters: `all`, `group` or the ID of a peer; `rivulet open` writes it"},
 	"rivulet.dev/reflect":       {"annotation of an object or a Namespace", "`off` keeps an object at home; on a Namespace it says so of kinds ([reflection](../design/reflection.md))"},
 	"rivulet.dev/share":         {"label of an image in containerd", "`true` lets pods of other clusters use it ([images](../design/tenancy.md#images))"},
-	"rivulet.dev/away-class":    {"annotation of a PersistentVolumeClaim", "the provider's StorageClass; without it the provider's default"},
+	"rivulet.dev/away-class":    {"annotation of a PersistentVolumeClaim", "the provider's StorageClass, which it has to lend; without it the provider's default"},
 	"rivulet.dev/ingress-class": {"annotation of an Ingress", "its class on the target; without it the target's default"},
-	"rivulet.dev/lent":          {"label of an IngressClass", "lends it to other clusters' Ingresses; the value is the namespace of the controller, which may then reach their pods"},
+	"rivulet.dev/lent":          {"label of an IngressClass, RuntimeClass or StorageClass", "lends it to other clusters; for an IngressClass the value is the namespace of the controller, which may then reach their pods"},
 	"rivulet.dev/hold-upgrade":  {"label of a Pod", "whatever its value: an upgrade waits as long as the pod is not finished"},
 	"rivulet.dev/weights":       {"annotation of a ServiceImport", "shares of its traffic, by cluster: `home=90,b=10` ([services](../design/services.md#weights))"},
 	"rivulet.dev/force":         {"annotation of a Peer", "`true` ends the peering though the peer cannot be told"},
@@ -158,12 +159,17 @@ func TestReferenceOfLimits(t *testing.T) {
 		{"offload/provider/tenancy", "maxTemplate", true, "", "an object with a template that controllers copy"},
 		{"offload/provider/tenancy", "maxOffers", false, "", "streams of offers"},
 		{"offload/provider/tenancy", "maxCarried", false, "", "transfers of volumes at once"},
+		{"offload/provider/tenancy", "mostPorts", false, "", "ports of a Service, or of an EndpointSlice"},
+		{"offload/provider/tenancy", "mostEndpoints", false, "", "addresses of an EndpointSlice, times its ports"},
+		{"offload/provider/tenancy", "mostRoutes", false, "", "ports of Services, and addresses of EndpointSlices times their ports, in all"},
 		{"offload/offer", "MaxOf", false, "", "other providers of it that it may name"},
 	})
 	b.WriteString("\nHow much CPU, memory, pods and storage a consumer has is its offer: `rivulet tenants` shows it, `share` bounds it ([tenancy](../design/tenancy.md)).\n")
 	section("Strangers and peers on the network", []fact{
 		{"fabric", "maxStrangers", false, "", "clusters that are no peers and are remembered"},
 		{"fabric/pairing", "maxInFlight", false, "", "requests of strangers at once"},
+		{"fabric/control", "peerRequests", false, "", "requests of one peer under way, watches and sessions included"},
+		{"fabric/control", "peerHeaders", true, "", "of their headers"},
 		{"fabric/rpc", "MaxBody", true, "", "JSON of one message between clusters"},
 		{"fabric/discovery/mdns", "maxEntries", false, "", "devices heard by mDNS"},
 		{"fabric/tunnel/paths", "maxPaths", false, "", "paths to one peer that are tried"},
@@ -174,6 +180,7 @@ func TestReferenceOfLimits(t *testing.T) {
 		{"fabric/broker", "maxRoom", false, "", "of them in one group"},
 		{"fabric/broker", "maxRelayed", false, "", "exchanges that a broker relays at once"},
 		{"fabric/tunnel/paths", "hubRate", true, "", "of packets each second that a broker relays for one cluster"},
+		{"fabric/tunnel/paths", "hubSum", true, "", "of packets each second that a broker relays for all"},
 		{"fabric/trust", "InviteLife", false, "", "the life of an invite"},
 		{"appliance/diagnose/fleet", "requestRate", false, "", "summaries of this device each second that one peer gets"},
 		{"appliance/diagnose/fleet", "mostPeers", false, "", "devices on the page of `rivulet status --fleet`"},
@@ -197,6 +204,8 @@ func TestReferenceOfLimits(t *testing.T) {
 		{"appliance/network/users", "MaxVirtual", false, "", "users of its virtual clusters"},
 		{"appliance/network/users", "maxOfOne", false, "", "of them of one virtual cluster"},
 		{"appliance/network/users", "maxConns", false, "", "connections of all users of one virtual cluster"},
+		{"appliance/network/users", "maxRequests", false, "", "requests of one user under way, watches and sessions included"},
+		{"appliance/network/users", "maxOfCluster", false, "", "of them of all users of one virtual cluster"},
 		{"appliance/network/users", "MaxLife", false, "", "the life of one access"},
 		{"appliance/network/users", "linkLife", false, "", "the life of a link to a kubeconfig, which works once"},
 	})
@@ -205,23 +214,49 @@ func TestReferenceOfLimits(t *testing.T) {
 		{"appliance/addons/ingress", "maxPerConsumer", false, "", "of another cluster"},
 		{"appliance/addons/ingress", "maxPaths", false, "", "paths in all of them"},
 		{"appliance/addons/ingress", "maxCertificates", false, "", "names with a certificate"},
-		{"appliance/addons/ingress", "maxConnections", false, "", "connections to each of both ports"},
-		{"appliance/addons/ingress", "maxPerClient", false, "", "of them from one address"},
 		{"appliance/addons/ingress", "maxRequests", false, "", "requests under way at once"},
-		{"appliance/addons/ingress", "maxStreams", false, "", "of them in one connection of HTTP/2"},
-		{"appliance/addons/ingress", "maxHeader", true, "", "headers of a request"},
-		{"appliance/addons/ingress", "headerTimeout", false, "", "until a client has sent them"},
-		{"appliance/addons/ingress", "stall", false, "", "without a byte of a request or an answer that the client has to send or take"},
 		{"appliance/addons/ingress", "answerTimeout", false, "", "until a pod begins its answer"},
 	})
 	section("This device", []fact{
 		{"appliance/config", "maxSize", true, "", "the configuration file"},
 		{"appliance/lifetime/firstboot", "maxCard", true, "", "the file on the boot partition"},
-		{"appliance/ui/statuspage", "maxVisitors", false, "", "visitors of the status page at once"},
 		{"appliance/diagnose/prometheus/endpoint", "MaxAccesses", false, "", "scrapers with access to the metrics over the network"},
 		{"appliance/lifetime/upgrade", "maxCrashes", false, "", "crashes of a new version before it is undone"},
 		{"appliance/lifetime/upgrade", "maxStarts", false, "", "starts of a new version before it is undone"},
 	})
+	b.WriteString("\n## Each listener\n\nStrangers are those who have not proved yet who they are. A stranger without a free place replaces the oldest one of the address that has most. Silence is a piece of a request that does not come, " +
+		"or of an answer that is not taken; with \"in all\" it is all of both.\n\n| listener | connections | requests at once in one (HTTP/2) | headers | until they have come | silence | idle |\n|---|---|---|---|---|---|---|\n")
+	for _, l := range httpserver.Table {
+		conns, streams, silence, idle := "", "1", "", ""
+		switch c := l.Conns; {
+		case l.Most > 0:
+			conns = fmt.Sprint(l.Most, ", more wait")
+		case c.Strangers > 0:
+			conns = fmt.Sprintf("%d of strangers, %d of one address", c.Strangers, c.PerSource)
+			if c.Deadline > 0 {
+				conns += fmt.Sprint(", ", c.Deadline, " each")
+			}
+			if c.Peers > 0 {
+				conns += fmt.Sprintf("; %d of peers, %d of one", c.Peers, c.PerPeer)
+			}
+			if c.Users > 0 {
+				conns += fmt.Sprintf("; %d of users, %d of one", c.Users, c.PerUser)
+			}
+		}
+		if l.Streams > 0 {
+			streams = fmt.Sprint(l.Streams)
+		}
+		switch {
+		case l.Whole > 0:
+			silence = fmt.Sprint(l.Whole, " in all")
+		case l.Stall > 0:
+			silence = fmt.Sprint(l.Stall)
+		}
+		if l.Idle > 0 {
+			idle = fmt.Sprint(l.Idle)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %d KiB | %s | %s | %s |\n", l.What, conns, streams, l.Header>>10, l.Begin, silence, idle)
+	}
 	docpage.Check(t, "limits.md", "constants of the code, by test/arch/reference_test.go", b.String())
 }
 

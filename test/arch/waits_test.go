@@ -27,6 +27,7 @@ var sleeps = map[string]struct {
 	"appliance/addons/ingress/server_test.go TestAConnectionLastsLongerThanItsBounds": {2, "a pod thinks, and a client rests"},
 	"appliance/engine/kine/fresh_test.go loseFreshWatches":                            {1, "a writer's pace"},
 	"appliance/engine/kine/stream_test.go TestAWatchNeverStandsStill":                 {2, "the pace of questions, and a reader that is busy"},
+	"fabric/httpserver/httpserver_test.go TestProgress":                               {2, "a watch without events, and a session without a word"},
 	"fabric/nft/keep_test.go TestOneThatKeepsAtIt":                                    {1, "another program writes at a pace"},
 	"fabric/tunnel/deadline_test.go flood":                                            {1, "a client's pace"},
 	"fabric/siege_test.go TestSiege":                                                  {1, "a view is looked at all the time"},
@@ -34,6 +35,7 @@ var sleeps = map[string]struct {
 	"offload/gatewaypod/gatewaypod_test.go run":                                       {1, "the manager starts it again after a pause"},
 	"offload/many_test.go flap":                                                       {1, "a link's ups and downs"},
 	"offload/target/link_test.go TestWatchesEnd":                                      {1, "a server is slow"},
+	"test/suites/hostile/provider_test.go ServeHTTP":                                  {1, "the heartbeat of a provider"},
 	"test/suites/partition/withdrawn_test.go asking":                                  {1, "a client's pace"},
 	"test/suites/class/lesson_test.go TestALessonBegins":                              {1, "the pace of looks at an API server"},
 	// The length or the moment is what is tested or measured.

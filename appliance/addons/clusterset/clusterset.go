@@ -87,6 +87,7 @@ type Config struct {
 // Set is this cluster's part of the cluster set.
 type Set struct {
 	Config
+	settle  time.Duration  // the constant; tests shorten it
 	own     changes.Signal // published has changed
 	theirs  changes.Signal // exports of peers have changed
 	setting changes.Signal // Setting has changed
@@ -106,7 +107,7 @@ type publication struct {
 
 // New makes a Set.
 func New(c Config) *Set {
-	return &Set{Config: c, peers: map[peer.ID]*member{}}
+	return &Set{Config: c, settle: settle, peers: map[peer.ID]*member{}}
 }
 
 // SettingChanged applies a changed Setting: what it opened to others ends at once.

@@ -47,6 +47,7 @@ type controller struct {
 	watches *watches // nil until there is something to export or to import
 	clean   bool     // no import of an earlier run is left
 	written map[key]written
+	seen    map[string][]string // clusters by Service, in the order in which their exports were seen
 	ctx     context.Context
 }
 
@@ -57,8 +58,8 @@ type watches struct {
 }
 
 func newController(ctx context.Context, s *Set, o customresource.Objects) *controller {
-	time.AfterFunc(settle, o.Poke)
-	return &controller{Set: s, o: o, started: time.Now(), written: map[key]written{}, ctx: ctx}
+	time.AfterFunc(s.settle, o.Poke)
+	return &controller{Set: s, o: o, started: time.Now(), written: map[key]written{}, seen: map[string][]string{}, ctx: ctx}
 }
 
 // watch starts the watches; false if ctx ended before they are loaded.
@@ -131,15 +132,23 @@ func (c *controller) sync(ctx context.Context) error {
 	c.publish(published)
 	all := theirs
 	for _, e := range published {
-		all = append(all, contribution{string(c.ID), e})
+		all = append(all, contribution{Cluster: string(c.ID), Own: true, Export: e})
 	}
 	groups := map[string][]contribution{}
 	for _, x := range all {
 		name := x.Namespace + "/" + x.Name
 		groups[name] = append(groups[name], x)
 	}
+	heard := complete || time.Since(c.started) >= c.settle
+	if heard {
+		maps.DeleteFunc(c.seen, func(name string, _ []string) bool { return groups[name] == nil })
+	}
 	services := map[string]merged{}
 	for name, g := range groups {
+		if _, known := c.seen[name]; !known {
+			c.seen[name] = c.importedFrom(name)
+		}
+		c.seen[name] = place(c.seen[name], g, heard)
 		m := merge(g)
 		c.weigh(&m)
 		services[name] = m
@@ -149,11 +158,28 @@ func (c *controller) sync(ctx context.Context) error {
 		errs = append(errs, c.report(ctx, e, invalid[e.Namespace+"/"+e.Name], services[e.Namespace+"/"+e.Name]))
 	}
 	sites := c.sites()
-	if complete || time.Since(c.started) >= settle {
+	if heard {
 		errs = append(errs, c.write(ctx, services, sites))
 	}
 	c.status.Store(c.statusOf(services, invalid, sites, faults))
 	return errors.Join(errs...)
+}
+
+// importedFrom are the clusters in the status of the import of an earlier run, which statusOfImport has written in their
+// order.
+func (c *controller) importedFrom(name string) (out []string) {
+	obj, ok, _ := c.watches.own[mcs.ServiceImportKindName].GetStore().GetByKey(name)
+	if !ok {
+		return nil
+	}
+	list, _, _ := unstructured.NestedSlice(obj.(*unstructured.Unstructured).Object, "status", "clusters")
+	for _, one := range list {
+		if m, ok := one.(map[string]any); ok {
+			id, _ := m["cluster"].(string)
+			out = append(out, id)
+		}
+	}
+	return out
 }
 
 // leftover reports whether an earlier run has left an import. It asks until the API server has answered that there is
@@ -192,7 +218,7 @@ func (c *controller) export(e mcs.ServiceExport) (Export, metav1.Condition) {
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		return no(mcs.ServiceExportReasonInvalidServiceType, "a Service of type ExternalName has no endpoints to export")
 	}
-	out := Export{Namespace: e.Namespace, Name: e.Name, Created: e.CreationTimestamp.UTC(), Headless: s.Spec.ClusterIP == corev1.ClusterIPNone,
+	out := Export{Namespace: e.Namespace, Name: e.Name, Headless: s.Spec.ClusterIP == corev1.ClusterIPNone,
 		SessionAffinity: s.Spec.SessionAffinity, AffinityConfig: s.Spec.SessionAffinityConfig, InternalTrafficPolicy: s.Spec.InternalTrafficPolicy,
 		TrafficDistribution: s.Spec.TrafficDistribution, Labels: e.Spec.ExportedLabels, Annotations: e.Spec.ExportedAnnotations}
 	for _, p := range s.Spec.Ports {

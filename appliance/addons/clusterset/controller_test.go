@@ -101,7 +101,7 @@ func (*split) Run(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 
 // theirs is an export of b with one pod.
 func theirs(namespace, name string, ready bool) Export {
-	return Export{Namespace: namespace, Name: name, Created: time.Unix(1, 0).UTC(), Ports: []mcs.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+	return Export{Namespace: namespace, Name: name, Ports: []mcs.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 		Slices: []Slice{{Ports: []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}},
 			Endpoints: []Endpoint{{Address: netip.MustParseAddr("10.42.0.7"), Ready: ready, Serving: ready}, {Address: netip.MustParseAddr("192.0.2.1"), Ready: true, Serving: true}}}}}
 }
@@ -118,6 +118,7 @@ func TestLife(t *testing.T) {
 	s = New(Config{ID: mine, API: func() (*rest.Config, error) { return server.Config, nil }, Fabric: func() Fabric { return n }, PodCIDR: func() netip.Prefix { return netip.MustParsePrefix("10.42.0.0/16") },
 		Cordoned: func() map[peer.ID]bool { return nil }, NodesChanged: n.Changed,
 		Setting: func() config.Services { n.mu.Lock(); defer n.mu.Unlock(); return setting }, Exported: func() { _, to := s.Openings(); open.Store(int32(len(to))) }, Weights: &weighted, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	s.settle = 3 * time.Second
 	run := func() (stop func()) {
 		m, err := lifecycle.New(s.Log, lifecycle.Component{Name: "services", Run: s.Run})
 		if err != nil {
@@ -235,7 +236,7 @@ func TestLife(t *testing.T) {
 		return err
 	})
 
-	// This cluster's own: the older one decides, and its pod gets all traffic.
+	// This cluster's own: its pod gets all traffic.
 	if _, err := api.ServiceExports("shop").Create(ctx, &mcs.ServiceExport{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +295,7 @@ func TestLife(t *testing.T) {
 		})
 	}
 	weigh(`"home=3,b=1"`)
-	shares("three quarters for this cluster", 2, metav1.ConditionTrue, 0.25, 0.75) // b's export is older
+	shares("three quarters for this cluster", 2, metav1.ConditionTrue, 0.25, 0.75) // b's export was first
 	if all := *weighted.Load(); all[0].Parts[0].Endpoints[0].String() != "10.65.0.7:8080" || all[0].Parts[1].Weight != 3 || len(all[0].Parts[1].Endpoints) != 1 {
 		t.Errorf("%+v", all)
 	}
@@ -327,7 +328,7 @@ func TestLife(t *testing.T) {
 	differs.Ports[0].Port = 8080
 	n.exports(differs)
 	condition("web", "Conflict", metav1.ConditionTrue, "PortConflict")
-	traffic("the port is b's, whose export is older", []string{"10.65.0.7"}, []string{"10.65.0.7"})
+	traffic("the port is this cluster's own, and no port of b's", []string{"10.42.0.3"}, []string{"10.65.0.7"})
 
 	// A restart changes nothing before b was heard.
 	stop()
@@ -337,6 +338,12 @@ func TestLife(t *testing.T) {
 	}
 	n.exports(theirs("shop", "web", true))
 	condition("web", "Conflict", metav1.ConditionFalse, "NoConflicts")
+	until("b's export is still the first", func() error {
+		if all := s.Status().Services; len(all) != 1 || len(all[0].From) != 2 || all[0].From[0].ID != other {
+			return fmt.Errorf("%+v", all)
+		}
+		return nil
+	})
 
 	// Somebody else's import stays as it is.
 	if _, err := api.ServiceImports("apart").Create(ctx, &mcs.ServiceImport{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: mcs.ServiceImportSpec{Type: mcs.Headless, Ports: []mcs.ServicePort{}}}, metav1.CreateOptions{}); err != nil {

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -34,10 +33,8 @@ type message struct {
 
 // Export is one exported Service.
 type Export struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	// Created is when the ServiceExport was: the oldest export decides in conflicts.
-	Created               time.Time                            `json:"created"`
+	Namespace             string                               `json:"namespace"`
+	Name                  string                               `json:"name"`
 	Headless              bool                                 `json:"headless,omitempty"`
 	Ports                 []mcs.ServicePort                    `json:"ports,omitempty"`
 	SessionAffinity       corev1.ServiceAffinity               `json:"sessionAffinity,omitempty"`

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -225,11 +224,10 @@ func (s *Set) contributions() (out []contribution, faults map[peer.ID]string, co
 		for _, e := range m.exports {
 			if shared(setting, e.Namespace) {
 				e.Slices = translated(e.Slices, links[id])
-				out = append(out, contribution{string(id), e})
+				out = append(out, contribution{Cluster: string(id), Export: e})
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b contribution) int { return a.Created.Compare(b.Created) })
 	return out, faults, complete
 }
 

@@ -16,6 +16,7 @@ import (
 // contribution is one cluster's export of a Service.
 type contribution struct {
 	Cluster string // its ID
+	Own     bool   // this cluster's
 	Export
 }
 
@@ -24,9 +25,9 @@ type merged struct {
 	Namespace, Name     string
 	Spec                mcs.ServiceImportSpec
 	Labels, Annotations map[string]string
-	// Contributions are those that were merged; the oldest export is first, and decides what differs.
+	// Contributions are those that were merged, in the order in which this cluster saw them.
 	Contributions []contribution
-	// Reasons are the conflicts, of mcs.ServiceExportCondition…; Message names the clusters that differ from the first.
+	// Reasons are the conflicts, of mcs.ServiceExportCondition…; Message names the clusters that differ.
 	Reasons []string
 	Message string
 	// Weights are this cluster's, by the ID of a cluster; nil is none. Weighing is their text, WeighingFault what is wrong
@@ -35,25 +36,24 @@ type merged struct {
 	Weighing, WeighingFault string
 }
 
-// merge merges the contributions, at least one, to a Service of one name. It is pure: every cluster with the same
-// contributions, in any order, has the same result.
+// merge merges the contributions, at least one, in the order in which this cluster saw them, to a Service of one name.
+// The first decides whether it is headless, because that has to be the same in all clusters. All else is decided by this
+// cluster's own export, or by the first if there is none: no other cluster changes a Service that this one exports. It is
+// pure.
 func merge(all []contribution) merged {
-	all = slices.Clone(all)
-	slices.SortFunc(all, func(a, b contribution) int {
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Cluster, b.Cluster))
-	})
-	first := all[0]
-	m := merged{Namespace: first.Namespace, Name: first.Name, Labels: first.Labels, Annotations: first.Annotations, Contributions: all}
+	first, decides := all[0], all[0]
+	if i := slices.IndexFunc(all, func(c contribution) bool { return c.Own }); i >= 0 {
+		decides = all[i]
+	}
+	m := merged{Namespace: first.Namespace, Name: first.Name, Labels: decides.Labels, Annotations: decides.Annotations, Contributions: all}
 	m.Spec = mcs.ServiceImportSpec{
-		Type: mcs.ClusterSetIP, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, SessionAffinity: first.SessionAffinity,
-		SessionAffinityConfig: first.AffinityConfig, InternalTrafficPolicy: first.InternalTrafficPolicy, TrafficDistribution: first.TrafficDistribution,
+		Type: mcs.ClusterSetIP, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, SessionAffinity: decides.SessionAffinity,
+		SessionAffinityConfig: decides.AffinityConfig, InternalTrafficPolicy: decides.InternalTrafficPolicy, TrafficDistribution: decides.TrafficDistribution,
 	}
 	if first.Headless {
 		m.Spec.Type = mcs.Headless
 	}
-	var differ []string
-	reasons := map[string]bool{}
-	for _, c := range all {
+	for _, c := range append([]contribution{decides}, all...) {
 		for _, p := range c.Ports {
 			if !slices.ContainsFunc(m.Spec.Ports, func(o mcs.ServicePort) bool {
 				return o.Name == p.Name || o.Name == "" || p.Name == "" || o.Port == p.Port && o.Protocol == p.Protocol // not two in one Service
@@ -61,16 +61,20 @@ func merge(all []contribution) merged {
 				m.Spec.Ports = append(m.Spec.Ports, p)
 			}
 		}
+	}
+	var differ []string
+	reasons := map[string]bool{}
+	for _, c := range all {
 		different := false
 		for reason, same := range map[mcs.ServiceExportConditionReason]bool{
 			mcs.ServiceExportReasonTypeConflict:                  c.Headless == first.Headless,
-			mcs.ServiceExportReasonPortConflict:                  samePorts(c.Ports, first.Ports),
-			mcs.ServiceExportReasonSessionAffinityConflict:       affinity(c.SessionAffinity) == affinity(first.SessionAffinity),
-			mcs.ServiceExportReasonSessionAffinityConfigConflict: reflect.DeepEqual(c.AffinityConfig, first.AffinityConfig),
-			mcs.ServiceExportReasonLabelsConflict:                maps.Equal(c.Labels, first.Labels),
-			mcs.ServiceExportReasonAnnotationsConflict:           maps.Equal(c.Annotations, first.Annotations),
-			"InternalTrafficPolicyConflict":                      ptr.Deref(c.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster) == ptr.Deref(first.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster),
-			"TrafficDistributionConflict":                        ptr.Equal(c.TrafficDistribution, first.TrafficDistribution),
+			mcs.ServiceExportReasonPortConflict:                  samePorts(c.Ports, decides.Ports),
+			mcs.ServiceExportReasonSessionAffinityConflict:       affinity(c.SessionAffinity) == affinity(decides.SessionAffinity),
+			mcs.ServiceExportReasonSessionAffinityConfigConflict: reflect.DeepEqual(c.AffinityConfig, decides.AffinityConfig),
+			mcs.ServiceExportReasonLabelsConflict:                maps.Equal(c.Labels, decides.Labels),
+			mcs.ServiceExportReasonAnnotationsConflict:           maps.Equal(c.Annotations, decides.Annotations),
+			"InternalTrafficPolicyConflict":                      ptr.Deref(c.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster) == ptr.Deref(decides.InternalTrafficPolicy, corev1.ServiceInternalTrafficPolicyCluster),
+			"TrafficDistributionConflict":                        ptr.Equal(c.TrafficDistribution, decides.TrafficDistribution),
 		} {
 			if !same {
 				reasons[string(reason)], different = true, true
@@ -83,7 +87,11 @@ func merge(all []contribution) merged {
 	m.Reasons = slices.Sorted(maps.Keys(reasons))
 	if len(differ) > 0 {
 		slices.Sort(differ)
-		m.Message = "the oldest export, of cluster " + first.Cluster + ", decides; others: " + strings.Join(differ, ", ")
+		m.Message = "the export of cluster " + decides.Cluster + " decides"
+		if first.Cluster != decides.Cluster && first.Headless != decides.Headless {
+			m.Message += ", and the type is of cluster " + first.Cluster + ", which was first"
+		}
+		m.Message += "; clusters that differ: " + strings.Join(differ, ", ")
 	}
 	return m
 }
@@ -100,9 +108,40 @@ func has(all []mcs.ServicePort, p mcs.ServicePort) bool {
 	return slices.ContainsFunc(all, func(o mcs.ServicePort) bool { return reflect.DeepEqual(o, p) })
 }
 
-// carries reports whether the cluster's endpoints serve the merged Service's port: one that differs there serves
-// something else.
-func (m merged) carries(c contribution, p mcs.ServicePort) bool { return has(c.Ports, p) }
+// carries reports whether the cluster's endpoints serve the merged Service's port: one of another number or protocol serves
+// something else. What a cluster says of the application protocol takes no traffic from others.
+func (m merged) carries(c contribution, p mcs.ServicePort) bool {
+	return slices.ContainsFunc(c.Ports, func(o mcs.ServicePort) bool { return o.Name == p.Name && o.Port == p.Port && o.Protocol == p.Protocol })
+}
+
+// place sorts contributions to a Service by the order in which this cluster saw their clusters, whatever these say of their
+// age: first those in seen, then this cluster's own, then the others by ID. It returns the next seen, which keeps clusters
+// without a contribution until all were heard.
+func place(seen []string, all []contribution, heard bool) (next []string) {
+	at := func(c contribution) int {
+		if i := slices.Index(seen, c.Cluster); i >= 0 {
+			return i
+		}
+		return len(seen)
+	}
+	slices.SortFunc(all, func(a, b contribution) int {
+		if n := cmp.Compare(at(a), at(b)); n != 0 || a.Own == b.Own {
+			return cmp.Or(n, cmp.Compare(a.Cluster, b.Cluster))
+		} else if a.Own {
+			return -1
+		}
+		return 1
+	})
+	if !heard {
+		next = slices.Clone(seen)
+	}
+	for _, c := range all {
+		if !slices.Contains(next, c.Cluster) {
+			next = append(next, c.Cluster)
+		}
+	}
+	return next
+}
 
 // site is what is known of a cluster when traffic is distributed.
 type site struct {

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -22,10 +21,11 @@ import (
 
 // drawn is an export as a cluster may send it: valid, of few values, so that clusters often agree.
 func drawn(t *rapid.T, name string) Export {
-	e := Export{Namespace: "shop", Name: "web", Created: time.Unix(rapid.Int64Range(0, 3).Draw(t, name+" created"), 0).UTC(), Headless: rapid.Bool().Draw(t, name+" headless"),
+	e := Export{Namespace: "shop", Name: "web", Headless: rapid.Bool().Draw(t, name+" headless"),
 		SessionAffinity: rapid.SampledFrom([]corev1.ServiceAffinity{"", corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP}).Draw(t, name+" affinity")}
 	for i := range rapid.IntRange(1, 3).Draw(t, name+" ports") {
-		e.Ports = append(e.Ports, mcs.ServicePort{Name: fmt.Sprint("p", i), Protocol: corev1.ProtocolTCP, Port: rapid.Int32Range(80, 82).Draw(t, name+" port") + int32(10*i)})
+		e.Ports = append(e.Ports, mcs.ServicePort{Name: fmt.Sprint("p", i), Protocol: corev1.ProtocolTCP, Port: rapid.Int32Range(80, 82).Draw(t, name+" port") + int32(10*i),
+			AppProtocol: rapid.SampledFrom([]*string{nil, new("http"), new("h2c")}).Draw(t, name+" application")})
 	}
 	if rapid.Bool().Draw(t, name+" labelled") {
 		e.Labels = map[string]string{"a": "b"}
@@ -44,18 +44,24 @@ func drawn(t *rapid.T, name string) Export {
 	return e
 }
 
-// Whatever clusters export, in whatever order it arrives: all make the same Service of it, which Kubernetes takes; the
-// oldest decides; a difference is a conflict and nothing else is; and traffic goes only to connected clusters that serve
-// the port, to this one first, and to ready endpoints while there are any.
+// Whatever clusters export, in whatever order it is seen: it is a Service that Kubernetes takes; the first decides its type,
+// and this cluster's own export, else the first, all the rest; a difference is a conflict and nothing else is; and traffic
+// goes only to connected clusters that serve the port, to this one first, and to ready endpoints while there are any.
 func TestMerge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var all []contribution
-		sites := map[string]site{}
+		sites, own := map[string]site{}, strings.Repeat("a", 32)
 		for i := range rapid.IntRange(1, 4).Draw(t, "clusters") {
 			id := strings.Repeat(string(rune('a'+i)), 32)
-			all = append(all, contribution{id, drawn(t, id[:1])})
+			if i > 0 || rapid.Bool().Draw(t, "exported here") {
+				all = append(all, contribution{Cluster: id, Own: i == 0, Export: drawn(t, id[:1])})
+			}
 			sites[id] = site{Own: i == 0, Connected: i == 0 || rapid.Bool().Draw(t, id[:1]+" connected"), Nearness: rapid.IntRange(0, 2).Draw(t, id[:1]+" nearness"), Cordoned: i > 0 && rapid.Bool().Draw(t, id[:1]+" cordoned")}
 		}
+		if len(all) == 0 {
+			return
+		}
+		rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		weights := map[string]uint64{}
 		for _, c := range all {
 			if rapid.Bool().Draw(t, c.Cluster[:1]+" weighted") {
@@ -63,24 +69,19 @@ func TestMerge(t *testing.T) {
 			}
 		}
 		m := merge(all)
-		again := slices.Clone(all)
-		rand.Shuffle(len(again), func(i, j int) { again[i], again[j] = again[j], again[i] })
-		if other := merge(again); !reflect.DeepEqual(m, other) {
-			t.Fatalf("%+v in one order, %+v in another", m, other)
+		first, decides := all[0], all[0]
+		if i := slices.IndexFunc(all, func(c contribution) bool { return c.Own }); i >= 0 {
+			decides = all[i]
 		}
-		first := m.Contributions[0]
 		differ := false
 		for _, c := range all {
-			if c.Created.Before(first.Created) || c.Created.Equal(first.Created) && c.Cluster < first.Cluster {
-				t.Fatalf("%s decides, %s is older", first.Cluster, c.Cluster)
-			}
-			differ = differ || c.Headless != first.Headless || affinity(c.SessionAffinity) != affinity(first.SessionAffinity) || !reflect.DeepEqual(c.Labels, first.Labels) || !reflect.DeepEqual(c.Ports, first.Ports)
+			differ = differ || c.Headless != first.Headless || affinity(c.SessionAffinity) != affinity(decides.SessionAffinity) || !reflect.DeepEqual(c.Labels, decides.Labels) || !reflect.DeepEqual(c.Ports, decides.Ports)
 		}
 		if differ != (len(m.Reasons) > 0) || differ != (m.Message != "") {
 			t.Fatalf("differ: %t, conflicts: %v %q", differ, m.Reasons, m.Message)
 		}
-		if (m.Spec.Type == mcs.Headless) != first.Headless || !slices.Equal(m.Spec.Ports[:len(first.Ports)], first.Ports) {
-			t.Fatalf("%+v of the first %+v", m.Spec, first)
+		if (m.Spec.Type == mcs.Headless) != first.Headless || !reflect.DeepEqual(m.Spec.Ports[:len(decides.Ports)], decides.Ports) || !maps.Equal(m.Labels, decides.Labels) {
+			t.Fatalf("%+v of the first %+v and of %+v", m.Spec, first, decides)
 		}
 		names, numbers := map[string]bool{}, map[int32]bool{}
 		for _, p := range m.Spec.Ports {
@@ -91,7 +92,8 @@ func TestMerge(t *testing.T) {
 			used := m.used(p, sites)
 			able, ready := map[string]bool{}, map[string]bool{}
 			for _, c := range all {
-				if s := sites[c.Cluster]; (s.Own || s.Connected) && slices.Contains(c.Ports, p) {
+				same := func(o mcs.ServicePort) bool { return o.Name == p.Name && o.Port == p.Port && o.Protocol == p.Protocol }
+				if s := sites[c.Cluster]; (s.Own || s.Connected) && slices.ContainsFunc(c.Ports, same) {
 					able[c.Cluster] = true
 					if c.ready() {
 						ready[c.Cluster] = true
@@ -106,7 +108,7 @@ func TestMerge(t *testing.T) {
 					t.Fatalf("%s gets traffic, and %v are ready", id, ready)
 				case len(ready) > 0 && sites[id].Cordoned && slices.ContainsFunc(all, func(c contribution) bool { return ready[c.Cluster] && !sites[c.Cluster].Cordoned }):
 					t.Fatalf("%s gets traffic, and is cordoned", id)
-				case ready[all[0].Cluster] && id != all[0].Cluster:
+				case ready[own] && id != own:
 					t.Fatalf("%s gets traffic, and this cluster is ready", id)
 				}
 			}
@@ -151,6 +153,62 @@ func weighed(t *rapid.T, m merged, p mcs.ServicePort, sites map[string]site, rea
 	}
 	if sum+cordoned == 0 && !never && !reflect.DeepEqual(used, unweighted) {
 		t.Fatalf("%v get the traffic, without weights %v", used, unweighted)
+	}
+}
+
+// The place of a cluster is when it was first seen here: what it says has no part in that, its export's end does, and a
+// restart does not until it was heard.
+func TestPlace(t *testing.T) {
+	of := func(ids ...string) (out []contribution) {
+		for _, id := range ids {
+			out = append(out, contribution{Cluster: id, Own: id == "home"})
+		}
+		return out
+	}
+	var seen []string
+	for _, step := range []struct {
+		now   []contribution
+		heard bool
+		want  []string // the order of now
+		seen  []string
+	}{
+		{of("c", "home", "b"), true, []string{"home", "b", "c"}, []string{"home", "b", "c"}},
+		{of("a", "c", "home"), true, []string{"home", "c", "a"}, []string{"home", "c", "a"}},
+		{of("a"), false, []string{"a"}, []string{"home", "c", "a"}}, // after a restart
+		{of("c", "home", "a", "b"), true, []string{"home", "c", "a", "b"}, []string{"home", "c", "a", "b"}},
+		{of("a", "b"), true, []string{"a", "b"}, []string{"a", "b"}},
+		{of("home", "b", "a"), true, []string{"a", "b", "home"}, []string{"a", "b", "home"}},
+	} {
+		seen = place(seen, step.now, step.heard)
+		var got []string
+		for _, c := range step.now {
+			got = append(got, c.Cluster)
+		}
+		if !slices.Equal(got, step.want) || !slices.Equal(seen, step.seen) {
+			t.Fatalf("%v, seen %v; want %v, %v", got, seen, step.want, step.seen)
+		}
+	}
+}
+
+// A peer that was first does not take the traffic of a Service that this cluster exports, by an application protocol, a
+// number or a policy; nor does one peer take that of another by an application protocol.
+func TestAPeerTakesNoTrafficOfAnOwnService(t *testing.T) {
+	export := func(app *string, port int32) Export {
+		e := theirs("shop", "web", true)
+		e.Ports[0].AppProtocol, e.Ports[0].Port, e.SessionAffinity = app, port, corev1.ServiceAffinityClientIP
+		return e
+	}
+	sites := map[string]site{"b": {Connected: true}, "c": {Connected: true}, "home": {Own: true, Connected: true}}
+	mine := theirs("shop", "web", true)
+	for _, b := range []Export{export(new("h2c"), 80), export(nil, 8080)} {
+		m := merge([]contribution{{Cluster: "b", Export: b}, {Cluster: "home", Own: true, Export: mine}})
+		if used := m.used(m.Spec.Ports[0], sites); !reflect.DeepEqual(m.Spec.Ports, mine.Ports) || !maps.Equal(used, map[string]bool{"home": true}) || m.Spec.SessionAffinity != "" || len(m.Reasons) == 0 {
+			t.Errorf("%+v goes to %v, conflicts %v", m.Spec, used, m.Reasons)
+		}
+	}
+	m := merge([]contribution{{Cluster: "b", Export: export(new("h2c"), 80)}, {Cluster: "c", Export: mine}})
+	if used := m.used(m.Spec.Ports[0], sites); !maps.Equal(used, map[string]bool{"b": true, "c": true}) || *m.Spec.Ports[0].AppProtocol != "h2c" {
+		t.Errorf("%+v goes to %v", m.Spec, used)
 	}
 }
 
@@ -256,30 +314,4 @@ func TestChecked(t *testing.T) {
 	if valid, err := checked(many); err == nil || len(valid) != maxExports {
 		t.Errorf("%d exports, %v", len(valid), err)
 	}
-}
-
-// What a cluster sends is what its peers take: whatever it exports, its line is short enough, and nothing in it is refused.
-func TestRoom(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var r room
-		var sent []Export
-		text := strings.Repeat("x", rapid.IntRange(1, maxValue).Draw(t, "annotation"))
-		endpoints := slices.Repeat([]Endpoint{{Address: netip.MustParseAddr("10.42.100.100"), Ready: true, Serving: true}}, rapid.IntRange(1, 200).Draw(t, "endpoints"))
-		for i := range maxExports + 10 {
-			e := Export{Namespace: "shop", Name: fmt.Sprint("web-", i), Ports: []mcs.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80}}, Annotations: map[string]string{},
-				Slices: []Slice{{Endpoints: endpoints}}}
-			for a := range maxMeta {
-				e.Annotations[fmt.Sprint("a", a)] = text
-			}
-			if r.take(e) {
-				sent = append(sent, e)
-			}
-		}
-		if len(sent) == 0 || len(encode(sent)) > maxLine {
-			t.Fatalf("%d exports in %d bytes", len(sent), len(encode(sent)))
-		}
-		if valid, err := checked(sent); err != nil || len(valid) != len(sent) {
-			t.Fatalf("%d of %d are taken: %v", len(valid), len(sent), err)
-		}
-	})
 }

@@ -27,7 +27,7 @@ type Service struct {
 	// Exported: by this cluster. Imported: it can be used here, since the namespace exists and takes part.
 	Exported bool `json:"exported"`
 	Imported bool `json:"imported"`
-	// From are the clusters that export it, the oldest export first.
+	// From are the clusters that export it, in the order in which this cluster saw them.
 	From []Source `json:"from"`
 	// Conflicts are the fields that differ, and Why which clusters do.
 	Conflicts []string `json:"conflicts,omitempty"`

@@ -2,14 +2,11 @@ package dns
 
 import (
 	"context"
-	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +17,7 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
 
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/locks"
 )
 
 // A server that was started again, without an API server in sight, answers what
@@ -91,41 +89,18 @@ func TestWithoutASoundMemoryItWaitsForTheAPIServer(t *testing.T) {
 // serveAlone runs a server without an API server, and returns how to ask it.
 func serveAlone(t *testing.T, file string) func(name string) string {
 	t.Helper()
-	var addr netip.AddrPort
-	bound := false
-	for range 10 { // a port that is free for UDP may be taken for TCP
-		l, err := net.ListenPacket("udp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+	addr := netip.MustParseAddrPort(locks.Address(t))
+	s := New(Config{Addr: addr, Kubeconfig: filepath.Join(t.TempDir(), "none"), ServiceIP: netip.MustParseAddr("10.43.0.10"), ResolvConf: []string{}, Memory: file})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx, func() { t.Error("ready without an API server") }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
-		addr = netip.MustParseAddrPort(l.LocalAddr().String())
-		l.Close()
-		s := New(Config{Addr: addr, Kubeconfig: filepath.Join(t.TempDir(), "none"), ServiceIP: netip.MustParseAddr("10.43.0.10"), ResolvConf: []string{}, Memory: file})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); err = s.Run(ctx, func() { t.Error("ready without an API server") }) }()
-		t.Cleanup(func() {
-			cancel()
-			<-done
-			if err != nil && !errors.Is(err, syscall.EADDRINUSE) {
-				t.Error(err)
-			}
-		})
-		await.True(t, 10*time.Second, "its socket is bound, or is somebody else's", func() bool {
-			select {
-			case <-done:
-				return true
-			default:
-				return s.bound.Load()
-			}
-		})
-		if bound = s.bound.Load(); bound {
-			break
-		}
-	}
-	if !bound {
-		t.Fatal("it does not listen")
-	}
+	})
+	await.True(t, 10*time.Second, "its socket is bound", s.bound.Load)
 	return func(name string) string {
 		r, err := miekg.Exchange(new(miekg.Msg).SetQuestion(name, miekg.TypeA), addr.String())
 		if err != nil {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	miekg "github.com/miekg/dns"
+
+	"rivulet/test/harness/locks"
 )
 
 func resolvConf(t *testing.T, path, text string) {
@@ -145,12 +147,7 @@ func TestUpstreamAnswersCachesAndFailsFast(t *testing.T) {
 		t.Fatal("no forwarder")
 	}
 	// Nothing listens on this port any more: connection refused.
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead := conn.LocalAddr().String()
-	conn.Close()
+	dead := locks.Address(t)
 	u.use([]string{dead})
 	start := time.Now()
 	if addr, code := u.resolve("example.org."); addr != "" || code != miekg.RcodeServerFailure || time.Since(start) > time.Second {

@@ -98,6 +98,7 @@ func newStory(t *testing.T) *story {
 	s.controller = New(Config{Client: client, LANs: s.lans, Page: &s.page, Reaches: anywhere, File: "/etc/rivulet/config.yaml", Health: &s.health,
 		Networks: func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")} },
 		Log:      slog.New(slog.DiscardHandler), Ports: [2]int{s.web, s.secure}})
+	s.controller.absent = time.Second
 	// The pods of the story are 10.42.0.7, which is home's, and 10.42.0.8, a tenant's.
 	pods := map[string]string{}
 	for _, addr := range []string{"10.42.0.7", "10.42.0.8"} {

@@ -91,6 +91,7 @@ type Controller struct {
 	certs    certificates
 	reported map[string]map[string]bool // last events of each Ingress, by its UID
 	missed   map[string]time.Time       // since when an Ingress has no controller, by its UID
+	absent   time.Duration              // the constant; tests shorten it
 }
 
 // New returns a Controller that is switched off.
@@ -100,7 +101,7 @@ func New(cfg Config) *Controller {
 	}
 	return &Controller{
 		cfg: cfg, log: cfg.Log, switched: make(chan struct{}, 1), changed: make(chan struct{}, 1), server: newServer(cfg),
-		certs: certificates{}, reported: map[string]map[string]bool{}, missed: map[string]time.Time{},
+		certs: certificates{}, reported: map[string]map[string]bool{}, missed: map[string]time.Time{}, absent: absent,
 	}
 }
 

@@ -6,12 +6,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,21 +16,13 @@ import (
 	"time"
 
 	"rivulet/appliance/health"
-	"rivulet/fabric/connlimit"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/netmon"
 )
 
-// Bounds for clients.
 const (
-	maxConnections = 256 // per port
-	maxPerClient   = 128 // per address and port
-	maxRequests    = 1024
-	maxStreams     = 64 // concurrent requests in one HTTP/2 connection
-	maxHeader      = 32 << 10
-	headerTimeout  = 10 * time.Second
-	idleTimeout    = time.Minute
-	// stall is how long a client may delay a byte that it has to send or receive.
-	stall = time.Minute
+	// maxRequests bounds the requests of all clients under way.
+	maxRequests = 1024
 	// again is the pause before the next attempt to listen on a port that another program holds.
 	again = 2 * time.Second
 )
@@ -45,11 +34,12 @@ type server struct {
 	slots chan struct{}
 	proxy *httputil.ReverseProxy
 	pods  *upstream
-	stall time.Duration
+	// bounds are httpserver.Ingress; tests have others.
+	bounds httpserver.Bounds
 }
 
 func newServer(cfg Config) *server {
-	s := &server{cfg: cfg, slots: make(chan struct{}, maxRequests), pods: newUpstream(cfg.Reaches), stall: stall}
+	s := &server{cfg: cfg, slots: make(chan struct{}, maxRequests), pods: newUpstream(cfg.Reaches), bounds: httpserver.Ingress}
 	s.proxy = newProxy(s.pods, cfg.Log)
 	return s
 }
@@ -112,13 +102,9 @@ func taken(port int, err error) error {
 
 // serve serves a listener until ctx ends.
 func (s *server) serve(ctx context.Context, port int, l net.Listener) {
-	limits := connlimit.Side{Limits: connlimit.Limits{Strangers: maxConnections, PerSource: maxPerClient, PerOwner: maxPerClient}}
-	l = connlimit.Listen(l, func(netip.Addr) bool { return false }, limits, connlimit.Side{})
-	web := &http.Server{
-		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-	}
+	l = s.bounds.Listen(l)
+	web := httpserver.New(s.bounds, s, s.cfg.Log)
+	web.BaseContext = func(net.Listener) context.Context { return ctx }
 	end := context.AfterFunc(ctx, func() { web.Close() })
 	defer end()
 	var err error
@@ -155,8 +141,6 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "too many requests at once", http.StatusServiceUnavailable)
 		return
 	}
-	control := http.NewResponseController(w)
-	control.SetWriteDeadline(time.Now().Add(s.stall)) //nolint:errcheck // every connection of a server has one
 	switch {
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
 		http.Error(w, "this method is not passed on", http.StatusMethodNotAllowed)
@@ -186,14 +170,7 @@ func (s *server) pass(w http.ResponseWriter, r *http.Request, to *backend) {
 		http.Error(w, "no pod is ready for this", http.StatusServiceUnavailable)
 		return
 	}
-	client := &patient{ResponseWriter: w, control: http.NewResponseController(w), stall: s.stall}
-	client.rest() // the pod may need more time
-	defer client.begin()
-	r = r.WithContext(context.WithValue(r.Context(), backendKey{}, to))
-	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &patientBody{ReadCloser: r.Body, control: client.control, stall: s.stall}
-	}
-	s.proxy.ServeHTTP(client, r)
+	s.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), backendKey{}, to)))
 }
 
 // hostOf normalizes a host for tables: without port and trailing dot.
@@ -212,52 +189,4 @@ func plain(path string) bool {
 		}
 	}
 	return true
-}
-
-// patient bounds how long a client may delay reading an answer.
-type patient struct {
-	http.ResponseWriter
-	control *http.ResponseController
-	stall   time.Duration
-}
-
-// Unwrap is for http.ResponseController.
-func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
-
-func (p *patient) Write(b []byte) (int, error) {
-	p.begin()
-	n, err := p.ResponseWriter.Write(b)
-	if err == nil {
-		p.rest()
-	}
-	return n, err
-}
-
-// FlushError is for http.ResponseController.
-func (p *patient) FlushError() error {
-	p.begin()
-	err := p.control.Flush()
-	if err == nil {
-		p.rest()
-	}
-	return err
-}
-
-// begin limits the following writes; rest removes the limit while nothing is written. A connection that was taken over
-// has no such limits.
-func (p *patient) begin() { p.control.SetWriteDeadline(time.Now().Add(p.stall)) } //nolint:errcheck // as above
-func (p *patient) rest()  { p.control.SetWriteDeadline(time.Time{}) }             //nolint:errcheck // as above
-
-// patientBody bounds how long a client may delay sending a request.
-type patientBody struct {
-	io.ReadCloser
-	control *http.ResponseController
-	stall   time.Duration
-}
-
-func (p *patientBody) Read(b []byte) (int, error) {
-	p.control.SetReadDeadline(time.Now().Add(p.stall)) //nolint:errcheck // a connection that was taken over has its own
-	n, err := p.ReadCloser.Read(b)
-	p.control.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
-	return n, err
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"rivulet/appliance/health"
+	"rivulet/fabric/httpserver"
 	"rivulet/test/harness/await"
 )
 
@@ -60,8 +61,15 @@ func freePort(t *testing.T) int {
 
 func newFront(t *testing.T, reaches func(netip.Addr) bool) *front {
 	t.Helper()
+	return newPatientFront(t, reaches, httpserver.Ingress.Stall)
+}
+
+// newPatientFront is newFront with another bound of silence.
+func newPatientFront(t *testing.T, reaches func(netip.Addr) bool, stall time.Duration) *front {
+	t.Helper()
 	f := &front{t: t, web: freePort(t), secure: freePort(t), certificates: x509.NewCertPool()}
 	f.server = newServer(Config{Page: &f.page, Reaches: reaches, Health: &f.health, Log: slog.New(slog.DiscardHandler), Ports: [2]int{f.web, f.secure}})
+	f.server.bounds.Stall = stall
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); f.run(ctx) }()
@@ -204,7 +212,7 @@ func TestWhatIsNotPassedOn(t *testing.T) {
 		{"TRACE / HTTP/1.1\r\nHost: a.example\r\n\r\n", 405},
 		{"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n", 405},
 		{"GET / HTTP/1.1\r\n\r\n", 400},
-		{"GET / HTTP/1.1\r\nHost: a.example\r\nX: " + strings.Repeat("x", maxHeader+8<<10) + "\r\n\r\n", 431},
+		{"GET / HTTP/1.1\r\nHost: a.example\r\nX: " + strings.Repeat("x", httpserver.Ingress.Header+8<<10) + "\r\n\r\n", 431},
 		{"POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx", 400},
 		{"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: xchunked\r\n\r\nx", 501},
 	} {
@@ -380,7 +388,7 @@ func TestOneClientHoldsItsShare(t *testing.T) {
 		return c
 	}
 	var held []net.Conn
-	for range 2 * maxConnections {
+	for range 2 * httpserver.Ingress.Conns.Strangers {
 		c := dial("127.0.0.2")
 		defer c.Close()
 		held = append(held, c)
@@ -400,7 +408,7 @@ func TestOneClientHoldsItsShare(t *testing.T) {
 			open++
 		}
 	}
-	if open > maxPerClient {
+	if open > httpserver.Ingress.Conns.PerSource {
 		t.Errorf("one client has %d connections", open)
 	}
 }
@@ -408,8 +416,7 @@ func TestOneClientHoldsItsShare(t *testing.T) {
 // A client that falls silent in the middle of a request, or leaves an answer, is hung up
 // on, and its pod is done with it; one that is slow is not.
 func TestSilenceEnds(t *testing.T) {
-	f := newFront(t, anywhere)
-	f.server.stall = 300 * time.Millisecond
+	f := newPatientFront(t, anywhere, 300*time.Millisecond)
 	ended := make(chan error, 1)
 	f.serves(false, pod(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
@@ -469,15 +476,14 @@ func TestSilenceEnds(t *testing.T) {
 // The bounds of one request are not those of the next in its connection: an answer comes
 // after a pause, and a pod may think longer than a client may be silent.
 func TestAConnectionLastsLongerThanItsBounds(t *testing.T) {
-	f := newFront(t, anywhere)
-	f.server.stall = 200 * time.Millisecond
+	f := newPatientFront(t, anywhere, 200*time.Millisecond)
 	f.serves(false, pod(t, func(w http.ResponseWriter, r *http.Request) {
-		time.Sleep(2 * f.server.stall) // a pod that thinks
+		time.Sleep(2 * f.server.bounds.Stall) // a pod that thinks
 		io.WriteString(w, "late")
 	}))
 	client := f.client()
 	for _, url := range []string{"http://a.example/", "http://b.example/", "http://a.example/", "https://a.example/", "https://a.example/"} {
-		time.Sleep(2 * f.server.stall) // a client that rests
+		time.Sleep(2 * f.server.bounds.Stall) // a client that rests
 		answer, err := client.Get(url)
 		if err != nil {
 			t.Fatal(url, err)

@@ -141,7 +141,7 @@ func (c *Controller) withoutController(ctx context.Context, w *world, all []*sou
 			since = now
 		}
 		missed[string(s.UID)] = since
-		if left := absent - now.Sub(since); left > 0 {
+		if left := c.absent - now.Sub(since); left > 0 {
 			if next == 0 || left < next {
 				next = left
 			}

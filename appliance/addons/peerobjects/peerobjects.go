@@ -8,7 +8,9 @@
 //
 // It reads the fabric's peers and the Peer objects, both by notifications. It alone writes Peer objects, their status
 // and events; in the fabric it sets approvals and roles, and ends peerings. Restart: it compares both sides. A missing
-// object is created again, because only a deletion that waits for its finalizer ends a peering. While the API server is
+// object is created again, because only a deletion that waits for its finalizer ends a peering. The object of a cluster
+// that is no peer is deleted only if its peering has ended, by a stored revocation; otherwise it stays with what a person
+// has written in it, and its status says what to do: an older state.db may have been restored. While the API server is
 // away nothing changes in the fabric; the objects are updated later.
 package peerobjects
 
@@ -45,6 +47,8 @@ type View struct {
 type Fabric interface {
 	// Changed reports changes of Peers.
 	Changed() (<-chan struct{}, func())
+	// Departed are the clusters with a stored revocation that were peers.
+	Departed() []peer.ID
 	// Unpeer ends a peering, with Force even if the peer cannot be notified.
 	Unpeer(ctx context.Context, id string, how fabric.Unpeer) (peer.View, error)
 	// Set changes settings of a peer.

@@ -32,7 +32,8 @@ type fakeFabric struct {
 	mu     sync.Mutex
 	peers  map[peer.ID]View
 	subs   []chan struct{}
-	away   bool // the peer cannot be told
+	gone   []peer.ID // peerings that have ended
+	away   bool      // the peer cannot be told
 	forced bool
 	// at says who answers where, yes whom the word was given for, in order.
 	at        map[string]peer.ID
@@ -84,6 +85,17 @@ func (f *fakeFabric) Changed() (<-chan struct{}, func()) {
 	return ch, func() {}
 }
 
+func (f *fakeFabric) Departed() []peer.ID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.gone)
+}
+
+// end ends a peering.
+func (f *fakeFabric) end(id peer.ID) {
+	f.change(func() { delete(f.peers, id); f.gone = append(f.gone, id) })
+}
+
 func (f *fakeFabric) change(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,7 +115,8 @@ func (f *fakeFabric) Unpeer(_ context.Context, id string, how fabric.Unpeer) (v 
 	if away && !how.Force {
 		return v, errors.New("b cannot be told; if it is gone: rivulet unpeer --force b")
 	}
-	f.change(func() { delete(f.peers, peer.ID(id)); f.forced = how.Force })
+	f.end(peer.ID(id))
+	f.change(func() { f.forced = how.Force })
 	return v, nil
 }
 
@@ -270,7 +283,7 @@ func TestObjects(t *testing.T) {
 	t.Run("two clusters of one name", func(t *testing.T) {
 		f.change(func() { f.peers[idOf('c')] = aPeer('c', "b", peer.Connected) })
 		until("second object", func() bool { return get("b-"+idOf('c').Short()) != nil })
-		f.change(func() { delete(f.peers, idOf('c')) })
+		f.end(idOf('c'))
 		until("end of the second object", func() bool { return get("b-"+idOf('c').Short()) == nil })
 	})
 	t.Run("an object that the user wrote first is taken up", func(t *testing.T) {
@@ -391,8 +404,20 @@ func TestObjects(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a record that is missing leaves the object, and what a person wrote in it", func(t *testing.T) {
+		patch("later", `{"spec":{"provide":false}}`)
+		until("role off in the status", func() bool { return !get("later").Status.Roles.Provide })
+		f.change(func() { delete(f.peers, idOf('d')) }) // an older state.db
+		until("word that it is no peer", func() bool { _, why := ready("later"); return why == "NoPeer" })
+		f.change(func() { f.peers[idOf('d')] = aPeer('d', "later", peer.Connected) })
+		until("the peer again", func() bool { s, _ := ready("later"); return s == metav1.ConditionTrue })
+		until("its role", func() bool {
+			p := get("later")
+			return !p.Status.Roles.Provide && p.Spec.Provide != nil && !*p.Spec.Provide
+		})
+	})
 	t.Run("a peering that ends takes its object along", func(t *testing.T) {
-		f.change(func() { delete(f.peers, idOf('d')) })
+		f.end(idOf('d'))
 		until("end of the object", func() bool { return get("later") == nil })
 	})
 	stop()

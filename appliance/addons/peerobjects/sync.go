@@ -1,6 +1,7 @@
 package peerobjects
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,10 @@ func (m *mirror) sync(ctx context.Context) error {
 		}
 		errs = append(errs, m.one(ctx, o, v))
 	}
+	ended := map[peer.ID]bool{}
+	for _, id := range m.Departed() {
+		ended[id] = true
+	}
 	for _, o := range objects {
 		id := peer.ID(o.Labels[IDLabel])
 		if _, ok := peers[id]; ok || id == "" && names[o.Name] != o {
@@ -61,7 +66,8 @@ func (m *mirror) sync(ctx context.Context) error {
 			errs = append(errs, m.follow(ctx, o, all, byID))
 			continue
 		}
-		errs = append(errs, m.stray(ctx, o, id))
+		v := all[id]
+		errs = append(errs, m.stray(ctx, o, id, ended[id] || v.State == peer.Denied, v))
 	}
 	return errors.Join(errs...)
 }
@@ -184,8 +190,8 @@ func (m *mirror) end(ctx context.Context, o *Peer, v View) error {
 	return m.release(ctx, o)
 }
 
-// stray handles an object whose cluster is no peer.
-func (m *mirror) stray(ctx context.Context, o *Peer, id peer.ID) error {
+// stray handles an object whose cluster is no peer; ended: its peering has ended, or a person has denied it. v is what is known of it, if anything.
+func (m *mirror) stray(ctx context.Context, o *Peer, id peer.ID, ended bool, v View) error {
 	if o.DeletionTimestamp != nil {
 		if id == "" {
 			if err := m.unwish(ctx, o); err != nil {
@@ -195,18 +201,32 @@ func (m *mirror) stray(ctx context.Context, o *Peer, id peer.ID) error {
 		return m.release(ctx, o)
 	}
 	if id == "" { // written by the user, for a peer that does not exist yet
-		// Its generation is not observed: its roles are applied once there is a peer.
-		want := Status{Conditions: []metav1.Condition{{
-			Type: Ready, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: "NoPeer", LastTransitionTime: o.CreationTimestamp,
-			Message: "no peer has this name; spec.address or spec.id would make one, as `rivulet peer` does. It is taken up when there is one",
-		}}}
-		return m.status(ctx, o, want)
+		return m.noPeer(ctx, o, Status{}, "no peer has this name; spec.address or spec.id would make one, as `rivulet peer` does. It is taken up when there is one")
+	}
+	if !ended {
+		delete(m.shaped, o.Name)
+		name := cmp.Or(v.Name, o.Status.Name, o.Name)
+		return m.noPeer(ctx, o, Status{ID: string(id), Name: name, State: string(v.State), Reason: v.Reason}, fmt.Sprintf(
+			"this cluster is no peer, and no peering with it was ended: its record may be missing after a restore. It is taken up when it is one again: rivulet peer %s; or, if it is none for good: kubectl delete peer %s", id, o.Name))
 	}
 	m.recorder.Event(reference(o), corev1.EventTypeNormal, "Unpeered", "the cluster is no peer any more")
 	if err := m.client.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID}}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("peers: delete %s: %w", o.Name, err)
 	}
 	return m.release(ctx, o)
+}
+
+// noPeer writes the status of an object without a peer. Its generation is not observed: what its spec says is applied
+// once there is a peer.
+func (m *mirror) noPeer(ctx context.Context, o *Peer, want Status, message string) error {
+	ready := metav1.Condition{Type: Ready, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: "NoPeer", Message: message, LastTransitionTime: o.CreationTimestamp}
+	for _, c := range o.Status.Conditions {
+		if c.Type == Ready && c.Status == ready.Status {
+			ready.LastTransitionTime = c.LastTransitionTime
+		}
+	}
+	want.Conditions = []metav1.Condition{ready}
+	return m.status(ctx, o, want)
 }
 
 // release removes the finalizer.

@@ -9,7 +9,6 @@ package resourcemetrics
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,12 +16,12 @@ import (
 	"net/http"
 	"net/netip"
 	"syscall"
-	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"rivulet/appliance/health"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/netmon"
 )
 
@@ -69,15 +68,11 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("metrics: %w; kubectl top does not work until it can be had, it is tried again", err)
 	}
-	server := &http.Server{
-		Handler: newHandler(s.source), TLSConfig: authority.config(s.cfg.ClientCA),
-		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog:     slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),  // handshakes of strangers
-		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // HTTP/2 has no benefit here
-	}
+	server := httpserver.New(httpserver.ResourceMetrics, newHandler(s.source), s.cfg.Log)
+	server.TLSConfig = authority.config(s.cfg.ClientCA)
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	served := make(chan error, 1)
-	go func() { served <- server.ServeTLS(listener, "", "") }()
+	go func() { served <- server.ServeTLS(httpserver.ResourceMetrics.Listen(listener), "", "") }()
 
 	if err := s.register(ctx, authority.bundle); err != nil {
 		server.Close()

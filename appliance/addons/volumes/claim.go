@@ -62,10 +62,14 @@ func (c *Controller) syncClaimKey(ctx context.Context, key string) error {
 	if err != nil || claim.DeletionTimestamp != nil {
 		return nil //nolint:nilerr // gone
 	}
-	if claim.Spec.VolumeName != "" {
+	switch {
+	case claim.Status.Phase == corev1.ClaimLost:
+		err = c.again(ctx, claim)
+	case claim.Spec.VolumeName != "":
 		return c.grow(ctx, claim)
+	default:
+		err = c.provision(ctx, claim)
 	}
-	err = c.provision(ctx, claim)
 	if err == nil {
 		return nil
 	}
@@ -103,35 +107,67 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	if err := c.step("folder made"); err != nil {
 		return err
 	}
-	_, err = c.cfg.Client.CoreV1().PersistentVolumes().Create(ctx, newVolume(claim, class, name, c.folders.path(folder), c.node), metav1.CreateOptions{})
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		return nil
-	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
-		c.removeUnused(folder)
-		return refuse("the API server refuses the volume: %w; mend the claim or its StorageClass", err)
-	case err != nil:
-		return fmt.Errorf("cannot create the volume: %w", err) // it may exist all the same
+	if made, err := c.create(ctx, newVolume(claim, class, name, c.folders.path(folder), c.node)); err != nil || !made {
+		if errors.As(err, new(refused)) {
+			c.removeUnused(folder)
+		}
+		return err
 	}
 	c.log.Info("volume made", "claim", claim.Namespace+"/"+claim.Name, "volume", name)
 	c.recorder.Eventf(claim, corev1.EventTypeNormal, reasonDone, "made volume %s, a folder: what is written to it is not bounded by its size of %s", name, size.String())
 	return c.step("volume made")
 }
 
+// again makes the object of a volume that is no more, if the claim's folder is here: a datastore that was recovered may
+// lack it. Only the volume that was made for this claim counts, by its UID: a claim may name any volume as its own. It
+// has policy Retain, because which it had is not known. A worker makes none: its server does not let it.
+func (c *Controller) again(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	name := volume.Name(claim.UID)
+	folder := folderName(claim.Namespace, claim.Name, name)
+	if c.cfg.Worker || claim.Spec.VolumeName != name || claim.Annotations[storageutil.AnnSelectedNode] != c.node || !c.folders.exists(folder) {
+		return nil
+	}
+	class, err := c.classes.Get(className(claim))
+	if err != nil || class.Provisioner != Provisioner {
+		return nil //nolint:nilerr // not of this provisioner
+	}
+	v := newVolume(claim, class, name, c.folders.path(folder), c.node)
+	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	if made, err := c.create(ctx, v); err != nil || !made {
+		return err
+	}
+	c.log.Warn("the object of a volume was missing; made again for the folder that is here", "claim", claim.Namespace+"/"+claim.Name, "volume", name)
+	c.recorder.Eventf(claim, corev1.EventTypeNormal, reasonDone, "made volume %s again, for its folder that is here; it is kept when the claim is deleted (Retain)", name)
+	return nil
+}
+
+// create makes the object of a volume, unless it is there.
+func (c *Controller) create(ctx context.Context, v *corev1.PersistentVolume) (made bool, err error) {
+	_, err = c.cfg.Client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
+	switch {
+	case err == nil:
+		return true, nil
+	case apierrors.IsAlreadyExists(err):
+		return false, nil
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+		return false, refuse("the API server refuses the volume: %w; mend the claim or its StorageClass", err)
+	}
+	return false, fmt.Errorf("cannot create the volume: %w", err) // it may exist all the same
+}
+
 // chosen reports whether the claim's volume belongs on this node.
 func (c *Controller) chosen(ctx context.Context, claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (bool, error) {
 	node := claim.Annotations[storageutil.AnnSelectedNode]
-	if node == c.node {
-		return true, nil
-	}
-	if node == "" {
-		wait := class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
-		return !wait, nil
+	if here := BelongsOn(claim, class, c.node); here || node == "" {
+		return here, nil
 	}
 	// Another device of the cluster, or a virtual node, whose volumes package volume makes.
 	_, err := c.cfg.Client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err == nil || !apierrors.IsNotFound(err) {
 		return false, err
+	}
+	if c.cfg.Worker {
+		return false, nil
 	}
 	// The node is gone: the scheduler chooses again.
 	back := claim.DeepCopy()
@@ -142,26 +178,33 @@ func (c *Controller) chosen(ctx context.Context, claim *corev1.PersistentVolumeC
 	return false, refuse("node %s is gone; the scheduler chooses another", node)
 }
 
+// BelongsOn reports whether a node may make the volume of a claim without one: the node that the scheduler has chosen,
+// or any if the class waits for no choice.
+func BelongsOn(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, node string) bool {
+	chosen := claim.Annotations[storageutil.AnnSelectedNode]
+	wait := class.VolumeBindingMode != nil && *class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+	return class.Provisioner == Provisioner && (chosen == node || chosen == "" && !wait)
+}
+
 // checkSpace refuses sizes above the size of the disk, and warns of those above its free space: a folder has no size of
 // its own.
 func (c *Controller) checkSpace(claim *corev1.PersistentVolumeClaim, want resource.Quantity) error {
-	total, free, err := c.folders.space()
+	disk, err := c.folders.space()
 	if err != nil {
 		return err
 	}
-	asked := uint64(max(0, want.Value()))
-	switch {
-	case asked > total:
-		return refuse("%s is asked for, and the whole disk has %s; ask for less, or give the device a larger disk", want.String(), bytes(total))
-	case asked > free:
+	switch asked := want.Value(); {
+	case asked > disk.Size:
+		return refuse("%s is asked for, and the whole disk has %s; ask for less, or give the device a larger disk", want.String(), bytes(disk.Size))
+	case asked > disk.Free:
 		c.recorder.Eventf(claim, corev1.EventTypeWarning, reasonSpace,
-			"%s is asked for, and the disk has %s free: the volume is made, and writes will fail when the disk is full; free space on the device", want.String(), bytes(free))
+			"%s is asked for, and the disk has %s free: the volume is made, and writes will fail when the disk is full; free space on the device", want.String(), bytes(disk.Free))
 	}
 	return nil
 }
 
 // bytes formats a size in Kubernetes' form.
-func bytes(n uint64) string {
+func bytes(n int64) string {
 	const mi = 1 << 20
 	return fmt.Sprintf("%dMi", n/mi)
 }

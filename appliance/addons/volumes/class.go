@@ -44,6 +44,9 @@ func class() *storagev1.StorageClass {
 
 // keepClass creates the StorageClass, and yields to a default class of the user.
 func (c *Controller) keepClass(ctx context.Context) error {
+	if c.cfg.Worker {
+		return nil
+	}
 	all, err := c.classes.List(everything)
 	if err != nil {
 		return fmt.Errorf("storage: %w", err)

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/offload/nodeagent/filetree"
@@ -142,13 +141,13 @@ func (f folders) list() ([]string, error) {
 	return names, nil
 }
 
-// space returns the size of the disk and its free part, bytes.
-func (f folders) space() (total, free uint64, err error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(f.dir, &s); err != nil {
-		return 0, 0, fmt.Errorf("storage: %s: %w", f.dir, err)
+// space returns the file system of the folders.
+func (f folders) space() (filetree.Disk, error) {
+	d, err := filetree.DiskOf(f.dir)
+	if err != nil {
+		return d, fmt.Errorf("storage: %w", err)
 	}
-	return s.Blocks * uint64(s.Bsize), s.Bavail * uint64(s.Bsize), nil
+	return d, nil
 }
 
 // flush syncs the names in a folder.

@@ -39,6 +39,11 @@ func TestHeldFromPods(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, rel)); err != nil {
 			t.Error(err)
 		}
+		if files, err := w.local.Files(v); err != nil {
+			t.Errorf("held is not gone: %v", err)
+		} else if _, err := files.Measure(t.Context()); err != nil {
+			t.Error(err)
+		}
 		return held, dir, release
 	}
 	inPlace := func() {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -35,10 +37,16 @@ func (l *Local) Files(v *corev1.PersistentVolume) (filetree.Tree, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.holds.mu.Lock()
+	defer l.holds.mu.Unlock()
+	dir := l.folders.path(name)
 	if !l.folders.exists(name) {
-		return nil, l.missing(name, v)
+		if !l.folders.exists(filepath.Join(heldDir, name)) {
+			return nil, l.missing(name, v)
+		}
+		dir = l.folders.heldPath(name)
 	}
-	return filetree.OpenFolder(l.folders.path(name), v.Spec.Capacity.Storage().Value())
+	return filetree.OpenFolder(dir, v.Spec.Capacity.Storage().Value())
 }
 
 func (l *Local) name(v *corev1.PersistentVolume) (string, error) {
@@ -49,7 +57,7 @@ func (l *Local) name(v *corev1.PersistentVolume) (string, error) {
 }
 
 func (l *Local) missing(name string, v *corev1.PersistentVolume) error {
-	return fmt.Errorf("the folder %s of volume %s is not there; see: rivulet status", l.folders.path(name), v.Name)
+	return fmt.Errorf("the folder %s of volume %s: %w; see: rivulet status", l.folders.path(name), v.Name, fs.ErrNotExist)
 }
 
 // Capacity is the size of their disk, bytes.
@@ -57,8 +65,40 @@ func (l *Local) Capacity() (int64, error) {
 	if err := l.folders.prepare(); err != nil {
 		return 0, err
 	}
-	total, _, err := l.folders.space()
-	return int64(total), err
+	disk, err := l.folders.space()
+	return disk.Size, err
+}
+
+// NodeOf is the device's node for a volume that is on it, otherwise "".
+func (l *Local) NodeOf(v *corev1.PersistentVolume) string {
+	if IsOn(v, l.node) {
+		return l.node
+	}
+	return ""
+}
+
+// Usage reads the disk of the device's node, and what these volumes take of it, for an equal part of the time that ctx
+// leaves each. Those that are not here, or are held, are left out.
+func (l *Local) Usage(ctx context.Context, node string, of []*corev1.PersistentVolume) (filetree.Usage, error) {
+	if node != l.node {
+		return filetree.Usage{}, fmt.Errorf("storage: node %s is another device; see: rivulet nodes", node)
+	}
+	u := filetree.Usage{Volumes: map[string]filetree.Taken{}}
+	for i, v := range of {
+		name, err := l.name(v)
+		if err != nil || !l.folders.exists(name) {
+			continue
+		}
+		within, cancel := ctx, context.CancelFunc(func() {})
+		if end, bounded := ctx.Deadline(); bounded {
+			within, cancel = context.WithTimeout(ctx, time.Until(end)/time.Duration(len(of)-i))
+		}
+		u.Volumes[v.Name] = filetree.Take(within, l.folders.path(name))
+		cancel()
+	}
+	var err error
+	u.Disk, err = l.folders.space() // as it is after that
+	return u, err
 }
 
 // Fresh creates an empty folder for a future volume of the claim. It removes content of an earlier attempt.

@@ -100,10 +100,16 @@ func (c *Controller) release(ctx context.Context, v *corev1.PersistentVolume) er
 	return c.step("volume marked deleted")
 }
 
-// purge removes the folder of a volume that is marked deleted, unless its policy is Retain, and then the finalizer.
+// purge removes the folder of a volume that is marked deleted, unless its policy is Retain, and then the finalizer. What
+// allows that is read from the datastore, whose answer is on its disk: after a power cut there the volume is deleted, too.
 func (c *Controller) purge(ctx context.Context, v *corev1.PersistentVolume) error {
-	if !slices.Contains(v.Finalizers, finalizer) || slices.Contains(v.Finalizers, pvProtection) || v.Status.Phase == corev1.VolumeBound {
+	if !given(v) {
 		return nil
+	}
+	id := v.UID
+	v, err := c.cfg.Client.CoreV1().PersistentVolumes().Get(ctx, v.Name, metav1.GetOptions{})
+	if err != nil || v.UID != id || !given(v) {
+		return err // its change triggers the next call
 	}
 	if v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		name, err := c.folders.nameOf(v)
@@ -122,8 +128,14 @@ func (c *Controller) purge(ctx context.Context, v *corev1.PersistentVolume) erro
 	}
 	free := v.DeepCopy()
 	free.Finalizers = slices.DeleteFunc(free.Finalizers, func(f string) bool { return f == finalizer })
-	_, err := c.cfg.Client.CoreV1().PersistentVolumes().Update(ctx, free, metav1.UpdateOptions{})
+	_, err = c.cfg.Client.CoreV1().PersistentVolumes().Update(ctx, free, metav1.UpdateOptions{})
 	return err
+}
+
+// given reports whether a volume is marked deleted, and nothing but its folder keeps it.
+func given(v *corev1.PersistentVolume) bool {
+	return v.DeletionTimestamp != nil && v.Annotations[volume.MoveAnnotation] == "" && v.Status.Phase != corev1.VolumeBound &&
+		slices.Contains(v.Finalizers, finalizer) && !slices.Contains(v.Finalizers, pvProtection)
 }
 
 // sweep removes folders without a volume, left by an interruption, whose claim is gone. Nothing was written there.

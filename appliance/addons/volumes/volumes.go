@@ -7,7 +7,7 @@
 // It watches PersistentVolumeClaims, PersistentVolumes and StorageClasses, and reads nodes when needed. Package volume
 // handles claims of pods on other clusters. It alone writes <state>/storage, the StorageClass local-path, and the
 // PersistentVolumes of provisioner rivulet.dev/local-path on this node; of claims only the status after growth and the
-// chosen node, if that is not available.
+// chosen node, if that is not available. On a worker it writes neither the StorageClass nor the chosen node.
 //
 // Restart, also after a power cut between any two steps: a volume's name follows from its claim's UID, so its folder is
 // found again; a folder in transfer is moved back; a deleted volume has the finalizer until its folder is gone; an
@@ -50,11 +50,13 @@ const (
 	ClassName = "local-path"
 )
 
-// Config of a Controller. All fields must be set.
+// Config of a Controller. All fields but Worker must be set.
 type Config struct {
 	Client kubernetes.Interface
 	// Local has the folders of volumes and this device's node: volumes can be used only there.
-	Local  *Local
+	Local *Local
+	// Worker leaves what is not of one node to the server: the StorageClass, and claims whose chosen node is gone.
+	Worker bool
 	Health *health.Tracker
 	Log    *slog.Logger
 }

@@ -101,6 +101,36 @@ func TestNoFolderIsLeftBehind(t *testing.T) {
 	})
 }
 
+// A datastore that was recovered has the claim and not its volume: the folder is there, and gets its volume again. A claim
+// that names another's volume as its own gets nothing, and nothing is made for a folder that is elsewhere.
+func TestALostClaimGetsItsFolderAgain(t *testing.T) {
+	w := newWorld(t)
+	w.run("")
+	claim := w.claim("default", "db")
+	v := w.bind(claim)
+	data := w.write(v)
+	pvs := corev1.SchemeGroupVersion.WithResource("persistentvolumes")
+	if err := w.client.Tracker().Delete(pvs, "", v.Name); err != nil {
+		t.Fatal(err)
+	}
+	lost := func(claim *corev1.PersistentVolumeClaim) { claim.Status.Phase = corev1.ClaimLost }
+	w.claim("default", "elsewhere", lost, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = "pvc-" + string(claim.UID) })
+	thief := w.claim("default", "thief", lost, func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = "pvc-stolen" })
+	if err := os.Mkdir(filepath.Join(w.dir, folderName("default", thief.Name, "pvc-stolen")), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	claim = w.get(claim)
+	lost(claim)
+	w.updateClaim(claim)
+	again := w.bind(claim)
+	if again.Spec.Local.Path != v.Spec.Local.Path || again.Spec.ClaimRef.UID != claim.UID || again.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || len(w.volumes()) != 1 {
+		t.Errorf("%+v; %d volumes", again.Spec, len(w.volumes()))
+	}
+	if _, err := os.Stat(data); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRetain(t *testing.T) {
 	w := newWorld(t)
 	w.run("")
@@ -240,12 +270,12 @@ func TestRefusals(t *testing.T) {
 func TestLowDiskSpace(t *testing.T) {
 	w := newWorld(t)
 	w.run("")
-	total, free, err := folders{w.dir}.space()
-	if err != nil || free >= total {
-		t.Skipf("needs a disk that something is on: %d of %d bytes are free, %v", free, total, err)
+	disk, err := folders{w.dir}.space()
+	if err != nil || disk.Free >= disk.Size {
+		t.Skipf("needs a disk that something is on: %d of %d bytes are free, %v", disk.Free, disk.Size, err)
 	}
 	w.bind(w.claim("default", "db", func(c *corev1.PersistentVolumeClaim) {
-		c.Spec.Resources.Requests[corev1.ResourceStorage] = *resource.NewQuantity(int64(total), resource.BinarySI)
+		c.Spec.Resources.Requests[corev1.ResourceStorage] = *resource.NewQuantity(disk.Size, resource.BinarySI)
 	}))
 	w.event(reasonSpace, "free space on the device")
 }
@@ -269,6 +299,25 @@ func TestLeavesOthersAlone(t *testing.T) {
 	w.bind(w.claim("default", "zzz"))
 	if n := len(w.volumes()); n != 1 {
 		t.Errorf("%d volumes", n)
+	}
+}
+
+// A worker writes volumes of its own disk, and nothing that is the cluster's.
+func TestAWorkerLeavesTheRestToItsServer(t *testing.T) {
+	theirs := class()
+	theirs.Name = "theirs" // a second default, to which the first one yields
+	w := newWorld(t, class(), theirs)
+	w.worker = true
+	w.run("")
+	gone := w.claim("default", "aaa", func(c *corev1.PersistentVolumeClaim) { c.Annotations[storageutil.AnnSelectedNode] = "gone" })
+	w.bind(w.claim("default", "zzz"))
+	if n := w.get(gone).Annotations[storageutil.AnnSelectedNode]; n != "gone" {
+		t.Errorf("it has changed the node of a claim to %q", n)
+	}
+	for _, a := range w.client.Actions() {
+		if verb := a.GetVerb(); a.GetResource().Resource == "storageclasses" && verb != "list" && verb != "watch" && verb != "get" {
+			t.Errorf("it does %s a StorageClass", verb)
+		}
 	}
 }
 

@@ -35,6 +35,7 @@ type world struct {
 	client *fake.Clientset
 	dir    string
 	local  *Local
+	worker bool
 	health *health.Tracker
 }
 
@@ -75,7 +76,7 @@ var errPower = errors.New("the power is gone")
 func (w *world) run(stopAt string) (wait func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
-	c := New(Config{Client: w.client, Local: w.local, Health: w.health, Log: slog.New(slog.DiscardHandler)})
+	c := New(Config{Client: w.client, Local: w.local, Worker: w.worker, Health: w.health, Log: slog.New(slog.DiscardHandler)})
 	c.step = func(at string) error {
 		if at == stopAt {
 			cancel()

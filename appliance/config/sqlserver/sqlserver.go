@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"strings"
 	"syscall"
@@ -28,6 +29,7 @@ type Server struct {
 
 	address  string // as given
 	password string
+	tls      string // as given; "" is none or by chance
 }
 
 const (
@@ -44,6 +46,9 @@ func Parse(address string) (s Server, err error) {
 			return s, cure.Errorf("it is not the address of a MySQL or MariaDB database; write mysql://USER:PASSWORD@tcp(HOST:3306)/DATABASE")
 		}
 		s.Kind, s.Address, s.Database, s.User, s.password = "MySQL", c.Addr, c.DBName, c.User, c.Passwd
+		if s.tls = c.TLSConfig; s.tls == "preferred" {
+			s.tls = ""
+		}
 		return s, nil
 	}
 	if !strings.HasPrefix(address, postgres) {
@@ -55,6 +60,9 @@ func Parse(address string) (s Server, err error) {
 	}
 	s.Kind, s.Database, s.User = "PostgreSQL", u.Path[1:], u.User.Username()
 	s.password, _ = u.User.Password()
+	if s.tls = u.Query().Get("sslmode"); s.tls == "prefer" || s.tls == "allow" {
+		s.tls = ""
+	}
 	if s.Database != strings.ToLower(s.Database) {
 		return s, cure.Errorf("the name of the database has capital letters, which k3s writes small; use a database with a name in small letters")
 	}
@@ -66,10 +74,24 @@ func Parse(address string) (s Server, err error) {
 	return s, nil
 }
 
-// Check returns an error if text is not such an address.
+// Check returns an error if text is not such an address, or leaves it to chance whether a network sees the password and
+// all Secrets.
 func Check(text string) error {
-	_, err := Parse(text)
-	return err
+	s, err := Parse(text)
+	if err != nil || s.tls != "" || s.onThisMachine() {
+		return err
+	}
+	verified, clear := "sslmode=verify-full", "sslmode=disable"
+	if s.Kind == "MySQL" {
+		verified, clear = "tls=true", "tls=false"
+	}
+	return cure.Errorf("it does not say whether the connection is encrypted, by which the password and all Secrets go; write ?%s at its end, or ?%s where nobody else is on the way to %s", verified, clear, s.Address)
+}
+
+func (s Server) onThisMachine() bool {
+	host, _, _ := net.SplitHostPort(s.Address)
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // Secrets are the parts of an address that must not be seen.

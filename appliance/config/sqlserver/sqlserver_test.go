@@ -41,10 +41,28 @@ func TestParse(t *testing.T) {
 		"mysql://rivulet:CANARY@unix(/run/s)/lab": "write mysql://USER:PASSWORD@tcp(HOST:3306)/DATABASE",
 		"mysql://rivulet:CANARY@tcp(db:3306)/":    "write mysql://USER:PASSWORD@tcp(HOST:3306)/DATABASE",
 		"mysql://CANARY":                          "write mysql://USER:PASSWORD@tcp(HOST:3306)/DATABASE",
+		// Nobody has said that the network may see the password.
+		"postgres://rivulet:CANARY@db/lab":                      "write ?sslmode=verify-full at its end, or ?sslmode=disable",
+		"postgres://rivulet:CANARY@db/lab?sslmode=prefer":       "write ?sslmode=verify-full",
+		"mysql://rivulet:CANARY@tcp(db:3306)/lab":               "write ?tls=true at its end, or ?tls=false",
+		"mysql://rivulet:CANARY@tcp(db:3306)/lab?tls=preferred": "write ?tls=true",
 	} {
 		err := Check(address)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), canary) {
 			t.Errorf("%s: %v, want %q", address, err, want)
+		}
+	}
+}
+
+// How the connection is made is said, or it does not leave the machine.
+func TestEncryption(t *testing.T) {
+	for _, address := range []string{
+		"postgres://rivulet:CANARY@db/lab?sslmode=verify-full&sslrootcert=/etc/rivulet/ca.pem", "postgres://rivulet:CANARY@db/lab?sslmode=disable",
+		"postgres://rivulet:CANARY@127.0.0.1/lab", "postgres://rivulet:CANARY@localhost/lab", "postgres://rivulet:CANARY@[::1]/lab",
+		"mysql://rivulet:CANARY@tcp(db)/lab?tls=true", "mysql://rivulet:CANARY@tcp(db)/lab?tls=false", "mysql://rivulet:CANARY@tcp(127.0.0.1)/lab",
+	} {
+		if err := Check(address); err != nil {
+			t.Errorf("%s: %v", address, err)
 		}
 	}
 }

@@ -25,6 +25,7 @@ import (
 // What the owner has put into the API server refuses every write, and an API is served by nobody.
 // After a power cut the engine starts on that, and a node is alive; what is in the way is named, and the cure works.
 func TestAPowerCutAndAWebhook(t *testing.T) {
+	t.Parallel()
 	server := apiserver.Start(t)
 	ctx, api := t.Context(), server.Client
 	check := func(_ any, err error) {

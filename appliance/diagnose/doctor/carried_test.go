@@ -21,6 +21,7 @@ import (
 // What was written for k3s and waits for something that there is not is named, with what there is instead, and
 // the cures work.
 func TestManifestsMadeForK3s(t *testing.T) {
+	t.Parallel()
 	server := apiserver.Start(t)
 	ctx, api := t.Context(), server.Client
 	check := func(_ any, err error) {

@@ -137,7 +137,7 @@ func links() ([]Link, error) {
 		a := l.Attrs()
 		_, noRadio := os.Stat("/sys/class/net/" + a.Name + "/phy80211")
 		link := Link{
-			Name: a.Name, LAN: netmon.MayBeLAN(a.Name, a.Flags), Wireless: noRadio == nil,
+			Name: a.Name, LAN: netmon.MayBeLAN(l, all), Wireless: noRadio == nil,
 			Up: a.Flags&net.FlagUp != 0, Carrier: a.RawFlags&unix.IFF_RUNNING != 0,
 		}
 		for _, addr := range addrs {

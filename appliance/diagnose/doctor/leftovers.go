@@ -2,28 +2,23 @@ package doctor
 
 import (
 	"context"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"rivulet/appliance/health"
+	"rivulet/appliance/machine/neighbour"
 )
 
 var leftovers = Probe{Kind: health.Leftovers, Title: "other Kubernetes", Every: rarely, Run: probeLeftovers}
-
-// otherKubelets are programs that would manage the same containers, ports and rules.
-var otherKubelets = []string{"kubelet", "k3s", "k3s-server", "k3s-agent", "k0s", "kubelite", "rke2", "k3s server", "k3s agent"}
 
 // otherNetworks are the prefixes of interfaces of other pod networks.
 var otherNetworks = []string{"flannel", "cali", "tunl0", "vxlan.calico", "cilium_", "lxc_health", "weave", "kube-bridge", "kube-ipvs0", "antrea", "ovn"}
 
 func probeLeftovers(_ context.Context, e *Env) Result {
-	for _, f := range e.glob("/proc/[0-9]*/comm") {
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))
-		if err == nil && slices.Contains(otherKubelets, e.read(f)) && !e.isOurs(pid) {
+	for _, f := range neighbour.Find(e.path("/proc"), e.Run) {
+		if f.Port == 0 && !e.isOurs(f.PID) { // without root it is not visible whose a port is
 			return Failf("end it, and keep it from starting again (systemctl disable --now k3s, or kubelet); one machine has room for one",
-				"%s (pid %d) runs here: two Kubernetes fight for the same ports, rules and containers", e.read(f), pid)
+				"%s (pid %d) runs here: two Kubernetes fight for the same ports, rules and containers", f.Name, f.PID)
 		}
 	}
 	var found []string

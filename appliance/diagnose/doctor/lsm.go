@@ -10,7 +10,8 @@ var lsm = Probe{Kind: health.LSM, Title: "SELinux, AppArmor", Run: probeLSM}
 
 func probeLSM(ctx context.Context, e *Env) Result {
 	if e.read("/sys/fs/selinux/enforce") == "1" {
-		return Warnf("where something is denied (ausearch -m avc), allow it there, or: setenforce 0",
+		return Warnf("restorecon -v /usr/local/bin/rivulet; where something else is denied (ausearch -m avc -ts boot), allow that: "+
+			"ausearch -m avc -ts boot | audit2allow -M rivulet-local && semodule -i rivulet-local.pp",
 			"SELinux is enforcing; Rivulet brings no policy for it, containers run unconfined by it")
 	}
 	if e.read("/sys/module/apparmor/parameters/enabled") == "Y" {

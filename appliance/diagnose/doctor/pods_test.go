@@ -54,6 +54,7 @@ COMMIT
 // for the tunnel. Rules that are flushed, and firewalls of all kinds, are found by packets, and
 // the cures let packets through.
 func TestWhatPodsReach(t *testing.T) {
+	t.Parallel()
 	for _, tool := range []string{"ip", "iptables", "iptables-restore", "nft"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("needs %s: make deps", tool)

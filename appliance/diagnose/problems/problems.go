@@ -36,6 +36,7 @@ func Collect(t *health.Tracker, fab *fabric.Fabric, off *offload.Offload, isolat
 	if off != nil {
 		reportOffload(t, off.Problems())
 		reportCutOff(t, off.VirtualNodes())
+		reportUnknown(t, off.UnknownVolumes())
 	}
 }
 
@@ -91,6 +92,18 @@ func reportCutOff(t *health.Tracker, nodes []offload.VirtualNode) {
 		}
 	}
 	t.Replace(health.PeerCutOff, said)
+}
+
+// reportUnknown reports the data on peers that home's datastore does not know, by virtual node.
+func reportUnknown(t *health.Tracker, volumes map[string][]string) {
+	said := map[string][2]string{}
+	for node, refs := range volumes {
+		said[node] = [2]string{
+			fmt.Sprintf("this cluster's datastore, which was put back, does not know data that are there: %d claims; nothing deletes them", len(refs)),
+			fmt.Sprintf("rivulet volumes lists them; for each, as for this one: rivulet volumes adopt %s, or rivulet volumes delete %[1]s", refs[0]),
+		}
+	}
+	t.Replace(health.VolumesUnknown, said)
 }
 
 // alarmKinds are the codes of fabric.Alarms.

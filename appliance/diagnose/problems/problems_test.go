@@ -59,3 +59,18 @@ func TestLostWithPodsIsAWarning(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// Data that the datastore does not know are shown with commands that can be typed as they are.
+func TestUnknownDataAreShown(t *testing.T) {
+	var tr health.Tracker
+	reportUnknown(&tr, map[string][]string{"b": {"b/lab/db-1a2b", "b/lab/web-3c4d"}})
+	got := tr.Problems()
+	if len(got) != 1 || got[0].Code != "volumes-unknown" || got[0].Subject != "b" || !strings.Contains(got[0].Text, "2 claims") ||
+		!strings.HasSuffix(got[0].Cure, "rivulet volumes adopt b/lab/db-1a2b, or rivulet volumes delete b/lab/db-1a2b") {
+		t.Errorf("%+v", got)
+	}
+	reportUnknown(&tr, nil)
+	if got := tr.Problems(); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+}

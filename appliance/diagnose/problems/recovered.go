@@ -3,6 +3,7 @@ package problems
 import (
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -23,6 +24,6 @@ func Recovered(t *health.Tracker, r *bolt.Recovered, log *slog.Logger) {
 
 // SetAside reports files set aside in a state folder for an operator to inspect, from this start or an earlier one.
 func SetAside(t *health.Tracker, state string) {
-	found := quarantine.List(state, paths.Agent(state), paths.Server(state, "db"))
+	found := quarantine.List(state, filepath.Dir(paths.Server(state)), paths.Agent(state), paths.Server(state, "db"))
 	t.SetIf(len(found) > 0, health.SetAside, strings.Join(found, ", "), "look at the disk's health; delete these when nobody needs them any more")
 }

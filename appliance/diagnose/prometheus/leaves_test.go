@@ -42,6 +42,7 @@ var notExported = map[string]string{
 	"Peers.Node":                         "of a node, which is no peer",
 	"Peers.Behind":                       "of a node, which is no peer",
 	"Peers.Standby":                      "of a node, which is no peer",
+	"Peers.Unconfirmed":                  "lasts a minute at most; such a peer is a peer or gone then",
 	"Peers.WireGuardKey":                 "a key",
 	"Peers.NextWireGuardKey":             "a key",
 	"Peers.PeerCIDR":                     "an address",

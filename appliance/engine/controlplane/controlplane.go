@@ -63,6 +63,8 @@ const (
 	TLS  = "/tls"       // written by the supervisor
 	Data = "/data"      // written by the process
 	Host = "/host.sock" // the supervisor's socket, which leads to the host
+	// Database is its datastore, below Data.
+	Database = Data + "/db/state.db"
 )
 
 // FrontProxy is the certificate by which API services trust the identity headers of the API server.
@@ -96,6 +98,8 @@ type Plane struct {
 	Settings
 	// First: there is no datastore yet.
 	First bool
+	// Boot is changes.BootID, which the process cannot read.
+	Boot string
 	// Listener is what the API server serves. From outside it accepts only after Open.
 	Listener net.Listener
 	// Full returns the error for a write of so many more bytes, nil if there is room; a nil function is no limit.
@@ -167,6 +171,7 @@ func serve(run func(context.Context, Plane) error) error {
 	if err != nil {
 		return fmt.Errorf("the listening socket: %w", err)
 	}
+	boot := changes.BootID()
 	if err := confine(s.UID); err != nil {
 		return err
 	}
@@ -175,14 +180,14 @@ func serve(run func(context.Context, Plane) error) error {
 	if err != nil {
 		return err
 	}
-	_, err = os.Stat(Data + "/db/state.db")
+	_, err = os.Stat(Database)
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer cancel()
 	context.AfterFunc(ctx, func() { time.AfterFunc(endLimit, sleep) })
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, ReplaceSignal, SleepSignal)
 	both := join(inner, public)
-	p := Plane{Settings: s, First: errors.Is(err, os.ErrNotExist), Listener: both, Use: NewUse(time.Now), Due: new(atomic.Pointer[func(context.Context) (time.Time, error)])}
+	p := Plane{Settings: s, First: errors.Is(err, os.ErrNotExist), Boot: boot, Listener: both, Use: NewUse(time.Now), Due: new(atomic.Pointer[func(context.Context) (time.Time, error)])}
 	p.Open = func() {
 		p.Use.reset()
 		both.open()

@@ -119,17 +119,26 @@ func values(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// leap is added to a recovered database's revision. Watchers, peers above all, may have seen later revisions than the
-// recovered one, and would wait for them without an error. With the leap every earlier watch is answered "too old" and
-// starts again.
+// leap is added to the revision of a database that has gone back: recovered, restored, or after a power cut. Watchers,
+// peers above all, may have seen later revisions than it has, and would wait for them without an error. With the leap
+// every earlier watch is answered "too old" and starts again. It is volume.Leap, too, by which home knows of it.
 const leap = 1_000_000_000
 
 // marker is the name of the row with the leap. It counts as deleted, so that the engine's compaction removes it.
 const marker = "rivulet-restored"
 
-// MoveOn adds the leap to the revision of a database that no engine has open, so that the next one is new to every
-// watcher.
-func MoveOn(ctx context.Context, path string) error {
+// historyKey is the ConfigMap by whose UID home knows its history (offload/consumer/volume, HistoryName).
+const historyKey = "/registry/configmaps/kube-system/rivulet-history"
+
+// MoveOn adds the leap to the revision of a database that no engine has open, so that the next one is new to every watcher.
+func MoveOn(ctx context.Context, path string) error { return moveOn(ctx, path, marker) }
+
+// PutBack is MoveOn for whoever puts back an older state of a datastore: another history begins. The ConfigMap of the
+// history is removed, and made again with another UID.
+func PutBack(ctx context.Context, path string) error { return moveOn(ctx, path, historyKey) }
+
+// moveOn adds the leap, and removes the named key.
+func moveOn(ctx context.Context, path, key string) error {
 	db, err := Open(path, "rw")
 	if err != nil {
 		return err
@@ -141,7 +150,7 @@ func MoveOn(ctx context.Context, path string) error {
 	}
 	defer tx.Rollback()
 	var last int64
-	if err := tx.QueryRowContext(ctx, "SELECT MAX(id) FROM kine").Scan(&last); err != nil {
+	if err := tx.QueryRowContext(ctx, "SELECT COALESCE(MAX(id), 0) FROM kine").Scan(&last); err != nil {
 		return fmt.Errorf("datastore: %w", err)
 	}
 	next := last + leap
@@ -149,7 +158,7 @@ func MoveOn(ctx context.Context, path string) error {
 		sql  string
 		args []any
 	}{
-		{"DELETE FROM kine WHERE name = ?", []any{marker}},
+		{"DELETE FROM kine WHERE name IN (?, ?)", []any{marker, key}},
 		{"INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, lease, value, old_value) VALUES(?, ?, 0, 1, 0, 0, 0, '', '')", []any{next, marker}},
 		{"UPDATE kine SET prev_revision = ? WHERE name = 'compact_rev_key'", []any{next}},
 	} {

@@ -9,8 +9,15 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rivulet/appliance/health"
+	"rivulet/appliance/state/durable"
+	"rivulet/offload/consumer/volume"
 )
 
 // fill makes a database as the engine leaves it and returns the newest id.
@@ -274,5 +281,134 @@ func TestKeeperKeepsAFewAndNoneThatIsDamaged(t *testing.T) {
 	}
 	if now := List(k.Dir); len(now) != 2 || now[0] != have[0] {
 		t.Errorf("%v, want %v", now, have)
+	}
+}
+
+// TestTheMarkOfAnOrderlyEndIsGoneBeforeTheEngineWrites: a power cut that brought it back would hide the damage of the next.
+func TestTheMarkOfAnOrderlyEndIsGoneBeforeTheEngineWrites(t *testing.T) {
+	defer func() { durable.Failpoint = nil }()
+	for _, at := range []string{durable.Removing, durable.SyncFolder} {
+		g := &Guard{State: t.TempDir(), Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)}
+		if err := os.WriteFile(g.cleanFile(), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		durable.Failpoint = func(step, path string) error {
+			if step == at && (path == g.State || path == g.cleanFile()) {
+				return durable.ErrCut
+			}
+			return nil
+		}
+		if err := g.Prepare(t.Context(), cluster("")); !errors.Is(err, durable.ErrCut) {
+			t.Errorf("cut at %s: the engine starts: %v", at, err)
+		}
+		durable.Failpoint = nil
+		if err := g.Prepare(t.Context(), cluster("")); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(g.cleanFile()); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the mark is there: %v", err)
+		}
+	}
+}
+
+// TestSnapshotsAreOrderedByANumber: after a clock that was ahead, what is made is kept, and is what a recovery takes first.
+func TestSnapshotsAreOrderedByANumber(t *testing.T) {
+	state := t.TempDir()
+	fill(t, Path(state), 1, 50)
+	k := keeper(t, state)
+	right := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	// Those of a version without numbers, by a clock that was years ahead.
+	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"datastore-20310101T000000Z.db.zst", "datastore-20310101T060000Z.db.zst"} {
+		if err := os.WriteFile(filepath.Join(k.Dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, at := range []time.Time{right, right.AddDate(9, 0, 0), right.Add(time.Hour), right.Add(-time.Hour)} {
+		s, err := k.Make(t.Context(), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		have := List(k.Dir)
+		if len(have) != 2 || have[0] != s || !s.Time.Equal(at) {
+			t.Errorf("made at %s: %v", at, have)
+		}
+		if _, err := os.Stat(s.Path); err != nil {
+			t.Errorf("made at %s: %v", at, err)
+		}
+		// A version without numbers finds it, too.
+		if was, err := time.Parse("20060102T150405Z", strings.TrimSuffix(strings.TrimPrefix(filepath.Base(s.Path), snapshotPrefix), snapshotSuffix)); err != nil || was.Sub(at) > time.Second {
+			t.Errorf("%s: %s %v", s.Path, was, err)
+		}
+	}
+	if have := List(k.Dir); have[0].number != 4 || !have[1].Time.Equal(right.Add(time.Hour)) {
+		t.Errorf("%v", have)
+	}
+}
+
+// Versions before 3.51.3 can damage a database when two connections write and checkpoint at the same moment
+// (sqlite.org/wal.html#walresetbug). From 3.53 on a checkpoint and a writer may wait for each other
+// (docs/design/dependencies.md).
+func TestVersionOfSQLite(t *testing.T) {
+	db, err := Open(filepath.Join(t.TempDir(), "state.db"), "rwc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var version string
+	if err := db.QueryRow("SELECT sqlite_version()").Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor, patch int
+	n, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch)
+	if number := 1_000_000*major + 1000*minor + patch; n != 3 || number < 3_051_003 || number >= 3_053_000 {
+		t.Errorf("SQLite %q is linked (%v), want 3.51.3 or newer, and older than 3.53", version, err)
+	}
+}
+
+// What was put back is another history: watchers begin anew, and home is told by a ConfigMap that is made again. It may be
+// begun twice, as after a power cut.
+func TestPutBackBeginsAnotherHistory(t *testing.T) {
+	if want := "/registry/configmaps/" + metav1.NamespaceSystem + "/" + volume.HistoryName; historyKey != want {
+		t.Errorf("%s, want %s", historyKey, want)
+	}
+	if leap != volume.Leap {
+		t.Errorf("home takes %d for a leap", volume.Leap)
+	}
+	path := filepath.Join(t.TempDir(), "state.db")
+	fill(t, path, 1, 40)
+	db, err := Open(path, "rw")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for i, deleted := range []int{0, 1, 0} { // made, deleted, made again
+		if _, err := db.Exec("INSERT INTO kine("+columns+") VALUES(?,?,?,?,?,?,0,'x','')", 41+i, historyKey, 1-deleted, deleted, 41, 40+i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, c := range []struct {
+		do   func(context.Context, string) error
+		left int64
+	}{{MoveOn, 3}, {PutBack, 0}, {PutBack, 0}, {MoveOn, 0}} {
+		last := 43 + int64(i)*leap
+		if err := c.do(t.Context(), path); err != nil {
+			t.Fatal(err)
+		}
+		var left, compacted int64
+		if err := db.QueryRow("SELECT count(*) FROM kine WHERE name = ?", historyKey).Scan(&left); err != nil || left != c.left {
+			t.Errorf("%d rows of the old history are left, want %d: %v", left, c.left, err)
+		}
+		if err := db.QueryRow("SELECT prev_revision FROM kine WHERE name = 'compact_rev_key'").Scan(&compacted); err != nil {
+			t.Fatal(err)
+		}
+		if got := newest(t, path); got != last+leap || compacted != got {
+			t.Errorf("revision %d, compacted to %d, want %d", got, compacted, last+leap)
+		}
+	}
+	if got := len(rows(t, path)); got != 39 {
+		t.Errorf("%d objects, want 39", got)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/state/durable"
 	"rivulet/appliance/state/paths"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/cure"
 )
 
@@ -39,13 +40,14 @@ type Guard struct {
 	db     atomic.Pointer[database] // the SQL database in use; nil for the file
 }
 
-// cleanFile marks an orderly end of the engine, after which its database is not checked before the next start.
+// cleanFile marks an orderly end of the engine, after which its database is not checked before the next start, and its
+// revision goes on.
 func (g *Guard) cleanFile() string { return filepath.Join(g.State, "datastore.clean") }
 
 // Cluster is the engine's cluster while it does not run.
 type Cluster interface {
 	Settled() bool              // it has served at least once
-	BeginAnew(why string) error // removes one that never served
+	BeginAnew(why string) error // sets one aside that never served
 	Datastore() string          // address of the SQL database; empty is the file
 }
 
@@ -81,10 +83,17 @@ func (g *Guard) leaveSQL() error {
 }
 
 func (g *Guard) prepare(ctx context.Context, e Cluster) error {
-	unclean := errors.Is(os.Remove(g.cleanFile()), os.ErrNotExist)
-	r, err := Prepare(ctx, g.State, unclean)
+	closed, err := takeMark(ctx, g.cleanFile(), Path(g.State))
+	if err != nil {
+		return err
+	}
+	r, err := Prepare(ctx, g.State, !closed)
 	if errors.Is(err, ErrLost) && !e.Settled() {
+		defer g.Report()
 		return e.BeginAnew(err.Error())
+	}
+	if err == nil { // a recovery has moved the revision on
+		err = resume(ctx, Path(g.State), changes.BootID(), closed || r != nil)
 	}
 	if err != nil {
 		return err
@@ -104,13 +113,16 @@ func (g *Guard) prepare(ctx context.Context, e Cluster) error {
 	return nil
 }
 
-// Ended is called when the engine has ended, with nil after a requested stop. The engine may not have started.
+// Ended is called when the engine has ended, with nil after a stop in order. The engine may not have started.
 func (g *Guard) Ended(err error) {
 	looked := g.looked
 	if g.looked = false; err != nil || !looked {
 		return
 	}
-	if err := os.WriteFile(g.cleanFile(), nil, 0o600); err != nil {
+	if _, err := os.Stat(Path(g.State)); errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err := putMark(context.Background(), g.cleanFile(), Path(g.State)); err != nil {
 		g.Log.Warn("the next start reads the whole datastore through", "err", err)
 	}
 }

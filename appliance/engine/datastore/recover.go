@@ -108,7 +108,7 @@ func Recover(ctx context.Context, path, snapshots string) (Recovery, error) {
 	if err := to.Close(); err != nil {
 		return r, fmt.Errorf("datastore: %w", err)
 	}
-	if err := MoveOn(ctx, part); err != nil {
+	if err := PutBack(ctx, part); err != nil {
 		return r, err
 	}
 	if err := syncFile(part); err != nil {

@@ -36,8 +36,8 @@ func readable(ctx context.Context, db *sql.DB, f func(row []any) error) error {
 		if first != nil {
 			s.to = *first - 1
 		}
-		// IDs are small whole numbers: if no end was found, there are no rows far out.
-		s.from, s.to = max(s.from, 0), min(s.to, 1<<40)
+		// If no end was found, there are no rows far out: that many leaps no database has.
+		s.from, s.to = max(s.from, 0), min(s.to, leap<<20)
 		if s.from >= s.to {
 			continue
 		}

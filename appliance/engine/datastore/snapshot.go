@@ -1,6 +1,7 @@
 package datastore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,16 +39,19 @@ func Copy(ctx context.Context, from, to string) error {
 // Snapshot is a file that Snapshotter made.
 type Snapshot struct {
 	Path string
-	Time time.Time
+	Time time.Time // by the clock of that moment, which may have been wrong
+	// number orders them: each has one more than all before. It is 0 for those of versions without it.
+	number int
 }
 
 const (
 	snapshotPrefix = "datastore-"
 	snapshotSuffix = ".db.zst"
-	snapshotTime   = "20060102T150405Z"
+	// The fraction of the second is the number. Versions without numbers read such a name as well.
+	snapshotTime = "20060102T150405.000000000Z"
 )
 
-// List returns the snapshots in a folder, the newest first.
+// List returns the snapshots in a folder, the newest first: by their numbers, and those without by the time in the name.
 func List(dir string) []Snapshot {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -62,11 +66,11 @@ func List(dir string) []Snapshot {
 		if name, ok = strings.CutSuffix(name, snapshotSuffix); !ok {
 			continue
 		}
-		if at, err := time.Parse(snapshotTime, name); err == nil {
-			out = append(out, Snapshot{filepath.Join(dir, e.Name()), at})
+		if at, err := time.Parse("20060102T150405Z", name); err == nil { // with or without a fraction
+			out = append(out, Snapshot{filepath.Join(dir, e.Name()), at.Truncate(time.Second), at.Nanosecond()})
 		}
 	}
-	slices.SortFunc(out, func(a, b Snapshot) int { return b.Time.Compare(a.Time) })
+	slices.SortFunc(out, func(a, b Snapshot) int { return cmp.Or(b.number-a.number, b.Time.Compare(a.Time)) })
 	return out
 }
 
@@ -108,8 +112,11 @@ func (k *Snapshotter) Run(ctx context.Context, report func(error)) error {
 
 // Make makes a snapshot now and deletes those beyond Keep.
 func (k *Snapshotter) Make(ctx context.Context, now time.Time) (Snapshot, error) {
-	s := Snapshot{Time: now.UTC().Truncate(time.Second)}
-	s.Path = filepath.Join(k.Dir, snapshotPrefix+s.Time.Format(snapshotTime)+snapshotSuffix)
+	s := Snapshot{Time: now.UTC().Truncate(time.Second), number: 1}
+	if have := List(k.Dir); len(have) > 0 {
+		s.number = have[0].number + 1
+	}
+	s.Path = filepath.Join(k.Dir, snapshotPrefix+s.Time.Add(time.Duration(s.number)).Format(snapshotTime)+snapshotSuffix)
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return s, fmt.Errorf("datastore: %w; look at the disk (space, read-only mount)", err)
 	}

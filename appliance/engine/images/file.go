@@ -20,6 +20,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"rivulet/offload/nodeagent/tenantimages"
 	"rivulet/offload/policy"
 )
 
@@ -49,12 +50,36 @@ func Inspect(at string) (File, error) {
 	} else if files, err = inTar(at); err != nil {
 		return f, err
 	}
-	if raw, ok := files["manifest.json"]; ok {
+	raw, docker := files["manifest.json"]
+	index, oci := files["index.json"]
+	if docker {
 		err = f.fromDocker(raw)
-	} else {
-		err = f.fromOCI(files["index.json"])
+	}
+	if also := (File{path: at}); oci && err == nil { // containerd takes the names from here, if both are there
+		if err = also.fromOCI(index); err == nil {
+			err = reserved(also.Names...)
+		}
+		if !docker {
+			also.folder = f.folder
+			f = also
+		}
+	}
+	if err == nil {
+		err = reserved(f.Names...)
 	}
 	return f, err
+}
+
+// reserved refuses the names of the image in which every pod begins, and of those that tenants have had fetched.
+func reserved(names ...string) error {
+	pause, _, _ := strings.Cut(tenantimages.Pause, ":")
+	for _, name := range names {
+		repository, _, _ := strings.Cut(name, ":")
+		if host, _, _ := strings.Cut(name, "/"); repository == pause || strings.HasSuffix(host, ".rivulet.invalid") {
+			return fmt.Errorf("%s is a name of Rivulet's own; give the image another one: docker tag %s NAME:TAG", name, name)
+		}
+	}
+	return nil
 }
 
 // inTar returns the files of an archive that identify it.
@@ -157,6 +182,9 @@ func (c *Containerd) Import(ctx context.Context, f File, name string, share bool
 		args, names = append(args, "--index-name", name), []string{name}
 	} else {
 		args = []string{"images", "import"}
+	}
+	if err := reserved(names...); err != nil {
+		return nil, err
 	}
 	if len(names) == 0 {
 		return nil, fmt.Errorf("%s has no name for its image; give one with --name NAME:TAG", f.path)

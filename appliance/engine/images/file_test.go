@@ -51,16 +51,19 @@ func TestLook(t *testing.T) {
 		raw         []byte
 		names, fail string
 	}{
-		"docker archive":     {raw: docker, names: "docker.io/library/web:1 ghcr.io/x/y:2"},
-		"the same, zipped":   {raw: zipped(t, docker), names: "docker.io/library/web:1 ghcr.io/x/y:2"},
-		"OCI archive":        {raw: archive(t, oci), names: "docker.io/library/db:3"},
-		"without a name":     {raw: archive(t, map[string]string{"manifest.json": `[{"Config":"a.json","RepoTags":null}]`})},
-		"a file system":      {raw: archive(t, map[string]string{"etc/passwd": "root"}), fail: "docker save"},
-		"cut off":            {raw: docker[:3000], fail: "copy it again"},
-		"no archive":         {raw: []byte(layer), fail: "no image and no archive"},
-		"empty":              {raw: nil, fail: "docker save"},
-		"no images":          {raw: archive(t, map[string]string{"manifest.json": "[]"}), fail: "docker save"},
-		"a name that is bad": {raw: archive(t, map[string]string{"manifest.json": `[{"RepoTags":["Web:1"]}]`}), fail: "NAME:TAG"},
+		"docker archive":       {raw: docker, names: "docker.io/library/web:1 ghcr.io/x/y:2"},
+		"the same, zipped":     {raw: zipped(t, docker), names: "docker.io/library/web:1 ghcr.io/x/y:2"},
+		"OCI archive":          {raw: archive(t, oci), names: "docker.io/library/db:3"},
+		"the pause image":      {raw: archive(t, map[string]string{"manifest.json": `[{"RepoTags":["rivulet.dev/pause:1"]}]`}), fail: "a name of Rivulet's own"},
+		"one of a tenant":      {raw: archive(t, map[string]string{"index.json": `{"manifests":[{"annotations":{"io.containerd.image.name":"tenants.rivulet.invalid/x/docker.io/library/db:3"}}]}`}), fail: "a name of Rivulet's own"},
+		"two names, one shown": {raw: archive(t, map[string]string{"oci-layout": "{}", "manifest.json": `[{"RepoTags":["web:1"]}]`, "index.json": `{"manifests":[{"annotations":{"io.containerd.image.name":"rivulet.dev/pause:1"}}]}`}), fail: "a name of Rivulet's own"},
+		"without a name":       {raw: archive(t, map[string]string{"manifest.json": `[{"Config":"a.json","RepoTags":null}]`})},
+		"a file system":        {raw: archive(t, map[string]string{"etc/passwd": "root"}), fail: "docker save"},
+		"cut off":              {raw: docker[:3000], fail: "copy it again"},
+		"no archive":           {raw: []byte(layer), fail: "no image and no archive"},
+		"empty":                {raw: nil, fail: "docker save"},
+		"no images":            {raw: archive(t, map[string]string{"manifest.json": "[]"}), fail: "docker save"},
+		"a name that is bad":   {raw: archive(t, map[string]string{"manifest.json": `[{"RepoTags":["Web:1"]}]`}), fail: "NAME:TAG"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := filepath.Join(t.TempDir(), "file")

@@ -57,7 +57,7 @@ func Parse(list []byte) []Image {
 				got, ok := labels[key]
 				return ok && got == value
 			}
-			out = append(out, Image{f[0], f[1], d, has(policy.ShareLabel + "=true"), kept(has), labels[providedLabel]})
+			out = append(out, Image{f[0], f[1], d, has(policy.ShareLabel + "=true"), kept(has), labels[policy.ProvidedLabel]})
 		}
 	}
 	slices.SortFunc(out, func(a, b Image) int { return strings.Compare(a.Name, b.Name) })
@@ -143,6 +143,35 @@ func Archive(content string, list []Image, to string) (names []string, err error
 		return nil, fmt.Errorf("images: %w", err)
 	}
 	return names, nil
+}
+
+// same reports whether an image is the other one, and not another of its name.
+func (i Image) same(o Image) bool { return i.Name == o.Name && i.Digest == o.Digest }
+
+// Archived returns the images in an archive of Archive: their names, types and digests.
+func Archived(path string) (list []Image, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("images: %w", err)
+	}
+	defer f.Close()
+	for t := tar.NewReader(f); ; {
+		h, err := t.Next()
+		if err != nil {
+			return nil, fmt.Errorf("images: %s has no index: %w", path, err)
+		}
+		if h.Name != ocispec.ImageIndexFile {
+			continue
+		}
+		var index ocispec.Index
+		if err := json.NewDecoder(io.LimitReader(t, maxManifest)).Decode(&index); err != nil {
+			return nil, fmt.Errorf("images: %s: %w", path, err)
+		}
+		for _, m := range index.Manifests {
+			list = append(list, Image{Name: m.Annotations[nameAnnotation], Type: m.MediaType, Digest: m.Digest})
+		}
+		return list, nil
+	}
 }
 
 func blobPath(content string, d digest.Digest) string {

@@ -8,19 +8,22 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"rivulet/offload/policy"
 )
 
-// content is a folder of blobs as containerd keeps it.
-type content struct {
+// blobs is a folder of blobs as containerd keeps it.
+type blobs struct {
 	*testing.T
 	dir string
 }
 
-func (c content) add(v any) ocispec.Descriptor {
+func (c blobs) add(v any) ocispec.Descriptor {
 	c.Helper()
 	raw, ok := v.([]byte)
 	if !ok {
@@ -37,14 +40,14 @@ func (c content) add(v any) ocispec.Descriptor {
 	return ocispec.Descriptor{Digest: d, Size: int64(len(raw))}
 }
 
-func (c content) image(layer string) ocispec.Descriptor {
+func (c blobs) image(layer string) ocispec.Descriptor {
 	c.Helper()
 	config, l := c.add(ocispec.Image{Author: layer}), c.add([]byte(layer))
 	return c.add(ocispec.Manifest{Config: config, Layers: []ocispec.Descriptor{l}})
 }
 
 func TestArchiveHasWhatIsWhole(t *testing.T) {
-	c := content{t, t.TempDir()}
+	c := blobs{t, t.TempDir()}
 	whole, torn := c.image("one layer"), c.image("another layer")
 	missing := ocispec.Descriptor{Digest: digest.FromString("of another platform"), Size: 3}
 	index := c.add(ocispec.Index{Manifests: []ocispec.Descriptor{missing, whole}})
@@ -68,6 +71,9 @@ func TestArchiveHasWhatIsWhole(t *testing.T) {
 	want := []string{"docker.io/library/whole:1", "docker.io/library/whole:latest", "docker.io/library/index:1"}
 	if err != nil || !slices.Equal(names, want) {
 		t.Fatalf("%v %v, want %v", names, err, want)
+	}
+	if has, err := Archived(to); err != nil || !slices.Equal(namesOf(has), want) {
+		t.Errorf("the archive has %v %v, want %v", has, err, want)
 	}
 	f, err := os.Open(to)
 	if err != nil {
@@ -143,10 +149,36 @@ func TestParse(t *testing.T) {
 		"a/shared:1 t " + d.String() + " 1.2 MiB linux/amd64 io.cri-containerd.image=managed,rivulet.dev/share=true\n" +
 		"a/kept:1   t " + d.String() + " 1.2 MiB linux/amd64 io.cri-containerd.image=managed,rivulet.dev/share=\n" +
 		"a/pushed:1 t " + d.String() + " 1.2 MiB linux/amd64 io.cri-containerd.image=managed,io.cri-containerd.pinned=pinned\n" +
-		"a/provided:1 t " + d.String() + " 1.2 MiB linux/amd64 io.cri-containerd.pinned=pinned,rivulet.dev/provided=set.kept.shared,rivulet.dev/share=true\n" +
+		"a/provided:1 t " + d.String() + " 1.2 MiB linux/amd64 io.cri-containerd.pinned=pinned,rivulet.dev/provided=kept+lab/db+lab/web\n" +
 		"a/system:1 t " + d.String() + " 1.2 MiB linux/amd64 io.cattle.k3s.pinned=pinned,io.cri-containerd.pinned=pinned\n" +
 		d.String() + " t " + d.String() + " 1.2 MiB linux/amd64 rivulet.dev/share=true\n"))
-	if want := []Image{{"a/kept:1", "t", d, false, false, ""}, {"a/provided:1", "t", d, true, true, "set.kept.shared"}, {"a/pushed:1", "t", d, false, true, ""}, {"a/shared:1", "t", d, true, false, ""}, {"a/system:1", "t", d, false, false, ""}}; !slices.Equal(got, want) {
+	if want := []Image{{"a/kept:1", "t", d, false, false, ""}, {"a/provided:1", "t", d, false, true, "kept+lab/db+lab/web"}, {"a/pushed:1", "t", d, false, true, ""}, {"a/shared:1", "t", d, true, false, ""}, {"a/system:1", "t", d, false, false, ""}}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
+}
+
+// An image of Courses is kept, and given to their groups alone; what an operator has done stays, and nothing is written twice.
+func TestProvide(t *testing.T) {
+	const pinned = "io.cri-containerd.pinned"
+	for _, c := range []struct {
+		have map[string]string
+		want string
+	}{
+		{nil, pinned + "=pinned rivulet.dev/provided=kept+lab/db+lab/web"},
+		{map[string]string{pinned: "pinned"}, "rivulet.dev/provided=set+lab/db+lab/web"},
+		{map[string]string{pinned: "pinned", policy.ProvidedLabel: "kept+lab/db"}, "rivulet.dev/provided=kept+lab/db+lab/web"},
+		{map[string]string{pinned: "pinned", policy.ProvidedLabel: "kept+lab/db+lab/web", policy.ShareLabel: "true"}, ""},
+		{map[string]string{pinned: "pinned", policy.ProvidedLabel: "set.kept.shared", policy.ShareLabel: "true"}, "rivulet.dev/share= rivulet.dev/provided=kept+lab/db+lab/web"},
+	} {
+		if got := strings.Join(provide(c.have, []string{"lab/web", "lab/db", "lab/web"}), " "); got != c.want {
+			t.Errorf("%v: %q, want %q", c.have, got, c.want)
+		}
+	}
+}
+
+func namesOf(list []Image) (names []string) {
+	for _, i := range list {
+		names = append(names, i.Name)
+	}
+	return names
 }

@@ -53,7 +53,7 @@ func FromContainerd(meta, namespace string) ([]Image, error) {
 			}
 			provided := ""
 			if labels != nil {
-				provided = string(labels.Get([]byte(providedLabel)))
+				provided = string(labels.Get([]byte(policy.ProvidedLabel)))
 			}
 			out = append(out, Image{string(name), string(target.Get([]byte("mediatype"))), d, has(policy.ShareLabel + "=true"), kept(has), provided})
 			return nil

@@ -10,7 +10,7 @@ import (
 )
 
 func TestArchitecturesAreThoseOfAnIndex(t *testing.T) {
-	c := content{t, t.TempDir()}
+	c := blobs{t, t.TempDir()}
 	of := func(os, arch, variant string) ocispec.Descriptor { // none of them is on the disk
 		return ocispec.Descriptor{Digest: digest.FromString(os + arch + variant), Size: 3, Platform: &ocispec.Platform{OS: os, Architecture: arch, Variant: variant}}
 	}

@@ -11,16 +11,12 @@ import (
 	"rivulet/offload/policy"
 )
 
-// providedLabel marks images that Provide keeps; its value are the labels that it has added, so that Release takes off
-// these alone.
-const providedLabel = "rivulet.dev/provided"
-
 // keepsFree is the part of the disk, per cent, that a pull leaves free: the kubelet begins to remove images at 15.
 const keepsFree = 20
 
-// Provide brings an image to this device, if it is not here, from its registry, keeps it, and lets tenants use it. It
-// may be called again at any time.
-func (c *Containerd) Provide(ctx context.Context, name string) error {
+// Provide brings an image to this device, if it is not here, from its registry, keeps it, and lets virtual clusters of
+// these groups use it, and no other tenant. It may be called again at any time.
+func (c *Containerd) Provide(ctx context.Context, name string, groups []string) error {
 	full, err := Full(name)
 	if err != nil {
 		return err
@@ -41,22 +37,41 @@ func (c *Containerd) Provide(ctx context.Context, name string) error {
 			return fmt.Errorf("%s was pulled, and containerd does not list it; it is tried again", full)
 		}
 	}
-	value, provided := have[providedLabel]
-	var add []string
-	if have["io.cri-containerd.pinned"] != "pinned" {
-		add, value = append(add, keptLabel), value+".kept"
-	}
-	if have[policy.ShareLabel] != "true" {
-		add, value = append(add, policy.ShareLabel+"=true"), value+".shared"
-	}
-	if provided && len(add) == 0 {
+	add := provide(have, groups)
+	if len(add) == 0 {
 		return nil
 	}
-	_, err = c.ctr(ctx, nil, append([]string{"images", "label", full, providedLabel + "=set" + strings.TrimPrefix(value, "set")}, add...)...)
+	_, err = c.ctr(ctx, nil, append([]string{"images", "label", full}, add...)...)
 	return err
 }
 
-// Release ends what Provide did for all images but these: they are kept and shared only if an operator wants it.
+// provide returns the changes of an image's labels; a label without a value is removed.
+func provide(have map[string]string, groups []string) (add []string) {
+	value, before := "set", how(have)
+	if strings.Contains(before, "shared") { // by an earlier version, with all tenants
+		add = append(add, policy.ShareLabel+"=")
+	}
+	if pinned := have["io.cri-containerd.pinned"] == "pinned"; strings.Contains(before, "kept") || !pinned {
+		if value = "kept"; !pinned {
+			add = append(add, keptLabel)
+		}
+	}
+	for _, g := range slices.Compact(slices.Sorted(slices.Values(groups))) {
+		value += "+" + g
+	}
+	if have[policy.ProvidedLabel] != value {
+		add = append(add, policy.ProvidedLabel+"="+value)
+	}
+	return add
+}
+
+// how is kept if Provide has pinned the image, set if it was pinned, empty if Provide has done nothing.
+func how(labels map[string]string) string {
+	value, _, _ := strings.Cut(labels[policy.ProvidedLabel], "+")
+	return value
+}
+
+// Release ends what Provide did for all images but these: they are kept only if an operator wants it.
 func (c *Containerd) Release(ctx context.Context, but []string) error {
 	labels, err := c.labels(ctx)
 	if err != nil {
@@ -69,17 +84,12 @@ func (c *Containerd) Release(ctx context.Context, but []string) error {
 		}
 	}
 	for name, have := range labels {
-		value, provided := have[providedLabel]
-		if !provided || slices.Contains(kept, name) {
+		if how(have) == "" || slices.Contains(kept, name) {
 			continue
 		}
-		args := []string{"images", "label", name, providedLabel + "="} // empty: removes the label
-		added := strings.Split(value, ".")
-		if slices.Contains(added, "kept") {
+		args := []string{"images", "label", name, policy.ProvidedLabel + "="} // empty: removes the label
+		if how(have) == "kept" {
 			args = append(args, "io.cri-containerd.pinned=")
-		}
-		if slices.Contains(added, "shared") {
-			args = append(args, policy.ShareLabel+"=")
 		}
 		if _, err := c.ctr(ctx, nil, args...); err != nil {
 			return err
@@ -111,7 +121,7 @@ func (c *Containerd) pull(ctx context.Context, name string) error {
 		return fmt.Errorf("less than %d %% of the disk are free; remove images: rivulet image rm --unused", keepsFree)
 	}
 	if _, err := c.tool(ctx, nil, "crictl", "--image-endpoint", "unix://"+Socket, "--timeout", "30m", "pull", name); err != nil {
-		return fmt.Errorf("it cannot be pulled (%s); bring it from a file: rivulet image push FILE --share", strings.TrimSuffix(err.Error(), "; see: rivulet status"))
+		return fmt.Errorf("it cannot be pulled (%s); bring it from a file: rivulet image push FILE", strings.TrimSuffix(err.Error(), "; see: rivulet status"))
 	}
 	return nil
 }

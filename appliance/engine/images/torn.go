@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -19,12 +20,28 @@ import (
 // committed is containerd's number for the snapshot kind of an image's layer.
 const committed = 3
 
-// unsure is how long before its sync the unpacking of a layer may have begun.
+// unsure is how long the unpacking of a layer may take after it got its number.
 const unsure = time.Minute
 
-// Torn returns the layers in an overlayfs snapshotter's folder that may lack content after a power cut: those unpacked
-// after the last sync of everything, and missing ones.
-func Torn(snapshotter string, synced time.Time) (layers []string, err error) {
+// newestLayer is the highest number of a layer in an overlayfs snapshotter's folder. The snapshotter counts up, and gives
+// no number twice.
+func newestLayer(snapshotter string) (n uint64, err error) {
+	entries, err := os.ReadDir(filepath.Join(snapshotter, "snapshots"))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	for _, e := range entries {
+		if id, err := strconv.ParseUint(e.Name(), 10, 64); err == nil {
+			n = max(n, id)
+		}
+	}
+	return n, err
+}
+
+// Torn returns the layers in an overlayfs snapshotter's folder that may lack content after a power cut: those above the
+// newest that is on the disk for sure, and missing ones. Versions that have not recorded its number have the time of the
+// last sync instead, synced.
+func Torn(snapshotter string, sure uint64, synced time.Time) (layers []string, err error) {
 	meta := filepath.Join(snapshotter, "metadata.db")
 	if _, err := os.Stat(meta); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -48,7 +65,7 @@ func Torn(snapshotter string, synced time.Time) (layers []string, err error) {
 			id, _ := binary.Uvarint(s.Get([]byte("id")))
 			dir := filepath.Join(snapshotter, "snapshots", fmt.Sprint(id))
 			at, err := os.Stat(dir)
-			if err != nil || at.ModTime().After(synced.Add(-unsure)) {
+			if err != nil || id > sure && at.ModTime().After(synced.Add(-unsure)) {
 				layers = append(layers, dir)
 			}
 			return nil

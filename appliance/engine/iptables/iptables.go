@@ -89,8 +89,18 @@ func choose(ctx context.Context, path, netfilter string) (Choice, error) {
 		}
 		failed = append(failed, fmt.Errorf("bundled %s: %w", backend, err))
 	}
+	ours := errors.Join(failed...)
+	if notLoaded(ours) {
+		return Choice{}, fmt.Errorf("iptables: ours does not load (%w) and this host's cannot be used (%w): apt-get install iptables", ours, why)
+	}
 	return Choice{}, fmt.Errorf("iptables: this host's cannot be used (%w) and the kernel takes no rules from ours (%w); "+
-		"the kernel needs nf_tables, nft_compat and xt_comment or ip_tables, with nat: modprobe nft_compat", why, errors.Join(failed...))
+		"the kernel needs nf_tables, nft_compat and xt_comment or ip_tables, with nat: modprobe nft_compat", why, ours)
+}
+
+// notLoaded reports whether a program or one of its extensions could not be loaded: no module of the kernel mends that.
+func notLoaded(err error) bool {
+	return strings.Contains(err.Error(), "loading shared libraries") || // the loader, of a library of the program
+		strings.Contains(err.Error(), "shared object file") || strings.Contains(err.Error(), "ELF load command") // of an extension
 }
 
 // hosts returns the host's iptables, or why it is not used.

@@ -110,6 +110,26 @@ func TestNoneWorksSaysWhatEachSaid(t *testing.T) {
 	}
 }
 
+// A program whose libraries do not load is no matter of kernel modules: the loader's own words come first, and a cure that helps.
+func TestOursDoesNotLoad(t *testing.T) {
+	needRoot(t)
+	for _, said := range []string{
+		"netfilter/lib/libxt_statistic.so: libm.so.6: ELF load command address/offset not page-aligned",
+		"xtables-nft-multi: error while loading shared libraries: libmnl.so.0: cannot open shared object file: No such file or directory",
+	} {
+		not := map[string]string{"iptables-restore": "cat <<'END' >&2\n" + said + "\n\nError occurred at line: 16\nEND\nexit 2"}
+		_, err := choose(t.Context(), t.TempDir(), bundled(t, not, not))
+		if err == nil {
+			t.Fatal("it was chosen")
+		}
+		text := err.Error()
+		if !strings.HasPrefix(text, "iptables: ours does not load (bundled nft: iptables-restore: exit status 2 "+said) ||
+			!strings.HasSuffix(text, ": apt-get install iptables") || strings.Contains(text, "modprobe") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 // The real programs, out of the bundle that the Makefile packed, from a folder
 // that they were not built for, without the host's loader or libraries.
 func TestBundledProgramsWorkAnywhere(t *testing.T) {

@@ -33,6 +33,7 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/version"
 
 	"rivulet/appliance/engine/controlplane"
+	"rivulet/appliance/engine/images"
 	_ "rivulet/appliance/engine/kine"
 	"rivulet/appliance/machine/memory"
 )
@@ -59,6 +60,7 @@ func Dispatch(own OwnAPI) bool {
 		os.Args[0] = name
 		if name == "containerd" {
 			go memory.KeepTrimmed(context.Background())
+			images.RefuseOrders()
 		}
 		tool()
 		return true
@@ -74,7 +76,8 @@ func Dispatch(own OwnAPI) bool {
 }
 
 func serve() {
-	executor.Set(newParts()) // all in this process tree
+	all := newParts() // in this process tree
+	executor.Set(all)
 	go memory.KeepTrimmed(context.Background())
 	app := cmds.NewApp()
 	app.DisableSliceFlagSeparator = true
@@ -83,6 +86,7 @@ func serve() {
 			// They were read, and are secret: programs that the engine starts would inherit them.
 			os.Unsetenv("K3S_DATASTORE_ENDPOINT")
 			os.Unsetenv("K3S_TOKEN")
+			all.server = true
 			return server.Run(c)
 		}),
 		cmds.NewAgentCommand(agent.Run),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -29,8 +30,9 @@ import (
 // others start: k3s checks every 2 s whether the API server is ready, and everything waits for that.
 type parts struct {
 	*embed.Embedded
-	ready chan struct{} // closed once the API server is ready
-	once  sync.Once
+	server bool          // not a worker's agent
+	ready  chan struct{} // closed once the API server is ready
+	once   sync.Once
 }
 
 func newParts() *parts { return &parts{Embedded: &embed.Embedded{}, ready: make(chan struct{})} }
@@ -38,8 +40,14 @@ func newParts() *parts { return &parts{Embedded: &embed.Embedded{}, ready: make(
 // pollReady is the interval of checks of this process's API server.
 const pollReady = 20 * time.Millisecond
 
-// Bootstrap prepares a node. A worker's API server is in another machine, which k3s checks.
+// Bootstrap prepares a node, and on a server the door before requests of others. A worker's API server is in another
+// machine, which k3s checks.
 func (p *parts) Bootstrap(ctx context.Context, node *config.Node, cfg cmds.Agent) error {
+	if p.server {
+		if err := guard(ctx, node, filepath.Dir(cfg.DataDir)); err != nil {
+			return err
+		}
+	}
 	if err := p.Embedded.Bootstrap(ctx, node, cfg); err != nil {
 		return err
 	}

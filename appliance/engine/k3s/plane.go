@@ -30,6 +30,7 @@ import (
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/appliance/engine/controlplane/pods"
 	"rivulet/appliance/engine/controlplane/roles"
+	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/engine/kine"
 )
 
@@ -48,10 +49,14 @@ const planeGates = "APIServerIdentity=false,SizeBasedListCostEstimate=false"
 func runPlane(ctx context.Context, p controlplane.Plane, own OwnAPI) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	ended, err := datastore.Begin(ctx, controlplane.Database, p.Boot)
+	if err != nil {
+		return err
+	}
 	// The datastore outlives the API server, which writes until its end.
 	storing, stopStore := context.WithCancel(context.WithoutCancel(ctx))
 	var stored sync.WaitGroup
-	defer func() { stopStore(); stored.Wait() }()
+	defer func() { stopStore(); stored.Wait(); ended() }()
 	if p.Datastore > 0 {
 		p.Full = kine.Limit(p.Datastore, status.Errorf(codes.ResourceExhausted,
 			"the datastore of virtual cluster %s is full (%d MiB): delete what is not needed; its owner gives it more with: rivulet vcluster set %s --datastore %dMi", p.Name, p.Datastore>>20, p.Name, 2*p.Datastore>>20)).Full

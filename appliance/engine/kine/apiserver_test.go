@@ -44,6 +44,7 @@ func TestSpin(t *testing.T) {
 // a list after a write shows what was written. Both are the API server's caches, which
 // believe what the datastore announces.
 func TestAPIServerLosesNothing(t *testing.T) {
+	t.Parallel()
 	n := apiWatches
 	if more, err := strconv.Atoi(os.Getenv("RIVULET_API_WATCHES")); err == nil {
 		n = more

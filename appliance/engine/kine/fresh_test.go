@@ -22,6 +22,7 @@ const freshWatches = 500
 // the machine is busy and progress is asked for all the time. The watch goes as the API
 // server's cache takes it: what is not newer than the progress it was told of is not seen.
 func TestFreshWatchesMissNothing(t *testing.T) {
+	t.Parallel()
 	n := freshWatches
 	if more, err := strconv.Atoi(os.Getenv("RIVULET_KINE_WATCHES")); err == nil {
 		n = more

@@ -2,10 +2,10 @@
 // (docs/design/small.md has figures). Importing it makes this kine's default driver; only engine/k3s does.
 //
 // It alone writes <state>/k3s/server/db/state.db, the path of k3s. An acknowledged transaction is in the kernel, so
-// killing the engine loses nothing. Writes of users and controllers are on the card within 1 s; heartbeats (leases,
-// events) when the kernel writes them back, so a power cut may lose 30 s of them, and nothing else. The file is
-// consistent after any cut: WAL frames have checksums and the checkpoint syncs. A damaged file ends the engine, with
-// the reason in its log.
+// killing the engine loses nothing. Writes of users and controllers are on the card within 1 s, and volumes and virtual
+// clusters when they are read by their names; heartbeats (leases, events) when the kernel writes them back, so a power
+// cut may lose 30 s of them, and nothing else. The file is consistent after any cut: WAL frames have checksums and the
+// checkpoint syncs. A damaged file ends the engine, with the reason in its log.
 package kine
 
 import (

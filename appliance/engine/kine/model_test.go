@@ -50,6 +50,7 @@ const (
 //   - Progress that is announced on a watch is never newer than what was sent on it, nor
 //     older, and goes on to the current revision.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	m := newModel(t)
 	n := modelOps
 	if more, err := strconv.Atoi(os.Getenv("RIVULET_KINE_OPS")); err == nil {

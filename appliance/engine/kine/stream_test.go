@@ -107,6 +107,7 @@ func TestAWatchNeverStandsStill(t *testing.T) {
 
 // A watch for which nothing can be read ends; a short failure is not noticed.
 func TestWatchesEndWhenNothingCanBeRead(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	o := openStore(t, t.TempDir(), true, config())

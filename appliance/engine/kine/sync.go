@@ -3,6 +3,7 @@ package kine
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,8 +15,8 @@ import (
 	"rivulet/fabric/changes"
 )
 
-// syncEvery is the least time between two syncs of the WAL. With the time of one sync it bounds how long an
-// acknowledged write is not on the card.
+// syncEvery is the time from the end of a sync of the WAL to the next one. With the time of two syncs, of one that had
+// begun and of the next, it bounds how long an acknowledged write is not on the card.
 const syncEvery = 500 * time.Millisecond
 
 // heartbeats are the keys that may lose 30 s in a power cut: they are written again at once.
@@ -31,15 +32,21 @@ func precious(key string) bool {
 	return true
 }
 
+// decisive are the keys of volumes and of virtual clusters. What is read of one by its key, from here and from no cache,
+// is on the card: a controller that reads it as deleted may remove its files. Whoever removes what a power cut cannot
+// bring back reads the record that allows it in this way, from whatever device.
+var decisive = []string{"/registry/persistentvolumes/", "/registry/rivulet.dev/virtualclusters/"}
+
 // durable syncs the WAL soon after each precious write, once for all that came meanwhile. A sync per transaction, as
 // with synchronous=FULL, costs a slow card more than the transaction.
 type durable struct {
 	server.Backend
 	due chan struct{} // holds one token while a sync is due
+	wal string
 }
 
 func keepDurable(ctx context.Context, wg *sync.WaitGroup, b server.Backend, wal string) *durable {
-	d := &durable{b, make(chan struct{}, 1)}
+	d := &durable{b, make(chan struct{}, 1), wal}
 	wg.Add(1)
 	go func() {
 		defer wg.Done()
@@ -75,6 +82,15 @@ func (d *durable) run(ctx context.Context, sync func() error) {
 
 func (d *durable) owe() {
 	changes.Poke(d.due)
+}
+
+// Get syncs what it has read of a decisive key.
+func (d *durable) Get(ctx context.Context, key, rangeEnd string, limit, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
+	rev, kv, err := d.Backend.Get(ctx, key, rangeEnd, limit, revision, keysOnly)
+	if err == nil && slices.ContainsFunc(decisive, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
+		err = syncFile(d.wal)
+	}
+	return rev, kv, err
 }
 
 func (d *durable) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -48,6 +50,9 @@ func TestPrecious(t *testing.T) {
 // nothing is a backend that acknowledges everything.
 type nothing struct{ server.Backend }
 
+func (nothing) Get(context.Context, string, string, int64, int64, bool) (int64, *server.KeyValue, error) {
+	return 1, &server.KeyValue{}, nil
+}
 func (nothing) Create(context.Context, string, []byte, int64) (int64, error) { return 1, nil }
 func (nothing) Update(context.Context, string, []byte, int64, int64) (int64, *server.KeyValue, bool, error) {
 	return 2, nil, true, nil
@@ -57,7 +62,7 @@ func (nothing) Delete(_ context.Context, _ string, rev int64) (int64, *server.Ke
 }
 
 func TestSyncsWhatIsPreciousAndNothingElse(t *testing.T) {
-	d := &durable{nothing{}, make(chan struct{}, 1)}
+	d := &durable{nothing{}, make(chan struct{}, 1), ""}
 	owed := func() bool {
 		select {
 		case <-d.due:
@@ -86,9 +91,29 @@ func TestSyncsWhatIsPreciousAndNothingElse(t *testing.T) {
 	}
 }
 
+// TestAVolumeIsReadAsItIsOnTheCard: a controller removes its folder for what it reads. A card that does not sync has no
+// answer.
+func TestAVolumeIsReadAsItIsOnTheCard(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "state.db-wal")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const volume, other = "/registry/persistentvolumes/pvc-1", "/registry/persistentvolumeclaims/default/data"
+	for _, c := range []struct {
+		wal, key string
+		ok       bool
+	}{{file, volume, true}, {filepath.Join(dir, "none"), volume, true}, {filepath.Join(file, "broken"), volume, false}, {filepath.Join(file, "broken"), "/registry/rivulet.dev/virtualclusters/default/ann", false}, {filepath.Join(file, "broken"), other, true}} {
+		d := &durable{nothing{}, make(chan struct{}, 1), c.wal}
+		if _, _, err := d.Get(t.Context(), c.key, "", 1, 0, false); (err == nil) != c.ok {
+			t.Errorf("%s, WAL %s: %v", c.key, c.wal, err)
+		}
+	}
+}
+
 // A card that fails is asked again, and the end syncs whatever is owed.
 func TestSyncIsTriedAgain(t *testing.T) {
-	d := &durable{nothing{}, make(chan struct{}, 1)}
+	d := &durable{nothing{}, make(chan struct{}, 1), ""}
 	var calls atomic.Int32
 	third := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())

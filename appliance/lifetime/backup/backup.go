@@ -17,7 +17,7 @@ import (
 )
 
 // Format is the version of the stream's layout.
-const Format = 2
+const Format = 3
 
 // The members of every stream, and the folders of the others.
 const (

@@ -4,15 +4,20 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 
 	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/state/bolt"
@@ -65,6 +70,7 @@ func TestRestoredElsewhereItIsTheSameCluster(t *testing.T) {
 		}
 		st.Close()
 		checkMovedOn(t, filepath.Join(to.State, "k3s/server/db/state.db"), 51)
+		settled(t, to)
 	}
 }
 
@@ -212,6 +218,7 @@ func TestAnUnusableStreamChangesNothing(t *testing.T) {
 		{"state.db of another node", with(func(m *Manifest) { m.Node = "other" }), "", "state.db is of node"},
 		{"encrypted, no passphrase", crypted, "", "--passphrase-file"},
 		{"encrypted, wrong passphrase", crypted, "wrong", "does not fit"},
+		{"plain in place of an encrypted one", plain, "correct horse", "leave --passphrase-file out"},
 		{"something follows", append(bytes.Clone(plain), "more"...), "", "damaged"},
 		{"two in a row", append(bytes.Clone(plain), plain...), "", "ends too early"},
 	}
@@ -304,8 +311,126 @@ func TestThereIsNothingToSave(t *testing.T) {
 	}
 }
 
-// Virtual clusters come back in the place of those that are there, also when an upgrade is undone; one that
-// cannot be saved is named, and a stream without any leaves them as they are.
+// What a pod writes into its volume does not keep the device without a backup: a volume that is too deep is left out and
+// named, and the rest can be read back.
+func TestAVolumeThatCannotBeSaved(t *testing.T) {
+	p := device(t, "kitchen", 5)
+	deep := filepath.Join(p.State, "storage/lab_deep")
+	must(t, os.MkdirAll(deep, 0o700))
+	write(t, filepath.Join(deep, "first"), "would be a part of it")
+	at, err := os.OpenRoot(deep)
+	must(t, err)
+	for range 300 {
+		must(t, at.Mkdir("d", 0o700))
+		below, err := at.OpenRoot("d")
+		must(t, err)
+		at.Close()
+		at = below
+	}
+	at.Close()
+	src, left := source(p, "kitchen"), map[string]string{}
+	src.LeftOut = func(what, why string) { left[what] = why }
+	file, err := os.Create(filepath.Join(t.TempDir(), "backup"))
+	must(t, err)
+	defer file.Close()
+	must(t, WriteFile(t.Context(), file, src))
+	if len(left) != 1 || !strings.Contains(left["volume lab_deep"], "256 folders") {
+		t.Errorf("left out: %v", left)
+	}
+	staged := t.TempDir()
+	_, err = file.Seek(0, io.SeekStart)
+	must(t, err)
+	_, err = stage(t.Context(), file, "", ours, staged)
+	must(t, err)
+	if got := read(t, filepath.Join(staged, "storage/default_data/file\nwith\"all")); got != "kitchen's data" {
+		t.Errorf("the other volume: %q", got)
+	}
+	if _, err := os.Lstat(filepath.Join(staged, "storage/lab_deep")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the volume that was left out: %v", err)
+	}
+}
+
+// A stream of the version before, with a list of checksums, is restored as well; a member behind a link, and one that comes
+// twice, are not.
+func TestStreamsOfOthers(t *testing.T) {
+	plain := save(t, source(device(t, "kitchen", 5), "kitchen"))
+	changed := func(list bool, change func(*tar.Header) []*tar.Header) []byte {
+		unpacked, err := zstd.NewReader(bytes.NewReader(plain))
+		must(t, err)
+		defer unpacked.Close()
+		var out, sums bytes.Buffer
+		packed, err := zstd.NewWriter(&out)
+		must(t, err)
+		w := tar.NewWriter(packed)
+		for in := tar.NewReader(unpacked); ; {
+			h, err := in.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			must(t, err)
+			content, err := io.ReadAll(in)
+			must(t, err)
+			if h.Name == "SHA256" && list {
+				h.Name, h.Size, content = "SHA256SUMS", int64(sums.Len()), sums.Bytes()
+			}
+			for _, h := range change(h) {
+				must(t, w.WriteHeader(h))
+				if h.Typeflag == tar.TypeReg {
+					_, err = w.Write(content)
+					must(t, err)
+				}
+			}
+			if name := h.Name; h.Typeflag == tar.TypeReg {
+				if strings.ContainsAny(name, "\n\"") {
+					name = strconv.Quote(name)
+				}
+				fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), name)
+			}
+		}
+		must(t, w.Close())
+		must(t, packed.Close())
+		return out.Bytes()
+	}
+	try := func(stream []byte) error {
+		_, err := stage(t.Context(), bytes.NewReader(stream), "", ours, t.TempDir())
+		return err
+	}
+	must(t, try(changed(true, func(h *tar.Header) []*tar.Header { return []*tar.Header{h} })))
+	must(t, try(changed(false, func(h *tar.Header) []*tar.Header { return []*tar.Header{h} })))
+	for words, change := range map[string]func(*tar.Header) []*tar.Header{
+		"is in it twice": func(h *tar.Header) []*tar.Header {
+			if h.Name == "storage/default_data" {
+				link := *h
+				link.Typeflag, link.Linkname = tar.TypeSymlink, "../server"
+				return []*tar.Header{&link, h}
+			}
+			return []*tar.Header{h}
+		},
+		"is behind a link": func(h *tar.Header) []*tar.Header {
+			if h.Name == "storage/default_data" {
+				link := *h
+				link.Typeflag, link.Linkname = tar.TypeSymlink, "../server"
+				return []*tar.Header{&link}
+			}
+			return []*tar.Header{h}
+		},
+		"another checksum": func(h *tar.Header) []*tar.Header {
+			if h.Name == "storage/default_data" {
+				more := *h
+				more.Name = "storage/default_more"
+				return []*tar.Header{h, &more}
+			}
+			return []*tar.Header{h}
+		},
+	} {
+		if err := try(changed(false, change)); !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%v, want %q", err, words)
+		}
+	}
+}
+
+// Virtual clusters come back in the place of those that are there. When an upgrade is undone, those that its snapshot does
+// not have stay where they are. One that cannot be saved is named, and a stream without any leaves them as they are.
 func TestVirtualClusters(t *testing.T) {
 	src := source(device(t, "kitchen", 5), "kitchen")
 	left := map[string]string{}
@@ -313,7 +438,7 @@ func TestVirtualClusters(t *testing.T) {
 	without := save(t, src)
 	src.VClusters = func(out io.Writer) error {
 		w := tar.NewWriter(out)
-		for name, content := range map[string]string{"ann/vcluster.json": "ann's", "ann/root/data/db/state.db": "objects", ".left-out/ben": "it is a pipe"} {
+		for name, content := range map[string]string{"ann/vcluster.json": `{"name":"ann","uid":7}`, "ann/root/data/db/state.db": "objects", ".left-out/ben": "it is a pipe"} {
 			must(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: int64(len(content))}))
 			_, err := w.Write([]byte(content))
 			must(t, err)
@@ -321,12 +446,14 @@ func TestVirtualClusters(t *testing.T) {
 		return w.Close()
 	}
 	stream := save(t, src)
-	if len(left) != 1 || left["ben"] != "it is a pipe" {
+	if len(left) != 1 || left["virtual cluster ben"] != "it is a pipe" {
 		t.Errorf("left out: %v", left)
 	}
 	for _, undo := range []bool{false, true} {
 		to := device(t, "attic", 5)
 		write(t, filepath.Join(to.State, "vclusters/carl/vcluster.json"), "carl's")
+		write(t, filepath.Join(to.State, "vclusters/ann/vcluster.json"), "ann's, of the new version")
+		write(t, filepath.Join(to.State, "vclusters/dora/vcluster.json"), `{"name":"dora","uid":7}`) // made when ann had been deleted
 		o := options()
 		o.Over, o.DataOnly = true, undo
 		_, err := Restore(t.Context(), bytes.NewReader(without), to, o)
@@ -337,16 +464,26 @@ func TestVirtualClusters(t *testing.T) {
 		o.Now = o.Now.Add(time.Hour)
 		r, err := Restore(t.Context(), bytes.NewReader(stream), to, o)
 		must(t, err)
-		for name, want := range map[string]string{"vclusters/ann/vcluster.json": "ann's", "vclusters/ann/root/data/db/state.db": "objects"} {
+		for name, want := range map[string]string{"vclusters/ann/vcluster.json": `{"name":"ann","uid":7}`, "vclusters/ann/root/data/db/state.db": "objects"} {
 			if got := read(t, filepath.Join(to.State, name)); got != want {
 				t.Errorf("%s: %q, want %q", name, got, want)
 			}
 		}
-		if _, err := os.Lstat(filepath.Join(to.State, "vclusters/carl")); err == nil {
-			t.Error("a virtual cluster of before is among those of the backup")
+		carl := map[bool]string{false: r.Aside, true: to.State}[undo] // the snapshot left it out, or it was made since
+		if got := read(t, filepath.Join(carl, "vclusters/carl/vcluster.json")); got != "carl's" {
+			t.Errorf("undo %v: %q in %s", undo, got, carl)
 		}
-		if got := read(t, filepath.Join(r.Aside, "vclusters/carl/vcluster.json")); got != "carl's" {
-			t.Errorf("set aside: %q", got)
+		if _, err := os.Lstat(filepath.Join(to.State, "vclusters/carl")); (err == nil) != undo {
+			t.Errorf("undo %v: a virtual cluster of before: %v", undo, err)
+		}
+		if got := read(t, filepath.Join(r.Aside, "vclusters/dora/vcluster.json")); !strings.Contains(got, "dora") {
+			t.Errorf("undo %v: %q", undo, got)
+		}
+		if _, err := os.Lstat(filepath.Join(to.State, "vclusters/dora")); err == nil {
+			t.Errorf("undo %v: two virtual clusters have one user", undo)
+		}
+		if got := read(t, filepath.Join(r.Aside, "vclusters/ann/vcluster.json")); got != "ann's, of the new version" {
+			t.Errorf("undo %v: set aside: %q", undo, got)
 		}
 	}
 	src.VClusters = func(io.Writer) error { return errors.New("the supervisor has gone") }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"rivulet/appliance/engine/datastore"
+	"rivulet/appliance/state/paths"
 )
 
 // Saved while somebody writes, each copy is one moment: what belongs together in
@@ -121,9 +122,18 @@ func TestEveryStepMayBeTheLast(t *testing.T) {
 			t.Fatalf("cut at %d: %v %v", cut, done, err)
 		}
 		whole(t, at, "kitchen")
+		settled(t, at)
 		if again, err := Finish(at.State); again || err != nil {
 			t.Errorf("cut at %d: finished twice: %v", cut, err)
 		}
+	}
+}
+
+// settled checks that damage does not make the engine begin the cluster anew, as one that never served.
+func settled(t *testing.T, p Paths) {
+	t.Helper()
+	if _, err := os.Lstat(paths.Settled(p.State)); err != nil {
+		t.Error(err)
 	}
 }
 

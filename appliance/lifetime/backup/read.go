@@ -27,7 +27,7 @@ func stage(ctx context.Context, in io.Reader, passphrase, ourKubernetes, dir str
 		return m, fmt.Errorf("backup: %w", err)
 	}
 	defer root.Close()
-	s := &stager{root: root, kubernetes: ourKubernetes}
+	s := &stager{root: root, kubernetes: ourKubernetes, links: map[string]bool{}}
 	names, err := archive.Read(ctx, in, passphrase, s.member)
 	var wrong *archive.Error
 	if errors.As(err, &wrong) {
@@ -42,6 +42,20 @@ func stage(ctx context.Context, in io.Reader, passphrase, ourKubernetes, dir str
 		}
 	}
 	return s.manifest, checkContent(ctx, dir, s.manifest)
+}
+
+// Verify reads a backup that was just written to its end, and returns an error if a restore would refuse it as damaged.
+func Verify(ctx context.Context, in io.Reader, passphrase string) error {
+	_, err := archive.Read(ctx, in, passphrase, func(h *tar.Header, _ io.Reader) error {
+		if !known(h.Name) {
+			return fmt.Errorf("%q has no place in a backup", h.Name)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("the backup was written, and cannot be read back: %w", err)
+	}
+	return nil
 }
 
 // checkContent opens both databases as their owners would.
@@ -69,6 +83,7 @@ type stager struct {
 	root       *os.Root
 	kubernetes string
 	manifest   Manifest
+	links      map[string]bool
 }
 
 // maxManifest bounds the manifest, bytes.
@@ -110,6 +125,11 @@ func (s *stager) unpack(h *tar.Header, content io.Reader) error {
 	disk := func(err error) error {
 		return fmt.Errorf("backup: unpack %s: %w; look at the disk (space, read-only mount); nothing was changed", name, err)
 	}
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if s.links[dir] {
+			return unusable("%s is behind a link; take another copy of the file", name)
+		}
+	}
 	if err := s.root.MkdirAll(path.Dir(name), 0o700); err != nil {
 		return disk(err)
 	}
@@ -124,6 +144,7 @@ func (s *stager) unpack(h *tar.Header, content io.Reader) error {
 		if err := s.root.Symlink(h.Linkname, name); err != nil {
 			return disk(err)
 		}
+		s.links[name] = true
 		if err := s.root.Lchown(name, h.Uid, h.Gid); err != nil {
 			return disk(err)
 		}

@@ -2,6 +2,7 @@ package backup
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/durable"
 	"rivulet/appliance/state/paths"
+	"rivulet/appliance/state/role"
 	"rivulet/fabric/changes"
 )
 
@@ -56,6 +58,10 @@ func Restore(ctx context.Context, in io.Reader, at Paths, o Options) (Report, er
 	defer release()
 	if _, err := finish(at.State); err != nil { // completes an earlier one first
 		return Report{}, err
+	}
+	// All files of the role are set aside below, so that a step which can never be done is over.
+	if step := role.Of(at.State).Step; step != "" && !role.Stuck(at.State) {
+		return Report{}, fmt.Errorf("backup: this device is in the middle of a change of what it is in its cluster (%s); nothing was changed; have that finished first: systemctl start rivulet, and when rivulet status answers: systemctl stop rivulet", step)
 	}
 	there := exists(at.State)
 	if there && !o.Over {
@@ -100,8 +106,8 @@ func Restore(ctx context.Context, in io.Reader, at Paths, o Options) (Report, er
 
 // exists reports whether a cluster was ever started here.
 func exists(state string) bool {
-	for _, name := range []string{storeName, bolt.CopyOf(storeName), "k3s/server/db/state.db"} {
-		if _, err := os.Lstat(filepath.Join(state, name)); err == nil {
+	for _, file := range append(role.Files(state), paths.Store(state), bolt.CopyOf(paths.Store(state)), paths.Datastore(state)) {
+		if _, err := os.Lstat(file); err == nil {
 			return true
 		}
 	}
@@ -166,7 +172,7 @@ func prepare(ctx context.Context, in io.Reader, at Paths, staged string, o Optio
 // placeDatabase moves the database to its place in the folder of the engine's server.
 func placeDatabase(ctx context.Context, staged string) error {
 	database := filepath.Join(staged, datastoreName)
-	if err := datastore.MoveOn(ctx, database); err != nil {
+	if err := datastore.PutBack(ctx, database); err != nil {
 		return err
 	}
 	db := filepath.Join(staged, serverDir, "db")
@@ -196,7 +202,8 @@ func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
 		p.Steps = append(p.Steps, step{New: filepath.Join(staged, name), Place: filepath.Join(at.State, place), Aside: filepath.Join(old, place)})
 	}
 	put(storeName, storeName)
-	for _, name := range []string{bolt.CopyOf(storeName), sqlName, gatewayName, deviceName} { // the old ones must not outlive what they belong to
+	for _, file := range append(role.Files(at.State), bolt.CopyOf(paths.Store(at.State))) { // the old ones must not outlive what they belong to
+		name := filepath.Base(file)
 		put(name, name)
 		if _, err := os.Lstat(filepath.Join(staged, name)); err != nil {
 			p.Steps[len(p.Steps)-1].New = ""
@@ -205,6 +212,12 @@ func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
 	// Snapshots of the old datastore must not be used to recover the restored one.
 	p.Steps = append(p.Steps, step{Place: datastore.Snapshots(at.State), Aside: filepath.Join(old, "snapshots")})
 	put("node", "k3s-node")
+	// It has served, though not here: damage does not make the engine begin it anew.
+	settled := filepath.Base(paths.Settled(at.State))
+	if err := os.WriteFile(filepath.Join(staged, settled), nil, 0o600); err != nil {
+		return p, err
+	}
+	put(settled, settled)
 	if m.Volumes && !o.DataOnly {
 		if err := os.MkdirAll(filepath.Join(staged, storageDir), 0o755); err != nil { // the backup may contain none
 			return p, err
@@ -215,7 +228,11 @@ func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
 		if err := os.MkdirAll(filepath.Join(staged, vclustersDir), 0o700); err != nil { // the backup may contain none
 			return p, err
 		}
-		put(vclustersDir, vclustersDir)
+		if !o.DataOnly {
+			put(vclustersDir, vclustersDir)
+		} else if err := p.putEach(put, staged, filepath.Join(at.State, vclustersDir), filepath.Join(old, vclustersDir)); err != nil {
+			return p, err
+		}
 	}
 	if !o.DataOnly {
 		// The agent's certificates are of the old cluster; its images and pods stay, and the kubelet ends pods that are
@@ -240,6 +257,52 @@ func steps(at Paths, staged string, m Manifest, o Options) (plan, error) {
 	}
 	put(serverDir, "k3s/server")
 	return p, nil
+}
+
+// putEach moves the virtual clusters of an update that is undone, one by one: one that is not in its snapshot, for want of
+// a copy or because it was made since, stays where it is. One with the UID of another in the snapshot was made in the place
+// of that one, when it had been deleted: it is set aside, as two would have one user and one port.
+func (p *plan) putEach(put func(name, place string), staged, here, old string) error {
+	back, err := users(filepath.Join(staged, vclustersDir))
+	if err != nil {
+		return err
+	}
+	present, err := users(here)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	taken := map[int]bool{}
+	for _, uid := range back {
+		taken[uid] = uid != 0
+	}
+	for name, uid := range present {
+		if _, replaced := back[name]; !replaced && taken[uid] {
+			p.Steps = append(p.Steps, step{Place: filepath.Join(here, name), Aside: filepath.Join(old, name)})
+		}
+	}
+	for name := range back {
+		name := filepath.Join(vclustersDir, name)
+		put(name, name)
+	}
+	return nil
+}
+
+// users returns the UIDs of the virtual clusters in a folder; 0 if a record cannot be read.
+func users(dir string) (map[string]int, error) {
+	entries, err := os.ReadDir(dir)
+	out := map[string]int{}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		var r struct{ UID int }
+		raw, err := os.ReadFile(filepath.Join(dir, e.Name(), "vcluster.json"))
+		if err != nil || json.Unmarshal(raw, &r) != nil {
+			r.UID = 0
+		}
+		out[e.Name()] = r.UID
+	}
+	return out, err
 }
 
 // foreignNode is for a host whose /etc/rancher/node is a separate folder, where k3s reads the node's password.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -28,13 +29,27 @@ type Source struct {
 	// VClusters writes a tar of all virtual clusters, one folder each; nil leaves them out. The folder leftOut contains
 	// those that are missing.
 	VClusters func(w io.Writer) error
-	// LeftOut is called with each virtual cluster that is not in the backup, and the reason.
-	LeftOut  func(name, why string)
+	// LeftOut is called with each virtual cluster or volume that is not in the backup, or only in part, and the reason.
+	LeftOut  func(what, why string)
 	Manifest Manifest // all but what Write sets
 	// Volumes adds local volumes. They are copied file by file while pods write.
 	Volumes bool
 	// Passphrase encrypts the stream if it is not empty.
 	Passphrase string
+}
+
+// File is what can be read back.
+type File interface {
+	io.Writer
+	io.ReaderAt
+}
+
+// WriteFile writes a backup to an empty file and reads it back, as Write and Verify do.
+func WriteFile(ctx context.Context, out File, src Source) error {
+	if err := Write(ctx, out, src); err != nil {
+		return err
+	}
+	return Verify(ctx, io.NewSectionReader(out, 0, math.MaxInt64), src.Passphrase)
 }
 
 // Write writes a backup to out. After an error out contains no valid backup, and a restore refuses it.
@@ -124,7 +139,7 @@ func (a members) all(ctx context.Context, src Source, objects string, store []by
 		err = a.vclusters(src)
 	}
 	if err == nil && src.Volumes {
-		err = a.volumes(ctx, paths.Volumes(src.State))
+		err = a.volumes(ctx, src)
 	}
 	return err
 }
@@ -153,9 +168,7 @@ func (a members) vclusters(src Source) error {
 			if err != nil {
 				return err
 			}
-			if src.LeftOut != nil {
-				src.LeftOut(name, string(why))
-			}
+			src.leave("virtual cluster "+name, string(why))
 			continue
 		}
 		h.Name = path.Join(vclustersDir, h.Name)
@@ -219,20 +232,64 @@ func (a members) tree(ctx context.Context, prefix, dir string, skip func(name st
 	})
 }
 
-// volumes adds the files of volumes. Pods, also tenants, change them meanwhile: each file is opened by identity, not by
-// path (package tree).
-func (a members) volumes(ctx context.Context, dir string) error {
-	err := filetree.Visit(ctx, dir, func(e *filetree.Entry) error {
-		fi, err := e.Info()
-		if err != nil || e.Path == "." {
-			return err
-		}
-		return a.add(path.Join(storageDir, e.Path), fi, e.Readlink, e.Open)
-	})
+// volumes adds the volumes. Pods, also tenants', choose what is in them: one that cannot be saved does not keep the device
+// without a backup.
+func (a members) volumes(ctx context.Context, src Source) error {
+	dir := paths.Volumes(src.State)
+	all, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) { // there never was a volume
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	for _, v := range all {
+		why := error(nil)
+		if v.IsDir() { // what is too deep or too large for a walk is known before anything of it is written
+			why = filetree.Visit(ctx, filepath.Join(dir, v.Name()), func(*filetree.Entry) error { return nil })
+		}
+		if why == nil {
+			why, err = a.volume(ctx, dir, v)
+		}
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return err
+		}
+		if why != nil {
+			src.leave("volume "+v.Name(), why.Error())
+		}
+	}
+	return nil
+}
+
+// volume adds one volume; why is what is wrong with it, err anything else. Pods change it meanwhile: each file is opened
+// by identity, not by path (package filetree).
+func (a members) volume(ctx context.Context, dir string, v fs.DirEntry) (why, err error) {
+	at := path.Join(storageDir, v.Name())
+	if !v.IsDir() {
+		return nil, a.path(ctx, at, filepath.Join(dir, v.Name()))
+	}
+	why = filetree.Visit(ctx, filepath.Join(dir, v.Name()), func(e *filetree.Entry) error {
+		name := at
+		if e.Path != "." {
+			name = path.Join(at, e.Path)
+		}
+		m, wrong := open(name, e.Info, e.Readlink, e.Open)
+		if wrong == nil {
+			err = a.add(m)
+		}
+		return errors.Join(wrong, err)
+	})
+	if why != nil {
+		why = fmt.Errorf("only a part of it: %w", why)
+	}
+	return why, err
+}
+
+// leave reports what is not in the backup.
+func (src *Source) leave(what, why string) {
+	if src.LeftOut != nil {
+		src.LeftOut(what, why)
+	}
 }
 
 // path adds one file, folder or link.
@@ -240,40 +297,57 @@ func (a members) path(ctx context.Context, name, at string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	fi, err := os.Lstat(at)
+	m, err := open(name, func() (fs.FileInfo, error) { return os.Lstat(at) }, func() (string, error) { return os.Readlink(at) }, func() (*os.File, error) { return os.Open(at) })
 	if err != nil {
 		return err
 	}
-	return a.add(name, fi, func() (string, error) { return os.Readlink(at) }, func() (*os.File, error) { return os.Open(at) })
+	return a.add(m)
 }
 
-// add adds a file, a folder or a link; sockets, pipes and devices contain no data.
-func (a members) add(name string, fi fs.FileInfo, readlink func() (string, error), open func() (*os.File, error)) (err error) {
+// member is a file, a folder or a link before it is added.
+type member struct {
+	*tar.Header          // nil: sockets, pipes and devices contain no data
+	content     *os.File // of a file; add closes it
+}
+
+// open reads everything about a member but its content.
+func open(name string, info func() (fs.FileInfo, error), readlink func() (string, error), content func() (*os.File, error)) (m member, err error) {
+	fi, err := info()
+	if err != nil {
+		return m, err
+	}
 	link := ""
-	var content *os.File
 	switch fi.Mode().Type() {
 	case fs.ModeSymlink:
 		link, err = readlink()
 	case fs.ModeDir:
 	case 0:
-		if content, err = open(); err != nil {
-			return err
+		if m.content, err = content(); err == nil {
+			fi, err = m.content.Stat() // of the opened file
 		}
-		defer content.Close()
-		fi, err = content.Stat() // of the opened file
 	default:
+		return m, nil
+	}
+	if err == nil {
+		m.Header, err = tar.FileInfoHeader(fi, link)
+	}
+	if err != nil {
+		if m.content != nil {
+			m.content.Close()
+		}
+		return m, err
+	}
+	m.Name = name
+	return m, nil
+}
+
+func (a members) add(m member) error {
+	if m.content != nil {
+		defer m.content.Close()
+		return a.File(m.Header, m.content)
+	}
+	if m.Header == nil {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	h, err := tar.FileInfoHeader(fi, link)
-	if err != nil {
-		return err
-	}
-	h.Name = name
-	if content == nil {
-		return a.Header(h)
-	}
-	return a.File(h, content)
+	return a.Header(m.Header)
 }

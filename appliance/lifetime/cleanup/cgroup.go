@@ -7,17 +7,55 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"rivulet/fabric/changes"
 )
 
+const cgroupRoot = "/sys/fs/cgroup"
+
 // podCgroups are the kubelet's names for the group of all pods, with either driver, and that of virtual clusters.
 var podCgroups = []string{"kubepods", "kubepods.slice", "rivulet-vclusters"}
+
+// podProcess returns a process in the kubelet's cgroups below root that is in none of Rivulet's containers: it is of
+// another Kubernetes. "" without one.
+func (c *cleaner) podProcess(root string) (who string) {
+	ours := c.containers
+	if c.runtime != "" {
+		ours = nil // these may be the other's
+	}
+	for _, name := range podCgroups[:2] {
+		v1, _ := filepath.Glob(filepath.Join(root, "*", name))
+		for _, top := range append(v1, filepath.Join(root, name)) {
+			_ = filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+				if err != nil || d.Name() != "cgroup.procs" || slices.ContainsFunc(ours, func(id string) bool { return strings.Contains(path, id) }) {
+					return nil // cgroups disappear
+				}
+				raw, _ := os.ReadFile(path)
+				for pid := range strings.FieldsSeq(string(raw)) {
+					if n, err := strconv.Atoi(pid); err == nil {
+						if _, alive := parentOf(filepath.Join("/proc", strconv.Itoa(n))); alive {
+							who = "pid " + pid
+							return filepath.SkipAll
+						}
+					}
+				}
+				return nil
+			})
+		}
+	}
+	return who
+}
 
 // slices removes systemd's slices and scopes of pods.
 func (c *cleaner) slices(ctx context.Context) {
 	if c.foreign != "" {
+		return
+	}
+	if who := c.podProcess(cgroupRoot); who != "" {
+		c.kept("kubepods.slice: there are processes of another Kubernetes in it (%s)", who)
 		return
 	}
 	if _, err := os.Stat("/run/systemd/system"); err != nil {
@@ -35,13 +73,13 @@ func (c *cleaner) slices(ctx context.Context) {
 
 // cgroups removes the cgroups of pods in every hierarchy.
 func (c *cleaner) cgroups(ctx context.Context) {
-	if c.foreign != "" {
+	if c.foreign != "" || c.podProcess(cgroupRoot) != "" {
 		return
 	}
 	n := 0
 	for _, name := range podCgroups {
-		v2 := filepath.Join("/sys/fs/cgroup", name)
-		v1, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup", "*", name))
+		v2 := filepath.Join(cgroupRoot, name)
+		v1, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", name))
 		for _, dir := range append(v1, v2) {
 			if _, err := os.Stat(dir); err != nil {
 				continue

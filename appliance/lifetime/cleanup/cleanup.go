@@ -26,6 +26,11 @@ type Report struct {
 	Removed []string `json:"removed"`
 	// Left could not be removed; each ends in "; cure".
 	Left []string `json:"left,omitempty"`
+	// Kept belongs, or may belong, to another program of this machine; that is no failure.
+	Kept []string `json:"kept,omitempty"`
+	// Running is the PID of a supervisor that something started during the cleanup, which then ended there: it uses
+	// the state. 0 without one.
+	Running int `json:"running,omitempty"`
 }
 
 func (r *Report) removed(format string, args ...any) {
@@ -34,6 +39,10 @@ func (r *Report) removed(format string, args ...any) {
 
 func (r *Report) left(format string, args ...any) {
 	r.Left = append(r.Left, fmt.Sprintf(format, args...))
+}
+
+func (r *Report) kept(format string, args ...any) {
+	r.Kept = append(r.Kept, fmt.Sprintf(format, args...))
 }
 
 // check adds err, if there is one, to Left.
@@ -49,9 +58,13 @@ func Run(ctx context.Context, cfg Config) Report {
 	if own, _, err := fixed.Of(cfg.State); err == nil {
 		fixed.Use(own)
 	}
-	c.foreign = otherKubelet()
 	c.containers = ourContainers()
 	c.processes(ctx)
+	c.foreign = otherKubelet(cfg.Run) // what of ours was about to end has ended
+	if c.startedAgain() {
+		return c.Report
+	}
+	c.runtime = runtimeInUse()
 	c.slices(ctx)
 	c.mounts()
 	c.namespaces()
@@ -69,6 +82,8 @@ type cleaner struct {
 	Report
 	// foreign is the evidence of another kubelet here, whose shared objects are then left; empty if there is none.
 	foreign string
+	// runtime is the evidence that another containerd uses k3sRun, after Rivulet's has ended; empty if none does.
+	runtime string
 	// containers are the IDs of Rivulet's containers, while their files exist.
 	containers []string
 }

@@ -6,16 +6,22 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
+	"rivulet/appliance/machine/neighbour"
 	"rivulet/appliance/state/paths"
 )
 
-// otherKubelet returns evidence that this machine is a node of another Kubernetes, installed in a usual way; "" if
-// there is none.
-func otherKubelet() string {
-	for _, path := range []string{"/etc/kubernetes/kubelet.conf", "/var/lib/rancher/k3s/agent/kubelet.kubeconfig", "/var/snap/microk8s/current"} {
+// otherKubelet returns evidence that this machine is a node of another Kubernetes: one that runs, or one that is
+// installed in a usual way; "" if there is none.
+func otherKubelet(run string) string {
+	for _, f := range neighbour.Find("/proc", run) {
+		return f.String()
+	}
+	for _, path := range []string{"/etc/kubernetes/kubelet.conf", "/var/lib/rancher/k3s/agent/kubelet.kubeconfig", "/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
+		"/var/lib/k0s/kubelet.conf", "/var/lib/microshift/resources", "/var/snap/microk8s/current"} {
 		if _, err := os.Stat(path); err == nil {
 			return path
 		}
@@ -23,8 +29,30 @@ func otherKubelet() string {
 	return ""
 }
 
+// runtimeInUse returns evidence that another containerd uses k3sRun, as those of k3s and RKE2 do: a shim of its containers
+// works in that folder, or it answers there. Rivulet's own have ended.
+func runtimeInUse() string {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		if cwd, err := os.Readlink(filepath.Join(dir, "cwd")); err == nil && below(cwd, k3sRun) && sameMounts(dir) {
+			if comm, _ := os.ReadFile(filepath.Join(dir, "comm")); strings.HasPrefix(string(comm), "containerd-shim") {
+				return "containerd-shim (pid " + filepath.Base(dir) + ")"
+			}
+		}
+	}
+	socket := filepath.Join(k3sRun, "containerd/containerd.sock")
+	if conn, err := net.DialTimeout("unix", socket, time.Second); err == nil {
+		conn.Close()
+		return socket
+	}
+	return ""
+}
+
 const (
 	taskDir = k3sRun + "/containerd/io.containerd.runtime.v2.task/k8s.io"
+	// cniDir has the state of network plugins, podNetwork is the name of k3s's network there, and of ours.
+	cniDir     = "/var/lib/cni"
+	podNetwork = "cbr0"
 	// runcDir is in the container runtime's run folder, shared with a docker or containerd of the host.
 	runcDir = "/run/containerd/runc/k8s.io"
 )
@@ -52,19 +80,30 @@ func (c *cleaner) files() {
 		n++
 	}
 	remove(c.Run)
-	remove(k3sRun)
-	remove("/run/flannel")
+	if c.runtime == "" {
+		remove(k3sRun)
+		for _, id := range c.containers {
+			remove(filepath.Join(runcDir, id))
+		}
+	} else {
+		c.kept("%s: the containerd of another Kubernetes uses it (%s)", k3sRun, c.runtime)
+	}
 	if c.foreign == "" {
+		remove("/run/flannel")
 		remove(kubeletDir)
 		remove("/var/log/pods")
 		remove("/var/log/containers")
-		remove("/var/lib/cni")
 	} else {
-		c.left("%s, pods' logs and chains of the firewall are left: another Kubernetes is installed here (%s); remove them with that one",
-			kubeletDir, c.foreign)
+		c.kept("%s, pods' logs and chains of the firewall: another Kubernetes is here (%s); they go with that one", kubeletDir, c.foreign)
 	}
-	for _, id := range c.containers {
-		remove(filepath.Join(runcDir, id))
+	// Leases and results of our network; Podman and nerdctl have theirs beside them.
+	for _, pattern := range []string{"networks/" + podNetwork, "results/" + podNetwork + "-*", "flannel/*"} {
+		paths, _ := filepath.Glob(filepath.Join(cniDir, pattern))
+		for _, path := range paths {
+			if c.foreign == "" {
+				remove(path)
+			}
+		}
 	}
 	for _, pattern := range []string{"/run/containerd/s/*", "/run/nri/nri.sock"} {
 		sockets, _ := filepath.Glob(pattern)
@@ -80,7 +119,7 @@ func (c *cleaner) files() {
 		}
 	}
 	// Folders that others may use are removed if they are empty.
-	for _, dir := range []string{runcDir, filepath.Dir(runcDir), "/run/containerd/s", "/run/containerd", "/run/nri", netnsDir, "/var" + netnsDir,
+	for _, dir := range []string{cniDir + "/networks", cniDir + "/results", cniDir + "/flannel", cniDir, runcDir, filepath.Dir(runcDir), "/run/containerd/s", "/run/containerd", "/run/nri", netnsDir, "/var" + netnsDir,
 		"/etc/rancher/k3s", "/etc/rancher", "/etc/cni/net.d", "/etc/cni", paths.Config, "/opt/cni/bin", "/opt/cni"} {
 		if os.Remove(dir) == nil {
 			n++

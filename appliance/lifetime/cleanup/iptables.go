@@ -11,8 +11,16 @@ import (
 	"strings"
 )
 
-// ourChains are the prefixes of the chains of kube-proxy, the kubelet, CNI plugins and flannel.
-var ourChains = []string{"KUBE-", "CNI-", "FLANNEL-"}
+// ourChains are the prefixes of the chains of kube-proxy, the kubelet and flannel.
+var ourChains = []string{"KUBE-", "FLANNEL-"}
+
+// The chains of published ports are shared by all CNI networks of a machine: Podman and nerdctl have theirs there, too.
+const (
+	hostPorts   = "CNI-HOSTPORT-"     // chains that lead to those of the pods, and mark their packets
+	hostPortsTo = "CNI-HOSTPORT-DNAT" // the chain with a rule for each pod or container
+	hostPort    = "CNI-DN-"           // the chains of pods and containers
+	ofOurs      = `name: \"` + podNetwork + `\"`
+)
 
 // rules removes these chains from every table of every iptables on the machine or in the bundle, and rules elsewhere
 // that lead to them. Everything else stays, counters too.
@@ -63,41 +71,77 @@ func removeRules(ctx context.Context, tool string) (chains int, err error) {
 // "" if there are none.
 func withoutOurs(saved string) (script string, chains int) {
 	var out strings.Builder
-	var table string
-	var jumps, ours []string
+	var t ruleTable
 	for line := range strings.Lines(saved) {
 		line = strings.TrimRight(line, "\n")
 		switch {
 		case strings.HasPrefix(line, "*"):
-			table, jumps, ours = line, nil, nil
+			t = ruleTable{name: line}
 		case strings.HasPrefix(line, ":"):
-			if name, _, _ := strings.Cut(line[1:], " "); isOurs(name) {
-				ours = append(ours, name)
-			}
+			name, _, _ := strings.Cut(line[1:], " ")
+			t.chains = append(t.chains, name)
 		case strings.HasPrefix(line, "-A "):
 			chain, rest, _ := strings.Cut(line[3:], " ")
-			if !isOurs(chain) && isOurs(target(rest)) {
-				jumps = append(jumps, "-D "+line[3:])
-			}
-		case line == "COMMIT" && len(jumps)+len(ours) > 0:
-			out.WriteString(table + "\n")
-			for _, j := range jumps {
-				out.WriteString(j + "\n")
-			}
-			for _, name := range ours { // all are flushed before one is removed, because they refer to each other
-				out.WriteString("-F " + name + "\n")
-			}
-			for _, name := range ours {
-				out.WriteString("-X " + name + "\n")
-			}
-			out.WriteString("COMMIT\n")
-			chains += len(ours)
+			t.rules = append(t.rules, rule{chain, target(rest), line[3:]})
+		case line == "COMMIT":
+			chains += t.remove(&out)
 		}
 	}
 	return out.String(), chains
 }
 
-func isOurs(chain string) bool {
+// ruleTable is one table of iptables-save.
+type ruleTable struct {
+	name   string
+	chains []string
+	rules  []rule
+}
+
+type rule struct {
+	chain, to string // to is the chain that it leads to
+	text      string // with its chain
+}
+
+// remove writes what removes the chains of ours from the table, and returns their number.
+func (t ruleTable) remove(out *strings.Builder) int {
+	var ours, jumps []string
+	for _, name := range t.chains {
+		if t.isOurs(name) {
+			ours = append(ours, name)
+		}
+	}
+	for _, r := range t.rules {
+		if !slices.Contains(ours, r.chain) && t.isOurs(r.to) {
+			jumps = append(jumps, "-D "+r.text)
+		}
+	}
+	if len(ours)+len(jumps) == 0 {
+		return 0
+	}
+	out.WriteString(t.name + "\n")
+	for _, j := range jumps {
+		out.WriteString(j + "\n")
+	}
+	for _, name := range ours { // all are flushed before one is removed, because they refer to each other
+		out.WriteString("-F " + name + "\n")
+	}
+	for _, name := range ours {
+		out.WriteString("-X " + name + "\n")
+	}
+	out.WriteString("COMMIT\n")
+	return len(ours)
+}
+
+// isOurs reports whether a chain is Rivulet's. That of a published port says whose it is in the rule that leads to it;
+// those above it are ours while they lead to nobody else's.
+func (t ruleTable) isOurs(chain string) bool {
+	named := func(r rule) bool { return strings.Contains(r.text, ofOurs) }
+	switch {
+	case strings.HasPrefix(chain, hostPort):
+		return slices.ContainsFunc(t.rules, func(r rule) bool { return r.to == chain && named(r) })
+	case strings.HasPrefix(chain, hostPorts):
+		return !slices.ContainsFunc(t.rules, func(r rule) bool { return r.chain == hostPortsTo && !named(r) })
+	}
 	return slices.ContainsFunc(ourChains, func(p string) bool { return strings.HasPrefix(chain, p) })
 }
 

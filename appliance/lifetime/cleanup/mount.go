@@ -65,7 +65,7 @@ func (c *cleaner) ourMounts(info string) (points []string) {
 		}
 		point, fstype := unescape(f[4]), f[sep+1]
 		switch {
-		case strictlyBelow(point, k3sRun), strictlyBelow(point, c.Run):
+		case strictlyBelow(point, k3sRun) && c.runtime == "", strictlyBelow(point, c.Run):
 		case strictlyBelow(point, kubeletDir) && c.foreign == "":
 		// A disk mounted in the state folder belongs to the operator.
 		case strictlyBelow(point, c.State) && slices.Contains([]string{"overlay", "tmpfs", "nsfs", "proc"}, fstype):

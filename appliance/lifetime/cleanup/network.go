@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -70,6 +71,10 @@ func (c *cleaner) links() {
 		if c.ourBridge(l) {
 			bridge = l.Attrs().Index
 		}
+	}
+	if c.foreign != "" && slices.ContainsFunc(all, func(l netlink.Link) bool { return bridge != 0 && l.Attrs().MasterIndex == bridge }) {
+		c.kept("interface %s: it has pods of another Kubernetes (%s)", fixed.Bridge, c.foreign)
+		bridge = 0
 	}
 	for _, l := range all {
 		a := l.Attrs()

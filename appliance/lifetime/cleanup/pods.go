@@ -3,6 +3,7 @@ package cleanup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,9 +14,12 @@ import (
 // namespaces and addresses. Rivulet's containerd must not run. Everything else stays.
 func EndPods(ctx context.Context, cfg Config) error {
 	c := &cleaner{Config: cfg}
-	c.foreign = otherKubelet()
 	c.containers = ourContainers()
 	c.end(ctx, step{pod, "processes of pods", 0}, step{shim, "containers' shims", 0})
+	c.foreign = otherKubelet(cfg.Run)
+	if c.runtime = runtimeInUse(); c.runtime != "" {
+		return fmt.Errorf("cleanup: another Kubernetes uses %s (%s); stop that one: sudo systemctl stop k3s", k3sRun, c.runtime)
+	}
 	runtime := filepath.Join(k3sRun, "containerd")
 	c.unmount(func(info string) []string {
 		return slices.DeleteFunc(c.ourMounts(info), func(p string) bool { return !strictlyBelow(p, runtime) })
@@ -26,7 +30,7 @@ func EndPods(ctx context.Context, cfg Config) error {
 	}
 	c.check(RemoveAll(runtime))
 	if c.foreign == "" {
-		c.check(os.RemoveAll("/var/lib/cni/networks"))
+		c.check(os.RemoveAll(filepath.Join(cniDir, "networks", podNetwork)))
 	}
 	if len(c.Left) > 0 {
 		return errors.New("cleanup: " + strings.Join(c.Left, "; "))

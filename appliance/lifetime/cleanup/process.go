@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"rivulet/appliance/machine/host"
+	"rivulet/appliance/machine/neighbour"
 	"rivulet/appliance/machine/process"
 	"rivulet/appliance/state/paths"
 )
@@ -60,6 +61,17 @@ func (c *cleaner) processes(ctx context.Context) {
 		step{shim, "containers' shims", 0}, // they do not end until their result is read
 		step{helper, "helpers", 0},
 	)
+}
+
+// startedAgain reports whether there is a supervisor although it was ended: a service manager or a script starts it.
+func (c *cleaner) startedAgain() bool {
+	pid, ok := host.Opener(paths.Store(c.State))
+	if ok {
+		c.Running = pid
+		c.left("rivulet was started again (pid %d), and nothing of what it uses was removed; stop what starts it (with systemd: "+
+			"sudo systemctl stop rivulet) and run this again", pid)
+	}
+	return ok
 }
 
 func (c *cleaner) end(ctx context.Context, steps ...step) {
@@ -151,20 +163,10 @@ func (c *cleaner) classify(dir string) (kind, string) {
 	if title != c.EngineName && filepath.Base(title) != "containerd" {
 		return none, name
 	}
-	if env, err := os.ReadFile(filepath.Join(dir, "environ")); err != nil || !hasPath(env, filepath.Join(c.Run, "bin")) {
+	if !neighbour.HasPath(dir, filepath.Join(c.Run, "bin")) {
 		return none, name
 	}
 	return engine, name
-}
-
-// hasPath reports whether the environment's PATH has a folder: children of the engine have the bundle's.
-func hasPath(environ []byte, folder string) bool {
-	for kv := range strings.SplitSeq(string(environ), "\x00") {
-		if path, ok := strings.CutPrefix(kv, "PATH="); ok {
-			return slices.Contains(filepath.SplitList(path), folder)
-		}
-	}
-	return false
 }
 
 // inOurContainer reports whether the root of the process is a layer of Rivulet's containerd.

@@ -2,6 +2,7 @@ package cleanup
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/test/harness/await"
 	"rivulet/test/harness/testns"
 )
 
@@ -118,4 +120,29 @@ func TestAStubbornProcessIsKilled(t *testing.T) {
 		t.Errorf("it took %s, want the time it was given", d)
 	}
 	cmd.Wait()
+}
+
+// A service manager that goes on starting the supervisor wins: the cleanup finds it and ends there.
+func TestASupervisorThatComesBackIsFound(t *testing.T) {
+	state := t.TempDir()
+	if err := os.WriteFile(filepath.Join(state, "state.db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	manager := exec.Command("sh", "-c", `while :; do sh -c 'exec 3<"$1"; echo up; exec tail -f /dev/null' sh "$1"; done`, "sh", filepath.Join(state, "state.db"))
+	manager.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	up, err := manager.StdoutPipe()
+	if err := errors.Join(err, manager.Start()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Kill(-manager.Process.Pid, syscall.SIGKILL); manager.Wait() })
+	if _, err := up.Read(make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	go io.Copy(io.Discard, up)
+	c := &cleaner{Config: Config{State: state, Run: filepath.Join(state, "run"), EngineName: "engine-under-test"}}
+	c.processes(t.Context())
+	await.True(t, 10*time.Second, "the supervisor is found", c.startedAgain)
+	if c.Running == 0 || len(c.Left) != 1 || !strings.Contains(c.Left[0], "systemctl stop rivulet") {
+		t.Errorf("%+v", c.Report)
+	}
 }

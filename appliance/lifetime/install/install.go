@@ -51,12 +51,16 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 		return steps, err
 	}
 	did(program, "program %s", systemd.Binary)
-	for _, name := range systemd.Links {
-		made, err := link(name)
-		if err != nil {
+	for _, l := range systemd.Links {
+		made, err := link(l)
+		switch {
+		case errors.Is(err, syscall.EROFS): // the program's own folder is writable, /usr/bin may not be
+			did(false, "%s is not made: its folder is read-only", l.Path)
+		case err != nil:
 			return steps, err
+		default:
+			did(made, "%s", l.Path)
 		}
-		did(made, "%s for kubectl", name)
 	}
 	changed := program
 	for _, f := range systemd.Files() {
@@ -127,21 +131,21 @@ func copyProgram(from, to string) (changed bool, err error) {
 	return true, nil
 }
 
-// link creates a link to the program under another name beside it. An existing file of that name stays.
-func link(name string) (made bool, err error) {
-	if _, err := os.Lstat(name); err == nil {
+// link makes a further name of the program. An existing file of that name stays.
+func link(l systemd.Link) (made bool, err error) {
+	if _, err := os.Lstat(l.Path); err == nil {
 		return false, nil
 	}
-	if err := os.Symlink(filepath.Base(systemd.Binary), name); err != nil {
+	if err := os.Symlink(l.To, l.Path); err != nil {
 		return false, fmt.Errorf("install: %w; see that the folder can be written", err)
 	}
 	return true, nil
 }
 
 // ours reports whether a name is such a link.
-func ours(name string) bool {
-	to, err := os.Readlink(name)
-	return err == nil && to == filepath.Base(systemd.Binary)
+func ours(l systemd.Link) bool {
+	to, err := os.Readlink(l.Path)
+	return err == nil && to == l.To
 }
 
 // same reports whether two files are identical or have the same content.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rivulet/appliance/config"
+	"rivulet/systemd"
 )
 
 func TestTheProgramIsReplacedInOneStepAndOnlyIfItDiffers(t *testing.T) {
@@ -82,8 +83,8 @@ func TestTheNameGoesIntoTheConfiguration(t *testing.T) {
 // A program of that name that is not ours is left alone, at the installation and at its end.
 func TestLinks(t *testing.T) {
 	dir := t.TempDir()
-	name, theirs := filepath.Join(dir, "kubectl-rivulet"), filepath.Join(dir, "theirs")
-	if err := os.WriteFile(theirs, nil, 0o755); err != nil {
+	name, theirs := systemd.Link{Path: filepath.Join(dir, "kubectl-rivulet"), To: "rivulet"}, systemd.Link{Path: filepath.Join(dir, "theirs"), To: "rivulet"}
+	if err := os.WriteFile(theirs.Path, nil, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []bool{true, false} {
@@ -94,7 +95,29 @@ func TestLinks(t *testing.T) {
 	if made, err := link(theirs); made || err != nil || ours(theirs) {
 		t.Errorf("theirs: %v, %v", made, err)
 	}
-	if _, err := link(filepath.Join(dir, "none", "x")); err == nil {
+	if _, err := link(systemd.Link{Path: filepath.Join(dir, "none", "x"), To: "rivulet"}); err == nil {
 		t.Error("a link in a folder that is not there")
+	}
+}
+
+// Each further name leads to the program, and the package has them all: sudo on RHEL looks into /usr/bin, and not into
+// /usr/local/bin.
+func TestLinksLeadToTheProgram(t *testing.T) {
+	nfpm, err := os.ReadFile("../../../image/package/nfpm.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sudo := false
+	for _, l := range systemd.Links {
+		if to := filepath.Join(filepath.Dir(l.Path), l.To); to != systemd.Binary {
+			t.Errorf("%s leads to %s", l.Path, to)
+		}
+		if !strings.Contains(string(nfpm), "  - src: "+l.To+"\n    dst: "+l.Path+"\n    type: symlink\n") {
+			t.Errorf("the package lacks %s", l.Path)
+		}
+		sudo = sudo || filepath.Dir(l.Path) == "/usr/bin"
+	}
+	if !sudo {
+		t.Error("no name in /usr/bin")
 	}
 }

@@ -51,9 +51,9 @@ func Remove(ctx context.Context) (removed []string, err error) {
 			_ = systemctl(ctx, "try-restart", "systemd-journald.service")
 		}
 	}
-	for _, name := range systemd.Links {
-		if ours(name) {
-			remove(name)
+	for _, l := range systemd.Links {
+		if ours(l) {
+			remove(l.Path)
 		}
 	}
 	remove(systemd.Binary)

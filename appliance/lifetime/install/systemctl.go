@@ -3,6 +3,7 @@ package install
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -17,12 +18,6 @@ import (
 func HaveSystemd() bool {
 	fi, err := os.Lstat("/run/systemd/system")
 	return err == nil && fi.IsDir()
-}
-
-// Installed reports whether the unit exists.
-func Installed() bool {
-	_, err := os.Stat(systemd.UnitPath)
-	return err == nil
 }
 
 // IsActive reports whether the service runs, is being started or waits for a restart.
@@ -47,8 +42,18 @@ func systemctl(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// Stop stops the service.
-func Stop(ctx context.Context) error { return systemctl(ctx, "stop", systemd.UnitName) }
+// noSuchUnit is the exit code of systemctl for a unit that systemd does not know.
+const noSuchUnit = 5
+
+// Stop stops the service. Only systemd knows whether there is one: an image has the unit in another folder than an
+// installation, and a unit without a file may still run.
+func Stop(ctx context.Context) error {
+	err := systemctl(ctx, "stop", systemd.UnitName)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == noSuchUnit {
+		return nil
+	}
+	return err
+}
 
 // Start starts the service.
 func Start(ctx context.Context) error { return systemctl(ctx, "start", systemd.UnitName) }

@@ -92,6 +92,9 @@ func (d *Device) joinConfigured(ctx context.Context, client kubernetes.Interface
 
 // joinEmpty joins if nothing of this device's own cluster is lost.
 func (d *Device) joinEmpty(ctx context.Context, client kubernetes.Interface, token string) error {
+	if err := offTrial(); err != nil {
+		return err
+	}
 	own, err := OwnOf(ctx, client, d.State)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/lifetime/nodes/lease"
 	"rivulet/appliance/lifetime/nodes/standby"
+	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/state/durable"
 	"rivulet/appliance/state/paths"
 	"rivulet/fabric"
@@ -176,11 +177,18 @@ func (d failover) serveStandby(f *fabric.Fabric) {
 		}
 	}
 	f.Handle("POST "+standbyPath, d.forServer(func(w http.ResponseWriter, r *http.Request) {
-		_, _, err := d.fetchCopy(r.Context(), f, "")
+		err := offTrial()
+		if err == nil {
+			_, _, err = d.fetchCopy(r.Context(), f, "")
+		}
 		answer(w, true, err)
 	}))
 	f.Handle("DELETE "+standbyPath, d.forServer(func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, false, durable.Remove(paths.Standby(d.State)))
+		err := offTrial()
+		if err == nil {
+			err = durable.Remove(paths.Standby(d.State))
+		}
+		answer(w, false, err)
 	}))
 }
 
@@ -321,7 +329,7 @@ func (d *Device) RunLease(life context.Context, stage *lifecycle.Stage) error {
 	defer expiry.Stop()
 	ready := sync.OnceFunc(stage.Ready)
 	cfg := lease.Config{
-		Address: d.Database(), Node: d.NodeName, Log: d.Log,
+		Address: d.Database(), Node: d.NodeName, Log: d.Log, Pinned: upgrade.OnTrial(),
 		Report: func(err error) { d.Health.Report(health.DatastoreUnusable, err) },
 	}
 	if f := (failover{d}); d.Joined == nil {
@@ -358,7 +366,7 @@ func (d *Device) RunLease(life context.Context, stage *lifecycle.Stage) error {
 		}
 	} else {
 		stage.Ready()
-		cfg.Lead = func(h lease.Holder) bool { return d.copy.Load().Tag() == h.Note }
+		cfg.Lead = func(h lease.Holder) bool { return !upgrade.OnTrial() && d.copy.Load().Tag() == h.Note }
 		cfg.Note = func() string { return d.copy.Load().Tag() }
 		cfg.Other = func(lease.Holder) {}
 		cfg.Held = func(time.Duration) {
@@ -379,6 +387,11 @@ func (d *Device) RunLease(life context.Context, stage *lifecycle.Stage) error {
 	case err := <-ended:
 		if err == nil {
 			<-life.Done()
+		}
+		if d.Joined == nil && d.Upgrade.Begun() { // what is saved and tried takes longer than others wait
+			if err := lease.Pin(context.WithoutCancel(life), d.Database(), d.NodeName); err != nil {
+				d.Log.Warn("a standby may take over while the upgrade begins", "err", err)
+			}
 		}
 		return err
 	case done := <-d.release:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	_ "embed"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -15,11 +16,13 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -48,6 +51,11 @@ const (
 // group has the rights of workers' supervisors (rivulet-engine.yaml); each is a user of its own.
 const group = "rivulet:nodes"
 
+// admission bounds what workers write.
+//
+//go:embed admission.yaml
+var admission []byte
+
 // server is the part of the device with the cluster's API.
 type server struct {
 	*Device
@@ -59,6 +67,7 @@ type server struct {
 	standby func(peer.ID) bool
 	// balanced is the last of Balanced.
 	balanced []loadbalancer.Node
+	serving  sync.Mutex // held while the engine's list of workers is made and written
 }
 
 // request is what a worker sends about itself.
@@ -85,6 +94,12 @@ func (d *Device) runServer(ctx context.Context, ready func()) error {
 		return err
 	}
 	defer s.proxy.Close()
+	if err := s.serve(); err != nil {
+		return err
+	}
+	if err := policy.Apply(ctx, local, admission); err != nil { // before a worker may join
+		return err
+	}
 	s.fabric.Handle("POST "+infoPath, http.HandlerFunc(s.info))
 	s.fabric.Handle(apiPath, http.HandlerFunc(s.serveAPI))
 	s.fabric.Handle("PUT "+lanPath, s.forWorkers(s.receiveLAN))
@@ -104,12 +119,28 @@ func (s *server) serveAPI(w http.ResponseWriter, r *http.Request) {
 		apiproxy.Refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, cmp.Or(err, errors.New("this is no path of the API")).Error())
 		return
 	}
+	s.passAPI(w, r, rec.Node, at)
+}
+
+// passAPI passes a request of the supervisor of a node with the path at to the API server.
+func (s *server) passAPI(w http.ResponseWriter, r *http.Request, node, at string) {
 	for header := range r.Header {
 		if apiproxy.Says(header) {
 			r.Header.Del(header)
 		}
 	}
-	s.proxy.Serve(w, r, apiproxy.As{User: "rivulet:node:" + rec.Node, Group: group, Silent: "the API server of " + s.Name() + " does not answer"}, at, "")
+	if what := apiproxy.Parse(r, at); what.Verb == "create" && what.Resource == "persistentvolumes" {
+		refused, err := s.verifyVolume(w, r, node)
+		if err != nil {
+			apiproxy.Refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, err.Error())
+			return
+		}
+		if refused != "" {
+			apiproxy.Refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, refused)
+			return
+		}
+	}
+	s.proxy.Serve(w, r, apiproxy.As{User: "rivulet:node:" + node, Group: group, Silent: "the API server of " + s.Name() + " does not answer"}, at, "")
 }
 
 // plain reports whether a path is one that workers use.
@@ -168,6 +199,9 @@ func (s *server) admit(ctx context.Context, id peer.ID, q request) (Info, error)
 		}
 		s.Log.Info("a device has joined", "node", name, "id", id.Short())
 	}
+	if err := s.serve(); err != nil {
+		return Info{}, err
+	}
 	token, err := s.token(ctx, id)
 	if err != nil {
 		return Info{}, err
@@ -178,6 +212,28 @@ func (s *server) admit(ctx context.Context, id peer.ID, q request) (Info, error)
 	}, nil
 }
 
+// workers returns the records of the workers of this cluster, by the names of their nodes.
+func (s *server) workers() map[string]peer.Record {
+	out := map[string]peer.Record{}
+	for _, r := range s.fabric.Nodes() {
+		if r.Trust.How == peer.TrustWorker && r.Node != "" && r.Node != s.NodeName {
+			out[r.Node] = r
+		}
+	}
+	return out
+}
+
+// serve makes the engine serve the workers of this cluster alone, each as its own node.
+func (s *server) serve() error {
+	s.serving.Lock()
+	defer s.serving.Unlock()
+	list := engine.Workers{}
+	for name, r := range s.workers() {
+		list[s.AddressOf(r.ID)] = name
+	}
+	return engine.SaveWorkers(s.State, list)
+}
+
 // oldest is how many minor versions a kubelet may be older than the API server; it may not be newer (Kubernetes' version
 // skew policy).
 const oldest = 3
@@ -186,6 +242,12 @@ func fits(server, worker string) bool {
 	s, err := version.ParseGeneric(server)
 	w, wErr := version.ParseGeneric(worker)
 	return err == nil && wErr == nil && s.Major() == w.Major() && w.Minor() <= s.Minor() && w.Minor()+oldest >= s.Minor()
+}
+
+// usable reports whether a node may have the name that it wants. The certificate of its kubelet has that name, and pods
+// know the API server as kubernetes.
+func usable(wanted string) bool {
+	return wanted != "" && wanted != "kubernetes" && host.Name(wanted) == wanted
 }
 
 // free is the name of a new node: the wanted one, unless another node or worker has it.
@@ -204,7 +266,7 @@ func (s *server) free(ctx context.Context, wanted string, id peer.ID) (string, e
 		return true, err
 	}
 	long := "rivulet-" + id.Short()
-	if wanted != "" && host.Name(wanted) == wanted {
+	if usable(wanted) {
 		if used, err := taken(wanted); err != nil || !used {
 			return wanted, err
 		}
@@ -216,37 +278,39 @@ func (s *server) free(ctx context.Context, wanted string, id peer.ID) (string, e
 	return long, nil
 }
 
-// secretOf is the name of a worker's bootstrap token, and its public part: one for each device, so that it ends with it.
-func secretOf(id peer.ID) (name, tokenID string) {
-	tokenID = string(id)[:6]
-	return bootstrap.BootstrapTokenSecretPrefix + tokenID, tokenID
-}
-
-// token returns the worker's token for k3s, and makes it if there is none.
+// token returns the worker's token for k3s, and makes it if there is none. Each device has its own, so that it ends with
+// it: the device's whole ID is in the label, since the 6 characters of a name that Kubernetes permits could be another's.
 func (s *server) token(ctx context.Context, id peer.ID) (string, error) {
-	name, tokenID := secretOf(id)
 	secrets := s.client.CoreV1().Secrets(metav1.NamespaceSystem)
-	have, err := secrets.Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		raw := make([]byte, 8)
+	list, err := secrets.List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(labels.Set{policy.WorkerLabel: string(id)}).String()})
+	if err != nil {
+		return "", err
+	}
+	var have *corev1.Secret
+	if len(list.Items) > 0 {
+		have = &list.Items[0]
+	} else {
+		raw := make([]byte, 11)
 		rand.Read(raw)
+		tokenID := hex.EncodeToString(raw[:3])
 		have, err = secrets.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{policy.WorkerLabel: string(id)}}, Type: bootstrap.SecretTypeBootstrapToken,
+			ObjectMeta: metav1.ObjectMeta{Name: bootstrap.BootstrapTokenSecretPrefix + tokenID, Labels: map[string]string{policy.WorkerLabel: string(id)}},
+			Type:       bootstrap.SecretTypeBootstrapToken,
 			Data: map[string][]byte{
-				bootstrap.BootstrapTokenIDKey: []byte(tokenID), bootstrap.BootstrapTokenSecretKey: []byte(hex.EncodeToString(raw)),
+				bootstrap.BootstrapTokenIDKey: []byte(tokenID), bootstrap.BootstrapTokenSecretKey: []byte(hex.EncodeToString(raw[3:])),
 				bootstrap.BootstrapTokenUsageAuthentication: []byte("true"),
 				bootstrap.BootstrapTokenExtraGroupsKey:      []byte("system:bootstrappers:k3s:default-node-token"),
 			},
 		}, metav1.CreateOptions{})
-	}
-	if err != nil {
-		return "", err
+		if err != nil { // one of another device may have the name: the worker asks again
+			return "", err
+		}
 	}
 	ca, err := os.ReadFile(paths.Server(s.State, "tls", "server-ca.crt"))
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("K10%x::%s.%s", sha256.Sum256(ca), tokenID, have.Data[bootstrap.BootstrapTokenSecretKey]), nil
+	return fmt.Sprintf("K10%x::%s.%s", sha256.Sum256(ca), have.Data[bootstrap.BootstrapTokenIDKey], have.Data[bootstrap.BootstrapTokenSecretKey]), nil
 }
 
 // followEvery is the longest interval of comparisons.
@@ -291,6 +355,7 @@ func (s *server) until(ctx context.Context, events <-chan watch.Event, moved <-c
 }
 
 func (s *server) compare(ctx context.Context) error {
+	served := s.serve() // first: a worker that was removed ends, whether the API answers or not
 	s.reportStandbys()
 	if now := s.Balanced(); !reflect.DeepEqual(now, s.balanced) {
 		s.balanced = now
@@ -298,15 +363,11 @@ func (s *server) compare(ctx context.Context) error {
 	}
 	list, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "!" + policy.VirtualNodeLabel})
 	if err != nil {
-		return err
+		return errors.Join(served, err)
 	}
-	workers := map[string]peer.Record{}
-	for _, r := range s.fabric.Nodes() {
-		if r.Trust.How == peer.TrustWorker && r.Node != "" && r.Node != s.NodeName {
-			workers[r.Node] = r
-		}
-	}
-	var errs []error
+	workers := s.workers()
+	ranges, wrong := podRanges(list.Items, s.NodeName, fixed.PodCIDR)
+	errs := []error{served, wrong}
 	answers := map[string]bool{} // workers whose DNS their pods use
 	for i := range list.Items {
 		n := &list.Items[i]
@@ -315,12 +376,12 @@ func (s *server) compare(ctx context.Context) error {
 			if n.Name == s.NodeName && worker { // it has become the server
 				errs = append(errs, s.patchLabels(ctx, n.Name, fmt.Appendf(nil, `{%q:null}`, policy.WorkerLabel)))
 			} else if n.Name != s.NodeName && worker {
-				errs = append(errs, s.forget(ctx, n.Name))
+				errs = append(errs, forget(ctx, s.client, n.Name, s.Log))
 			}
 			continue
 		}
 		behind := []netip.Prefix{netip.PrefixFrom(s.AddressOf(r.ID), 32)}
-		if p, err := netip.ParsePrefix(n.Spec.PodCIDR); err == nil && fixed.PodCIDR.Overlaps(p) && p.Bits() > fixed.PodCIDR.Bits() {
+		if p, ok := ranges[n.Name]; ok {
 			behind = append(behind, p)
 		}
 		if !slices.Equal(behind, r.Behind) {
@@ -332,21 +393,7 @@ func (s *server) compare(ctx context.Context) error {
 			errs = append(errs, dns.EnsureWorker(ctx, s.client, netip.AddrPortFrom(s.AddressOf(r.ID), fixed.DNSPort), n.Name, map[string]string{policy.WorkerLabel: "true"}))
 		}
 	}
-	return errors.Join(append(errs, dns.DropWorkers(ctx, s.client, policy.WorkerLabel, answers), s.dropTokens(ctx))...)
-}
-
-// forget removes the Node of a device that is no worker any more; Kubernetes replaces its pods.
-func (s *server) forget(ctx context.Context, name string) error {
-	s.Log.Info("a node has left", "node", name)
-	err := s.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
-	if err == nil || apierrors.IsNotFound(err) {
-		// k3s would refuse another device of that name.
-		err = s.client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, name+".node-password.k3s", metav1.DeleteOptions{})
-	}
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	return errors.Join(append(errs, dns.DropWorkers(ctx, s.client, policy.WorkerLabel, answers), s.dropTokens(ctx), s.dropOthers(ctx))...)
 }
 
 // dropTokens removes the tokens of devices that are no workers any more.

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -309,31 +310,45 @@ func (s *server) serveTenants() {
 	s.fabric.Handle("GET "+imagesPath+"{what...}", s.forWorkers(func(w http.ResponseWriter, r *http.Request, _ peer.Record) { images.ServeHTTP(w, r) }))
 }
 
-// imagesOn are the names of images in the pods of a worker, as the pods have them.
-func (s *server) imagesOn(id peer.ID) (names []string) {
+// imagesOn are the images of the pods of a worker.
+func (s *server) imagesOn(id peer.ID) []homeimages.Use {
 	rec, err := s.fabric.Worker(id)
 	if err != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	pods, err := s.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", rec.Node).String()})
+	return imagesOf(ctx, s.client, rec.Node)
+}
+
+// imagesOf returns the images of this cluster's own pods that the server has bound to a node. Those of mirror pods are
+// left out: a kubelet makes them on its own node, with any image. The API server lets nobody add or remove their mark.
+func imagesOf(ctx context.Context, client kubernetes.Interface, name string) (used []homeimages.Use) {
+	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
 	if err != nil {
 		return nil
 	}
+	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil
+	}
+	os, arch := node.Status.NodeInfo.OperatingSystem, node.Status.NodeInfo.Architecture
 	for i := range pods.Items {
 		p := &pods.Items[i]
+		if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+			continue
+		}
 		if _, tenant := p.Labels[policy.OriginLabel]; tenant {
 			continue // its images are its home's
 		}
-		names = append(names, homeimages.Of(p)...)
+		used = append(used, homeimages.Of(p, os, arch)...)
 		for _, v := range p.Spec.Volumes {
 			if v.Image != nil {
-				names = append(names, v.Image.Reference)
+				used = append(used, homeimages.Use{Image: v.Image.Reference, OS: os, Arch: arch})
 			}
 		}
 	}
-	return names
+	return used
 }
 
 // forWorkers refuses all others.

@@ -35,11 +35,12 @@ type UpgradeQuery struct {
 	Signature     []byte // the content of FILE.sig
 	Size          int64  // of the file, bytes
 	Window, Every time.Duration
+	Older         bool // as in upgrade.Request
 }
 
 // Path is the route for a node on its server.
 func (q UpgradeQuery) Path(node string) string {
-	v := url.Values{"sig": {base64.URLEncoding.EncodeToString(q.Signature)}, "size": {strconv.FormatInt(q.Size, 10)}, "window": {q.Window.String()}, "every": {q.Every.String()}}
+	v := url.Values{"sig": {base64.URLEncoding.EncodeToString(q.Signature)}, "size": {strconv.FormatInt(q.Size, 10)}, "window": {q.Window.String()}, "every": {q.Every.String()}, "older": {strconv.FormatBool(q.Older)}}
 	return UpgradePath(node) + "?" + v.Encode()
 }
 
@@ -52,10 +53,20 @@ func parseUpgrade(v url.Values) (q UpgradeQuery, err error) {
 	q.Size, errs[1] = strconv.ParseInt(v.Get("size"), 10, 64)
 	q.Window, errs[2] = time.ParseDuration(v.Get("window"))
 	q.Every, errs[3] = time.ParseDuration(v.Get("every"))
+	q.Older = v.Get("older") == "true"
 	if errors.Join(errs[:]...) != nil || len(q.Signature) > maxSignature || q.Size < 0 || q.Size > upgrade.MaxRelease || q.Every < time.Second || q.Window < q.Every {
 		return q, errors.New("the request is unreadable; run the same version of rivulet on both devices")
 	}
 	return q, nil
+}
+
+// offTrial returns an error while a version is on trial: if it is undone, the data of before come back, which are of what
+// this device was then.
+func offTrial() error {
+	if !upgrade.OnTrial() {
+		return nil
+	}
+	return cure.Errorf("a version of rivulet is tried here, and meanwhile this device stays what it is in its cluster; wait for the end, which rivulet upgrade shows, or undo that version now: sudo rivulet upgrade --cancel")
 }
 
 // serveUpgrades lets the server upgrade this worker.
@@ -98,7 +109,7 @@ func (d *Device) stage(r *http.Request) (any, error) {
 		return nil, err
 	}
 	next, err := upgrade.Stage(r.Context(), upgrade.Request{
-		State: d.State, File: file, Running: exe, RunningBuild: build, Window: q.Window, Every: q.Every, Peers: []string{string(d.Server)}, Now: time.Now().UTC(),
+		State: d.State, File: file, Running: exe, RunningBuild: build, Window: q.Window, Every: q.Every, Peers: []string{string(d.Server)}, Older: q.Older, Now: time.Now().UTC(),
 	})
 	if err != nil {
 		return nil, err

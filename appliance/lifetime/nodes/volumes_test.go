@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"rivulet/appliance/addons/volumes"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/nodeagent/filetree"
 	"rivulet/offload/nodeagent/transfer"
@@ -69,7 +70,7 @@ func TestVolumesOfAWorker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := rpc.NewServer(worker, mux, slog.New(slog.DiscardHandler))
+	s := rpc.NewServer(httpserver.Peers, worker, mux, slog.New(slog.DiscardHandler))
 	go func() { _ = s.ServeTLS(l, "", "") }() // until Close
 	t.Cleanup(func() { s.Close() })
 	as := func(id rpc.Identity) *http.Client {

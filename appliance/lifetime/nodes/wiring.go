@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"rivulet/appliance/addons/loadbalancer"
@@ -37,7 +38,7 @@ const Component = "nodes"
 // base are the components of a device that was removed from its cluster, node those that a worker has besides, in the
 // order in which they start.
 var (
-	base = []string{"api", "config", "clock", "lans", "status-page", "console", "metrics-endpoint", "rules", "history", "watchdog", "doctor"}
+	base = []string{"api", "config", "clock", "lans", "status-page", "console", "metrics-endpoint", "alone", "rules", "history", "watchdog", "doctor"}
 	node = []string{"bundle", "host-firewall", "pod-gate", "images", "tunnel", leaseComponent, "fabric", Component, "dns", "engine", "policies", "node", "storage", "offload"}
 )
 
@@ -237,11 +238,19 @@ func (d *Device) Routes(mux *http.ServeMux) {
 			return do(r.Context(), f, w)
 		}))
 	}
-	say("POST /v1/nodes/join", d.serveJoin)
-	say("POST /v1/nodes/leave", d.serveLeave)
+	change := func(pattern string, do func(ctx context.Context, f *fabric.Fabric, w api.NodeWord) (any, error)) {
+		say(pattern, func(ctx context.Context, f *fabric.Fabric, w api.NodeWord) (any, error) {
+			if err := offTrial(); err != nil {
+				return nil, err
+			}
+			return do(ctx, f, w)
+		})
+	}
+	change("POST /v1/nodes/join", d.serveJoin)
+	change("POST /v1/nodes/leave", d.serveLeave)
+	change("POST /v1/nodes/standby", failover{d}.standby)
+	change("POST /v1/nodes/switch", failover{d}.hand)
 	say("POST /v1/nodes/remove", d.remove)
-	say("POST /v1/nodes/standby", failover{d}.standby)
-	say("POST /v1/nodes/switch", failover{d}.hand)
 	say("POST /v1/tokens", d.token)
 	mux.HandleFunc("/v1/nodes/{node}/upgrade", d.passUpgrade)
 }
@@ -289,10 +298,29 @@ func (d *Device) remove(ctx context.Context, f *fabric.Fabric, w api.NodeWord) (
 	for _, r := range f.Nodes() {
 		if r.Node == w.Node || r.Node == "" && r.Name == w.Node {
 			v, err := f.Unpeer(ctx, string(r.ID), fabric.Unpeer{Force: w.Force, Forget: true})
+			if err == nil && r.Node != "" {
+				err = d.removeVolumes(ctx, r.Node)
+			}
 			return v, err
 		}
 	}
 	return nil, fmt.Errorf("no worker of this cluster is called %q; see: rivulet nodes", w.Node)
+}
+
+// removeVolumes removes the objects of a removed worker's volumes.
+func (d *Device) removeVolumes(ctx context.Context, node string) error {
+	local, err := d.API()
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(local)
+	if err == nil {
+		err = dropVolumes(ctx, client, node, d.Log)
+	}
+	if err != nil {
+		return fmt.Errorf("%s is removed, but not all objects of its volumes: %w; see: rivulet kubectl get pv, and delete those that are on it", node, err)
+	}
+	return nil
 }
 
 // tokenLife is how long a token is valid by default, tokenMost at most.

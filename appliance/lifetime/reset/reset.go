@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"rivulet/appliance/lifetime/cleanup"
+	"rivulet/appliance/machine/host"
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/paths"
 	"rivulet/fabric/peer"
@@ -35,6 +36,9 @@ func Worker(folder string, server peer.ID) (removed []string, err error) {
 func state(folder string, factory bool, server peer.ID) (removed []string, err error) {
 	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
+	}
+	if pid, ok := host.Opener(paths.Store(folder)); ok {
+		return nil, fmt.Errorf("reset: process %d, which is no other than Rivulet, uses %s; stop what starts it (with systemd: sudo systemctl stop rivulet) and run this again", pid, folder)
 	}
 	// k3s would treat a folder with missing files as one to repair.
 	gone := filepath.Join(folder, "k3s.removed")

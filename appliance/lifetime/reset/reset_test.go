@@ -1,13 +1,17 @@
 package reset
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/paths"
+	"rivulet/appliance/state/role"
 	"rivulet/fabric/peer"
 )
 
@@ -91,12 +95,38 @@ func TestResetOfAServerWithStandbys(t *testing.T) {
 	if err := bolt.Create(paths.DeviceStore(dir), bolt.Content{Identity: []byte("my own"), Peers: map[string][]byte{"server": []byte(`{"id":"server"}`)}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{paths.Gateway(dir), paths.Standby(dir)} {
+	beside(t, dir)
+	resetsTo(t, dir, "my own")
+}
+
+// beside adds those files that decide the device's role which it has not.
+func beside(t *testing.T, dir string) {
+	t.Helper()
+	for _, file := range role.Files(dir) {
+		if _, err := os.Stat(file); err == nil || file == bolt.CopyOf(paths.DeviceStore(dir)) {
+			continue
+		}
 		if err := os.WriteFile(file, []byte("{}"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	resetsTo(t, dir, "my own")
+}
+
+// A device that joins another cluster keeps, of the files that decide its role, only the one that names its server.
+func TestOfAServerThatJoinsItsNewServerStays(t *testing.T) {
+	dir := device(t)
+	if err := bolt.Create(paths.DeviceStore(dir), bolt.Content{Identity: []byte("my own")}); err != nil {
+		t.Fatal(err)
+	}
+	beside(t, dir)
+	if _, err := Worker(dir, "server"); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range role.Files(dir) {
+		if _, err := os.Stat(file); (err == nil) != (file == paths.Worker(dir)) {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
 }
 
 func TestFactoryResetKeepsNothing(t *testing.T) {
@@ -124,5 +154,29 @@ func TestADamagedStateIsToldWithACure(t *testing.T) {
 	}
 	if _, err := State(dir, true); err != nil {
 		t.Errorf("--factory is the cure, yet: %v", err)
+	}
+}
+
+// A service manager has started rivulet again: nothing of what it uses goes.
+func TestNothingGoesUnderASupervisor(t *testing.T) {
+	dir := device(t)
+	before := left(t, dir)
+	holder := exec.Command("sh", "-c", `exec 3<"$1"; echo up; read x`, "sh", filepath.Join(dir, "state.db"))
+	in, err := holder.StdinPipe()
+	out, oerr := holder.StdoutPipe()
+	if err := errors.Join(err, oerr, holder.Start()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { in.Close(); holder.Wait() })
+	if _, err := out.Read(make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	for _, factory := range []bool{false, true} {
+		if _, err := State(dir, factory); err == nil || !strings.Contains(err.Error(), "systemctl stop rivulet") {
+			t.Errorf("factory %v: %v", factory, err)
+		}
+	}
+	if now := left(t, dir); !slices.Equal(now, before) {
+		t.Errorf("there is %q, want %q", now, before)
 	}
 }

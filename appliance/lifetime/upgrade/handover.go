@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +40,8 @@ type Handover struct {
 	Restart func()
 	Health  *health.Tracker
 	Log     *slog.Logger
+
+	begun atomic.Bool
 
 	mu      sync.Mutex
 	waiting context.CancelFunc // cancels the present wait
@@ -75,7 +78,11 @@ func (h *Handover) Begin(ctx context.Context, now bool) (*api.Upgrade, error) {
 	return h.View(), nil
 }
 
+// Begun reports whether the supervisor ends for a staged upgrade.
+func (h *Handover) Begun() bool { return h.begun.Load() }
+
 func (h *Handover) restart() {
+	h.begun.Store(true)
 	h.Log.Info("stopping for the upgrade; pods and the tunnel stay as they are")
 	h.Restart()
 }

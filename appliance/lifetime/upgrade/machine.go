@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -13,8 +14,9 @@ type World interface {
 	Load() (State, error)
 	Save(State) error // durable when it returns
 	// Snapshot saves the data before the new version changes them.
-	Snapshot(context.Context, State) (name string, err error)
-	// Restore restores the data of the snapshot and returns where the other data are.
+	Snapshot(context.Context, State) (name string, saved Saved, err error)
+	// Restore restores the data of the snapshot and returns where the other data are. With errOther it has changed
+	// nothing: the snapshot is of what the device is no longer.
 	Restore(context.Context, State) (aside string, err error)
 	// Try runs the new version until there is a verdict.
 	Try(context.Context, State) Verdict
@@ -23,6 +25,9 @@ type World interface {
 	Now() time.Time
 	Slots
 }
+
+// errOther is in the error of Restore if the device has another role or identity than when its data were saved.
+var errOther = errors.New("only the version was undone, and the data are those of now")
 
 // Kind is how a trial ended.
 type Kind int
@@ -107,12 +112,12 @@ func step(ctx context.Context, w World, s State, log *slog.Logger) (State, Choic
 	old := img == nil || here == img.from()
 	switch {
 	case s.Phase == Staged && old:
-		name, err := w.Snapshot(ctx, s)
+		name, saved, err := w.Snapshot(ctx, s)
 		if err != nil {
 			log.Error("the data cannot be saved; the update is not tried", "version", a.Next.Name, "err", err)
 			return s.ended("the data could not be saved before: "+err.Error(), "", w.Now()), Choice{}, nil
 		}
-		return s.begun(name), Choice{}, nil
+		return s.begun(name, saved), Choice{}, nil
 	case s.Phase == Staged:
 		return s.ended("its slot was started before its turn", "", w.Now()), Choice{}, nil
 	case s.Phase == Trying && img != nil && old:
@@ -128,6 +133,10 @@ func step(ctx context.Context, w World, s State, log *slog.Logger) (State, Choic
 			}
 		}
 		aside, err := w.Restore(ctx, s)
+		if errors.Is(err, errOther) {
+			log.Error("only the version is undone", "err", err)
+			return s.ended(a.Reason+"; "+err.Error(), "", w.Now()), Choice{}, nil
+		}
 		if err != nil {
 			return s, Choice{}, err // the old version must not run on the new one's data
 		}

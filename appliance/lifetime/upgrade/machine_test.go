@@ -56,9 +56,9 @@ func (m *model) Load() (State, error) { return m.state, nil }
 func (m *model) Now() time.Time       { m.now = m.now.Add(time.Second); return m.now }
 func (m *model) Save(s State) error   { m.change(func() { m.state = s }); return nil }
 
-func (m *model) Snapshot(context.Context, State) (string, error) {
+func (m *model) Snapshot(context.Context, State) (string, Saved, error) {
 	m.change(func() { m.saved = m.data })
-	return "snapshot", nil
+	return "snapshot", Saved{Kind: savedBackup}, nil
 }
 
 func (m *model) Restore(_ context.Context, s State) (string, error) {
@@ -186,7 +186,7 @@ func TestPowerMayFailAtEveryStep(t *testing.T) {
 func TestStartsAreCounted(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &model{t: t, link: "build0", data: "build0", healthy: map[string]bool{}, verdicts: []Verdict{{Kind: Healthy}}}
-		m.state, m.saved = State{Base: "build0"}.staged(Attempt{Next: build(1), From: build(0)}).begun("x"), "build0"
+		m.state, m.saved = State{Base: "build0"}.staged(Attempt{Next: build(1), From: build(0)}).begun("x", Saved{}), "build0"
 		for i := range maxStarts {
 			m.cutIn = rapid.IntRange(3, 4).Draw(t, "cut") // after the start's note, around the new version's first write
 			if got := m.boot(); got != "" {
@@ -205,7 +205,7 @@ func TestAnotherBinaryByHandCounts(t *testing.T) {
 	linked := State{Phase: Idle, Current: &v2, Previous: &v1, Base: "build0", Linked: true}
 	unlinked := linked
 	unlinked.Linked = false
-	trying := unlinked.staged(Attempt{Next: build(3), From: v2}).begun("x")
+	trying := unlinked.staged(Attempt{Next: build(3), From: v2}).begun("x", Saved{})
 	for _, tc := range []struct {
 		name string
 		s    State

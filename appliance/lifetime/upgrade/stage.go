@@ -17,10 +17,12 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+	semver "k8s.io/apimachinery/pkg/util/version"
 
 	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/state/durable"
 	"rivulet/appliance/state/paths"
+	"rivulet/appliance/vcluster"
 	"rivulet/appliance/version"
 	"rivulet/image/flash"
 	"rivulet/image/signed"
@@ -40,9 +42,23 @@ type Request struct {
 	Running, RunningBuild string
 	Window, Every         time.Duration
 	Peers                 []string // connected now
-	CheckOnly             bool
-	Progress              flash.Progress // nil: none
-	Now                   time.Time
+	// Paths are their paths in use, as in `rivulet status`.
+	Paths     map[string]string
+	CheckOnly bool
+	Older     bool           // than the running version is permitted
+	Progress  flash.Progress // nil: none
+	Now       time.Time
+}
+
+// answering returns the addresses of those peers that take a TCP connection now; one behind a relay has none.
+func (r Request) answering(ctx context.Context) map[string]string {
+	addrs := map[string]string{}
+	for id, path := range r.Paths {
+		if kind, addr, _ := strings.Cut(path, " "); kind == "direct" || kind == "stream" {
+			addrs[id] = addr
+		}
+	}
+	return answering(ctx, addrs)
 }
 
 // RunsAlready is in the text of the refusal of the running version, also when it comes from another device.
@@ -93,9 +109,6 @@ func Stage(ctx context.Context, r Request) (next Version, err error) {
 	if err := sig.Verify(digest, roots, s.Generation); err != nil {
 		return next, refused("%w", err)
 	}
-	if err := os.Chmod(staged, 0o755); err != nil {
-		return next, fmt.Errorf("update: %w", err)
-	}
 	if next, err = inspect(ctx, staged); err != nil {
 		return next, refused("%w", err)
 	}
@@ -103,7 +116,7 @@ func Stage(ctx context.Context, r Request) (next Version, err error) {
 	if err != nil {
 		return next, err
 	}
-	if err := fits(from, next); err != nil {
+	if err := fits(from, next, r.Older); err != nil {
 		return next, err
 	}
 	if next.Dir, err = dirName(next.Name, hash); err != nil || r.CheckOnly {
@@ -119,7 +132,7 @@ func Stage(ctx context.Context, r Request) (next Version, err error) {
 	if s.Base == "" {
 		s.Base = from.BuildID
 	}
-	return next, store(dir, s.staged(Attempt{Next: next, From: from, Window: r.Window, Every: r.Every, Peers: r.Peers,
+	return next, store(dir, s.staged(Attempt{Next: next, From: from, Window: r.Window, Every: r.Every, Peers: r.Peers, Answered: r.answering(ctx),
 		Generation: sig.Certificate.Generation, StagedAt: r.Now}))
 }
 
@@ -145,18 +158,20 @@ func claim(dir string) (s State, release func(), err error) {
 func Cancel(state string, now time.Time) (Phase, error) {
 	dir := paths.Versions(state)
 	s, err := Load(dir)
-	if err != nil {
-		return Idle, err
-	}
-	switch s.Phase {
-	case Staged:
-		release, err := lock(dir)
-		if err != nil {
-			return s.Phase, err
+	if err == nil && s.Phase == Staged {
+		release, busy := lock(dir)
+		if busy != nil {
+			return s.Phase, busy
 		}
 		defer release()
+		s, err = Load(dir) // nothing changes it any more
+	}
+	switch {
+	case err != nil:
+		return Idle, err
+	case s.Phase == Staged:
 		return Staged, store(dir, s.ended("cancelled by hand before it was tried", "", now))
-	case Trying:
+	case s.Phase == Trying:
 		if err := os.WriteFile(filepath.Join(dir, cancelName), nil, 0o600); err != nil {
 			return Trying, fmt.Errorf("update: %w; run as root", err)
 		}
@@ -197,6 +212,9 @@ const (
 	spare = 100 << 20
 )
 
+// zstdMagic begins a compressed release, and a backup.
+var zstdMagic = []byte{0x28, 0xb5, 0x2f, 0xfd}
+
 // take copies and unpacks the release to a new file, and hashes what it writes, so that exactly the checked content
 // will run.
 func take(r Request, digest io.Writer, to string) (hash string, err error) {
@@ -214,7 +232,7 @@ func take(r Request, digest io.Writer, to string) (hash string, err error) {
 	}
 	in := bufio.NewReaderSize(&counted{Reader: f, of: fi.Size(), show: r.progress()}, 1<<20)
 	var content io.Reader = in
-	if magic, _ := in.Peek(4); bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
+	if magic, _ := in.Peek(len(zstdMagic)); bytes.Equal(magic, zstdMagic) {
 		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(128<<20))
 		if err != nil {
 			return "", fmt.Errorf("update: %w", err)
@@ -238,7 +256,7 @@ func take(r Request, digest io.Writer, to string) (hash string, err error) {
 	case n > MaxRelease:
 		return "", refused("the file is larger than any release; get the file of a release")
 	}
-	if err := out.Sync(); err != nil {
+	if err := errors.Join(out.Chmod(0o755), out.Sync()); err != nil { // in this order: it must be there with its mode after a power cut
 		return "", fmt.Errorf("update: %w; look at the disk", err)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), out.Close()
@@ -261,8 +279,9 @@ func enough(state string, f *os.File) error {
 	return Room(state, want)
 }
 
-// Room checks for that many bytes, and the snapshot of the data.
+// Room checks for that many bytes, and the snapshot of the data: a copy of each datastore, and the stream with all of them.
 func Room(state string, want int64) error {
+	want += vcluster.Room(state)
 	if db, err := os.Stat(datastore.Path(state)); err == nil {
 		want += 2 * db.Size()
 	}
@@ -288,8 +307,8 @@ func running(ctx context.Context, r Request) (Version, error) {
 	return v, nil
 }
 
-// fits checks the step from one version to another.
-func fits(from, next Version) error {
+// fits checks the step from one version to another. Versions that are no semantic ones have no order.
+func fits(from, next Version, older bool) error {
 	if from.BuildID == next.BuildID {
 		return refused("%s "+RunsAlready+"; there is nothing to do", next.Name)
 	}
@@ -301,7 +320,11 @@ func fits(from, next Version) error {
 	if err != nil {
 		return err
 	}
+	runs, errRuns := semver.ParseSemantic(from.Name)
+	takes, errTakes := semver.ParseSemantic(next.Name)
 	switch {
+	case errRuns == nil && errTakes == nil && takes.LessThan(runs) && !older && will >= was:
+		return refused("it is %s, and here runs %s: what was mended since is open again with it; take a newer release, or add --older", next.Name, from.Name)
 	case will < was:
 		return refused("it has Kubernetes %s, here runs %s, and a cluster's database is never taken back; use a newer release, or restore a backup with the old one",
 			next.Kubernetes, from.Kubernetes)

@@ -2,7 +2,9 @@ package upgrade
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,7 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"rivulet/image/signed"
+	"rivulet/test/harness/await"
 )
 
 func TestFits(t *testing.T) {
@@ -28,12 +33,31 @@ func TestFits(t *testing.T) {
 		{at("v1.35.0-k3s3", "a"), at("v1.34.9-k3s1", "b"), "never taken back"},
 		{at("v1.35.0-k3s3", "a"), at("v1.35.0-k3s3", "a"), "runs already"},
 	} {
-		err := fits(tc.from, tc.next)
+		err := fits(tc.from, tc.next, false)
 		if tc.words == "" && err == nil {
 			continue
 		}
 		if !errors.Is(err, ErrRefused) || tc.words == "" || !strings.Contains(err.Error(), tc.words) || !strings.Contains(err.Error(), "; ") {
 			t.Errorf("%s → %s: %v, want %q", tc.from.Kubernetes, tc.next.Kubernetes, err, tc.words)
+		}
+	}
+}
+
+// An older release is signed as well as a newer one: somebody has to say that it is meant.
+func TestFitsOlder(t *testing.T) {
+	for _, tc := range []struct {
+		from, next string
+		older      bool
+	}{
+		{"v0.2.0", "v0.1.9", true}, {"v0.10.0", "v0.9.0", true}, {"v1.0.0", "v1.0.0-rc.1", true}, {"v0.1.0-dev.900", "v0.1.0-dev.899", true},
+		{"v0.1.9", "v0.2.0", false}, {"v0.9.0", "v0.10.0", false}, {"v1.0.0", "v1.0.0", false}, {"mine", "v0.1.0", false}, {"v0.1.0", "mine", false},
+	} {
+		from, next := Version{Name: tc.from, Kubernetes: "v1.35.0", BuildID: "a"}, Version{Name: tc.next, Kubernetes: "v1.35.0", BuildID: "b"}
+		if err := fits(from, next, false); (err != nil) != tc.older || err != nil && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "; take a newer release, or add --older")) {
+			t.Errorf("%s → %s: %v", tc.from, tc.next, err)
+		}
+		if err := fits(from, next, true); err != nil {
+			t.Errorf("%s → %s, as meant: %v", tc.from, tc.next, err)
 		}
 	}
 }
@@ -91,12 +115,12 @@ func TestStateSurvives(t *testing.T) {
 	if s, err := Load(dir); err != nil || s.Phase != Idle {
 		t.Errorf("a new device: %+v %v", s, err)
 	}
-	want := State{Base: "b"}.staged(Attempt{Next: build(2), From: build(1), Window: time.Hour, Peers: []string{"p"}}).begun("x")
+	want := State{Base: "b"}.staged(Attempt{Next: build(2), From: build(1), Window: time.Hour, Peers: []string{"p"}}).begun("x", Saved{Kind: savedStore, Worker: true, ID: "me"})
 	if err := store(dir, want); err != nil {
 		t.Fatal(err)
 	}
 	got, err := Load(dir)
-	if err != nil || got.Phase != Trying || got.Attempt.Next != want.Attempt.Next || got.Attempt.Window != time.Hour || got.Attempt.Snapshot != "x" {
+	if err != nil || got.Phase != Trying || got.Attempt.Next != want.Attempt.Next || got.Attempt.Window != time.Hour || got.Attempt.Snapshot != "x" || *got.Attempt.Saved != *want.Attempt.Saved {
 		t.Errorf("%+v %v", got, err)
 	}
 	for _, bad := range []string{"", "{", `{"format":9}`, `{"phase":"trying"}`} {
@@ -105,6 +129,87 @@ func TestStateSurvives(t *testing.T) {
 		}
 		if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "; ") && !strings.Contains(err.Error(), "move") {
 			t.Errorf("%q: %v, want a cure", bad, err)
+		}
+	}
+}
+
+// TestCancelGoesByTheStateUnderTheLock: another process may have tried or cancelled the update since it was first read.
+func TestCancelGoesByTheStateUnderTheLock(t *testing.T) {
+	state := t.TempDir()
+	d := &Device{State: state, Log: discard}
+	if err := os.MkdirAll(d.dir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// A pipe in its place has another content at each read.
+	file := filepath.Join(d.dir(), stateName)
+	if err := unix.Mkfifo(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write := func(s State) {
+		raw, err := json.Marshal(s)
+		if err := errors.Join(err, os.WriteFile(file, raw, 0o600)); err != nil {
+			t.Error(err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		phase, err := Cancel(state, time.Now())
+		if phase != Idle {
+			err = errors.Join(err, errors.New("it has cancelled what it found: "+string(phase)))
+		}
+		done <- err
+	}()
+	write(State{Format: format, Phase: Staged, Attempt: &Attempt{}})
+	await.True(t, 10*time.Second, "it takes the lock", func() bool { _, err := os.Stat(filepath.Join(d.dir(), ".lock")); return err == nil })
+	write(State{Format: format, Phase: Idle, Last: &Outcome{OK: true}})
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if fi, err := os.Lstat(file); err != nil || fi.Mode().Type() != os.ModeNamedPipe {
+		t.Errorf("the state was written: %v %v", fi, err)
+	}
+}
+
+// TestWhatIsStagedIsSyncedWithItsMode: after a power cut a version without it could not be started.
+func TestWhatIsStagedIsSyncedWithItsMode(t *testing.T) {
+	dir := t.TempDir()
+	r := Request{State: dir, File: filepath.Join(dir, "rivulet")}
+	if err := os.WriteFile(r.File, []byte("a program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(dir, "staged")
+	if _, err := take(r, io.Discard, to); err != nil {
+		t.Fatal(err)
+	}
+	if fi, err := os.Stat(to); err != nil || fi.Mode() != 0o755 {
+		t.Errorf("%v %v", fi, err)
+	}
+}
+
+// With SELinux a file keeps the label with which it was made: the program is a file of its own folder there.
+func TestAnInstalledProgramIsNoFileOfTheStateWithSELinux(t *testing.T) {
+	for _, label := range []string{"", "system_u:object_r:bin_t:s0"} {
+		dir := t.TempDir()
+		from, to := filepath.Join(dir, "versions"), filepath.Join(dir, "bin")
+		put(t, from, "next")
+		put(t, to, "before")
+		if label != "" {
+			if err := unix.Setxattr(to, "security.selinux", []byte(label), 0); err != nil {
+				t.Skipf("needs root and a file system with labels: %v", err)
+			}
+		}
+		must(t, install(from, to))
+		a, err := os.Stat(from)
+		must(t, err)
+		b, err := os.Stat(to)
+		must(t, err)
+		raw, err := os.ReadFile(to)
+		must(t, err)
+		if string(raw) != "next" || os.SameFile(a, b) != (label == "") {
+			t.Errorf("label %q: content %q, the same file: %v", label, raw, os.SameFile(a, b))
+		}
+		if label != "" && b.Mode() != 0o755 {
+			t.Errorf("%v", b.Mode())
 		}
 	}
 }
@@ -163,6 +268,42 @@ func TestPointAndTidy(t *testing.T) {
 	}
 	if got := strings.Join(names, " "); got != "current v1-a v2-b" {
 		t.Errorf("kept: %s", got)
+	}
+}
+
+// TestTheLastSnapshotStays: which it is says the state. Its file may be the oldest by the clock.
+func TestTheLastSnapshotStays(t *testing.T) {
+	attempt := State{Phase: Trying, Attempt: &Attempt{Snapshot: "before-v2-b.backup"}}
+	for what, c := range map[string]struct {
+		state State
+		want  string
+	}{
+		"kept":          {attempt.committed(time.Now()), "before-v2-b.backup"},
+		"undone":        {attempt.ended("unhealthy", "", time.Now()), "before-v2-b.backup"},
+		"never tried":   {State{Snapshot: "before-v2-b.backup", Attempt: &Attempt{}}.ended("cancelled", "", time.Now()), "before-v2-b.backup"},
+		"by hand since": {attempt.committed(time.Now()).reset(), "before-v2-b.backup"},
+		"not recorded":  {State{Last: &Outcome{}}, "before-v1-a.backup before-v2-b.backup"},
+		"staged":        {attempt.committed(time.Now()).staged(Attempt{}), ""},
+	} {
+		d := &Device{State: t.TempDir(), Log: discard}
+		if err := os.MkdirAll(d.dir(), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for name, ahead := range map[string]time.Duration{"before-v1-a.backup": 24 * time.Hour, "before-v2-b.backup": 0, "before-v2-b.backup.new": 0} {
+			at := time.Now().Add(ahead)
+			if err := errors.Join(os.WriteFile(d.snapshot(name), nil, 0o600), os.Chtimes(d.snapshot(name), at, at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d.tidy(c.state)
+		var left []string
+		entries, _ := os.ReadDir(d.dir())
+		for _, e := range entries {
+			left = append(left, e.Name())
+		}
+		if got := strings.Join(left, " "); got != c.want {
+			t.Errorf("%s: %q is left, want %q", what, got, c.want)
+		}
 	}
 }
 

@@ -52,7 +52,7 @@ func StageImage(ctx context.Context, r Request) (next Version, err error) {
 	if err != nil {
 		return next, err
 	}
-	if err := fits(from, next); err != nil {
+	if err := fits(from, next, r.Older); err != nil {
 		return next, err
 	}
 	if next.Dir, err = dirName(next.Name, next.BuildID); err != nil || r.CheckOnly {
@@ -67,7 +67,7 @@ func StageImage(ctx context.Context, r Request) (next Version, err error) {
 	fill := func() error { return fillSlot(ctx, f, here, rootSize, r.progress(), verify) }
 	os.Remove(filepath.Join(dir, cancelName))
 	return next, stageImage(s, func(s State) error { return store(dir, s) }, fill, Attempt{
-		Next: next, From: from, Window: r.Window, Every: r.Every, Peers: r.Peers, Generation: sig.Certificate.Generation, StagedAt: r.Now,
+		Next: next, From: from, Window: r.Window, Every: r.Every, Peers: r.Peers, Answered: r.answering(ctx), Generation: sig.Certificate.Generation, StagedAt: r.Now,
 		Image: &Image{From: here.String(), To: here.Other().String()}})
 }
 

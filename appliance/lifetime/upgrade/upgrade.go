@@ -13,6 +13,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"rivulet/appliance/state/durable"
+	"rivulet/fabric/peer"
 )
 
 // Phase is the progress of an update.
@@ -73,6 +75,8 @@ type State struct {
 	// Linked is true once Current is installed.
 	Linked bool     `json:"linked,omitempty"`
 	Last   *Outcome `json:"last,omitempty"`
+	// Snapshot is the name of the data of before the last update that was tried.
+	Snapshot string `json:"snapshot,omitempty"`
 	// Generation is the highest generation of a signing key so far.
 	Generation int `json:"generation,omitempty"`
 
@@ -92,24 +96,43 @@ type Attempt struct {
 	Window time.Duration `json:"window"`
 	Every  time.Duration `json:"every"`
 	// Peers were connected before, and must be connected again.
-	Peers      []string  `json:"peers,omitempty"`
-	Generation int       `json:"generation"`
-	StagedAt   time.Time `json:"stagedAt"`
+	Peers []string `json:"peers,omitempty"`
+	// Answered are the addresses of those that took a TCP connection then: when they take none, they are switched off.
+	Answered   map[string]string `json:"answered,omitempty"`
+	Generation int               `json:"generation"`
+	StagedAt   time.Time         `json:"stagedAt"`
 
 	Starts   int       `json:"starts"`
 	Crashes  int       `json:"crashes"`
 	Begun    time.Time `json:"begun,omitzero"` // time of the last start
 	Snapshot string    `json:"snapshot,omitempty"`
-	Reason   string    `json:"reason,omitempty"` // why it is undone
+	// Saved describes the snapshot; nil in attempts that an older version has begun.
+	Saved  *Saved `json:"saved,omitempty"`
+	Reason string `json:"reason,omitempty"` // why it is undone
 	// Image is set if a whole image is tried and not a binary: image.go.
 	Image *Image `json:"image,omitempty"`
 }
+
+// Saved describes the data of before an update, so that they are restored as what they are, and only to the device that
+// they are of.
+type Saved struct {
+	Kind string `json:"kind"` // savedBackup, savedStore
+	// Worker and ID are the device's role and the identity in its store at that time.
+	Worker bool    `json:"worker,omitempty"`
+	ID     peer.ID `json:"id"`
+}
+
+// The kinds of a snapshot.
+const (
+	savedBackup = "backup" // of a server: a stream of package backup
+	savedStore  = "store"  // of a worker, which has nothing else: state.db
+)
 
 // format is the version of State on disk.
 const format = 1
 
 func (s State) staged(a Attempt) State {
-	a.Starts, a.Crashes, a.Snapshot, a.Reason, a.Begun = 0, 0, "", "", time.Time{}
+	a.Starts, a.Crashes, a.Snapshot, a.Saved, a.Reason, a.Begun = 0, 0, "", nil, "", time.Time{}
 	if a.Image != nil {
 		a.Image = &Image{From: a.Image.From, To: a.Image.To}
 	}
@@ -125,8 +148,8 @@ func (s State) change(f func(*State, *Attempt)) State {
 	return s
 }
 
-func (s State) begun(snapshot string) State {
-	return s.change(func(s *State, a *Attempt) { s.Phase, a.Snapshot = Trying, snapshot })
+func (s State) begun(snapshot string, saved Saved) State {
+	return s.change(func(s *State, a *Attempt) { s.Phase, a.Snapshot, a.Saved = Trying, snapshot, &saved })
 }
 
 // started is written before the new version is started, so that a start with a power cut counts.
@@ -160,7 +183,7 @@ func (s State) committed(now time.Time) State {
 	a := s.Attempt
 	s.Previous, s.Current = &a.From, &a.Next
 	s.Generation = max(s.Generation, a.Generation)
-	s.Phase, s.Attempt = Idle, nil
+	s.Phase, s.Attempt, s.Snapshot = Idle, nil, cmp.Or(a.Snapshot, s.Snapshot)
 	s.Linked = false // until it is seen to be installed
 	s.Last = &Outcome{Version: a.Next.Name, From: a.From.Name, OK: true, At: now}
 	return s
@@ -169,7 +192,7 @@ func (s State) committed(now time.Time) State {
 // ended is an update that was not kept; its writes are undone.
 func (s State) ended(reason, aside string, now time.Time) State {
 	a := s.Attempt
-	s.Phase, s.Attempt = Idle, nil
+	s.Phase, s.Attempt, s.Snapshot = Idle, nil, cmp.Or(a.Snapshot, s.Snapshot)
 	s.Last = &Outcome{Version: a.Next.Name, From: a.From.Name, Reason: reason, At: now, Aside: aside}
 	return s
 }
@@ -205,7 +228,7 @@ func (s State) replaced(self string) bool {
 
 // reset keeps only the protection against old releases.
 func (s State) reset() State {
-	return State{Format: format, Phase: Idle, Generation: s.Generation, Last: s.Last, Slot: s.Slot, SlotKubernetes: s.SlotKubernetes}
+	return State{Format: format, Phase: Idle, Generation: s.Generation, Last: s.Last, Snapshot: s.Snapshot, Slot: s.Slot, SlotKubernetes: s.SlotKubernetes}
 }
 
 const stateName = "update.json"

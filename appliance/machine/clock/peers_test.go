@@ -51,6 +51,9 @@ func TestPeersAsATimeSource(t *testing.T) {
 				if _, synchronized := v.Reading(); synchronized != tt.ntp {
 					t.Error("what peers said is passed on as known")
 				}
+				if right := tt.ntp || tt.want.Abs() <= agreeWithin; v.Status().Right() != right {
+					t.Errorf("it is confirmed: %v; %+v", !right, v.Status())
+				}
 				v.switchOff()
 			})
 		})

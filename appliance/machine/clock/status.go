@@ -42,6 +42,11 @@ func (c *Clock) Status() Status {
 	return st
 }
 
+// Right reports whether a time service or peers confirm the time now. What a wrong clock must not do waits for that.
+func (s Status) Right() bool {
+	return s.Plausible && s.Reference != "" && s.Offset.Abs() <= agreeWithin
+}
+
 // String is the clock on one line.
 func (s Status) String() string {
 	line := "not synchronized, source " + s.Source

@@ -22,6 +22,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/control"
+	"rivulet/fabric/logbound"
 	"rivulet/offload/apiproxy"
 )
 
@@ -54,6 +55,7 @@ type Access struct {
 
 // New reads the note.
 func New(cfg Config) *Access {
+	cfg.Log = logbound.New(cfg.Log) // users cause records with their requests
 	return &Access{cfg: cfg, list: load(cfg.Store), wake: make(chan struct{}, 1)}
 }
 

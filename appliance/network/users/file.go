@@ -56,27 +56,32 @@ func File(made api.NewKubeconfig, key *ecdsa.PrivateKey) ([]byte, error) {
 	return clientcmd.Write(*out)
 }
 
-// A link has a token: 128 bits, in letters and digits of any case. The user's key is derived from it, so the device
-// stores the same for a link as for any other user: the hash of the public key.
+// A link has a token: 128 bits, in letters and digits of any case. It permits the download, once, and nothing else: the
+// device stores its hash, and makes the user's key when the link is used.
 const tokenBytes = 16
 
 var tokens = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// NewToken returns a random token.
-func NewToken() string {
+// NewToken returns a random token, and the hash that the device stores.
+func NewToken() (token string, hash []byte) {
 	raw := make([]byte, tokenBytes)
 	_, _ = rand.Read(raw) // it cannot fail
-	return strings.ToLower(tokens.EncodeToString(raw))
+	sum := sha256.Sum256(raw)
+	return strings.ToLower(tokens.EncodeToString(raw)), sum[:]
 }
 
-// TokenKey derives the key of a token.
-func TokenKey(token string) (*ecdsa.PrivateKey, error) {
+// tokenHash returns the hash of a token; ok is false if the text is not a token.
+func tokenHash(token string) (hash []byte, ok bool) {
 	raw, err := tokens.DecodeString(strings.ToUpper(token))
 	if err != nil || len(raw) != tokenBytes {
-		return nil, fmt.Errorf("this is no token of a link; copy the whole link")
+		return nil, false
 	}
-	return derived(raw, "rivulet link")
+	sum := sha256.Sum256(raw)
+	return sum[:], true
 }
+
+// NewKey makes a user's key.
+func NewKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
 // derived derives a P-256 key from a secret for a purpose.
 func derived(secret []byte, purpose string) (*ecdsa.PrivateKey, error) {

@@ -17,6 +17,7 @@ import (
 
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/connlimit"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/apiproxy"
 )
@@ -29,6 +30,11 @@ const (
 	handshakeLimit = 10 * time.Second
 	// maxConns bounds the connections of all users of one virtual cluster.
 	maxConns = 256
+	// maxRequests bounds the requests of one user under way, watches and sessions included, maxOfCluster those of all
+	// users of one virtual cluster, maxOfAll those of all users. maxHeaders bounds the headers of one of these parties,
+	// bytes.
+	maxRequests, maxOfCluster, maxOfAll = 256, 512, 2048
+	maxHeaders                          = 1 << 20
 )
 
 // serving is the server certificate for users, always the same, and pinned in each kubeconfig.
@@ -48,6 +54,8 @@ type front struct {
 	virtual  VClusters
 	ways     map[[32]byte]*apiproxy.Proxy // to virtual clusters, by key
 	waysLock sync.Mutex
+	// requests under way of each user, and ofCluster of the users of each virtual cluster
+	requests, ofCluster httpserver.Gate
 }
 
 func newFront(ctx context.Context, key ed25519.PrivateKey, l *list, now func() (time.Time, bool), log *slog.Logger) (*front, error) {
@@ -55,7 +63,9 @@ func newFront(ctx context.Context, key ed25519.PrivateKey, l *list, now func() (
 	if err != nil {
 		return nil, fmt.Errorf("users: %w", err)
 	}
-	f := &front{list: l, now: now, log: log, incoming: incoming{make(chan net.Conn), ctx}, ways: map[[32]byte]*apiproxy.Proxy{}}
+	f := &front{list: l, now: now, log: log, incoming: incoming{make(chan net.Conn), ctx}, ways: map[[32]byte]*apiproxy.Proxy{},
+		requests:  httpserver.Gate{Each: maxRequests, Total: maxOfAll, Bytes: maxHeaders},
+		ofCluster: httpserver.Gate{Each: maxOfCluster, Total: maxOfAll, Bytes: maxHeaders}}
 	f.tls = &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"},
 		ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true,
@@ -122,7 +132,7 @@ func (l *list) opens(c *conn, r record, now time.Time) bool {
 	if n >= maxConns {
 		return false
 	}
-	l.conns[c], l.used[[32]byte(r.Key)] = r, now
+	l.conns[c], l.used[r.key()] = r, now
 	return true
 }
 
@@ -131,11 +141,11 @@ func (l *list) sweep(now time.Time, sure bool) {
 	l.mu.Lock()
 	open := map[[32]byte]bool{}
 	for _, r := range l.all {
-		open[[32]byte(r.Key)] = sure && r.active(now)
+		open[r.key()] = sure && r.active(now)
 	}
 	var end []net.Conn
 	for c, r := range l.conns {
-		if !open[[32]byte(r.Key)] {
+		if !open[r.key()] {
 			end = append(end, c)
 		}
 	}
@@ -175,12 +185,9 @@ type keyOfConn struct{}
 
 // serve answers users until the context ends.
 func (f *front) serve() {
-	server := &http.Server{
-		Handler: f, ReadHeaderTimeout: handshakeLimit, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(f.log.Handler(), slog.LevelDebug),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, keyOfConn{}, keyOf(c.(*tls.Conn).ConnectionState().PeerCertificates[0]))
-		},
+	server := httpserver.New(httpserver.Users, f, f.log)
+	server.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, keyOfConn{}, keyOf(c.(*tls.Conn).ConnectionState().PeerCertificates[0]))
 	}
 	stop := context.AfterFunc(f.closed, func() { server.Close() })
 	defer stop()
@@ -189,28 +196,40 @@ func (f *front) serve() {
 }
 
 func (f *front) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	r, ok := f.list.find(q.Context().Value(keyOfConn{}).([32]byte))
 	now, sure := f.now()
-	key := q.Context().Value(keyOfConn{}).([32]byte)
-	r, ok := f.list.find(key)
-	refuse := func(code int, reason metav1.StatusReason, format string, args ...any) {
-		w.Header().Set("Connection", "close")
-		apiproxy.Refuse(w, code, reason, fmt.Sprintf(format, args...))
+	admitted := ok && sure && r.active(now)
+	party := "" // all whose access has ended: another certificate has the name now
+	if admitted {
+		party = r.party()
 	}
+	f.requests.Serve(party, w, q, func(w http.ResponseWriter, q *http.Request) {
+		if !admitted || r.ID == "" {
+			f.answer(w, q, r, ok)
+			return
+		}
+		f.ofCluster.Serve(string(r.ID), w, q, func(w http.ResponseWriter, q *http.Request) { f.answer(w, q, r, ok) })
+	})
+}
+
+// answer passes a user's request on, or refuses it; ok is false if the user is not known any more.
+func (f *front) answer(w http.ResponseWriter, q *http.Request, r record, ok bool) {
+	now, sure := f.now()
 	switch {
 	case !ok:
-		refuse(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "this kubeconfig is not one of this cluster; make one on the device: sudo rivulet kubeconfig > FILE")
+		refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "this kubeconfig is not one of this cluster; make one on the device: sudo rivulet kubeconfig > FILE")
 		return
 	case !sure:
-		refuse(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the device's clock cannot be right, so it is not known who has access; see on the device: rivulet doctor --only clock")
+		refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "the device's clock cannot be right, so it is not known who has access; see on the device: rivulet doctor --only clock")
 		return
 	case !r.active(now):
-		refuse(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "the access of %s has ended (%s since %s); make another on the device: sudo rivulet kubeconfig --user %s > FILE",
+		refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "the access of %s has ended (%s since %s); make another on the device: sudo rivulet kubeconfig --user %s > FILE",
 			r.User, r.state(now), r.ended().UTC().Format(time.RFC3339), r.User)
 		return
 	}
 	for header := range q.Header {
 		if apiproxy.Says(header) && (r.ID == "" || !apiproxy.Impersonates(header)) {
-			refuse(http.StatusForbidden, metav1.StatusReasonForbidden, "header %s is not taken here: a kubeconfig of rivulet is one user's; leave --as and --token out", header)
+			refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden, "header %s is not taken here: a kubeconfig of rivulet is one user's; leave --as and --token out", header)
 			return
 		}
 	}
@@ -227,10 +246,15 @@ func (f *front) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Retry-After", "5")
 		fallthrough
 	case err != nil:
-		refuse(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "virtual cluster %s: %v", r.VCluster, err)
+		refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "virtual cluster %s: %v", r.VCluster, err)
 	default:
 		way.Serve(w, q, apiproxy.As{User: userName(r.User), Itself: true, Silent: "virtual cluster " + r.VCluster + " does not answer; see on the device: rivulet vcluster describe " + r.VCluster}, q.URL.Path, q.URL.RawPath)
 	}
+}
+
+func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason, format string, args ...any) {
+	w.Header().Set("Connection", "close")
+	apiproxy.Refuse(w, code, reason, fmt.Sprintf(format, args...))
 }
 
 const silent = "the device's API server does not answer; see on the device: rivulet status"

@@ -3,7 +3,6 @@ package users
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,12 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
-	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
+
+	"rivulet/fabric/httpserver"
 )
 
 const (
@@ -64,13 +63,9 @@ func pin(c tls.Certificate) (string, error) {
 }
 
 func (s *links) serve() {
-	server := &http.Server{
-		Handler: s, ReadTimeout: handshakeLimit, WriteTimeout: handshakeLimit, MaxHeaderBytes: 8 << 10,
-		ErrorLog:     slog.NewLogLogger(s.access.cfg.Log.Handler(), slog.LevelDebug),
-		TLSConfig:    &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{s.cert}, SessionTicketsDisabled: true},
-		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // one request, and no HTTP/2
-	}
-	server.SetKeepAlivesEnabled(false)
+	server := httpserver.New(httpserver.Links, s, s.access.cfg.Log)
+	server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{s.cert}, SessionTicketsDisabled: true}
+	server.SetKeepAlivesEnabled(false) // one request
 	stop := context.AfterFunc(s.closed, func() { server.Close() })
 	defer stop()
 	server.ServeTLS(s, "", "") //nolint:errcheck // ends with the context
@@ -105,35 +100,30 @@ func (s *links) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 	path := strings.ToLower(q.URL.Path)
 	token, ok := strings.CutPrefix(path, LinkPath)
-	key, err := TokenKey(token)
-	if !ok || err != nil {
+	hash, valid := tokenHash(token)
+	if !ok || !valid {
 		page(http.StatusNotFound, linkText{Title: "No such page", Text: "Copy the whole link."})
 		return
 	}
 	q.Body = http.MaxBytesReader(w, q.Body, linkBody)
 	now, sure := s.access.cfg.Now()
-	var r record
-	public, err := x509.MarshalPKIXPublicKey(key.Public())
-	known := err == nil
-	if known {
-		r, known = s.access.list.find(sha256.Sum256(public))
-	}
+	r, known := s.access.list.linked(hash)
 	switch {
 	case !known:
 		page(http.StatusNotFound, linkText{Title: "No such link", Text: "It is not one of this device, or it has ended. Get another."})
 	case !sure:
 		page(http.StatusServiceUnavailable, linkText{Title: "Not now", Text: "The device's clock cannot be right, so it is not known who has access. Try again later."})
-	case !r.active(now):
+	case r.over(now):
 		page(http.StatusGone, linkText{Title: "The access has ended", Text: fmt.Sprintf("It is %s. Get another link.", r.state(now))})
-	case !now.Before(r.Link):
-		page(http.StatusGone, linkText{Title: "The link has ended", Text: "It was used, or its time is over. If it was not you who used it, have the access revoked. Get another link."})
+	case r.active(now):
+		page(http.StatusGone, linkText{Title: "The link has ended", Text: "It was used. If it was not you who used it, have the access revoked. Get another link."})
 	case q.Method == http.MethodGet || q.Method == http.MethodHead:
 		page(http.StatusOK, linkText{"Virtual cluster " + r.VCluster, fmt.Sprintf("The kubeconfig of %s, role %s, until %s. The link works once.", r.User, r.Role, r.Expires.UTC().Format(time.DateOnly)), true})
 	case q.Method != http.MethodPost:
 		w.Header().Set("Allow", "GET, HEAD, POST")
 		page(http.StatusMethodNotAllowed, linkText{Title: "Not so", Text: "Use GET or POST."})
 	default:
-		file, err := s.redeem(r, now, key, "https://"+q.Host)
+		file, err := s.redeem(r, now, "https://"+q.Host)
 		if err != nil {
 			page(http.StatusServiceUnavailable, linkText{Title: "It does not work", Text: err.Error()})
 			return
@@ -145,9 +135,18 @@ func (s *links) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-// redeem uses up the link, and returns the file. A failure after that has used it up, too.
-func (s *links) redeem(r record, now time.Time, key *ecdsa.PrivateKey, server string) ([]byte, error) {
-	if err := s.access.list.use(r, now); err != nil {
+// redeem makes the user's key, uses up the link, and returns the file. A failure after that has used it up, too. The
+// private key is in the file only.
+func (s *links) redeem(r record, now time.Time, server string) ([]byte, error) {
+	key, err := NewKey()
+	if err != nil {
+		return nil, err
+	}
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return nil, err
+	}
+	if r, err = s.access.list.use(r, sha256.Sum256(public), now); err != nil {
 		return nil, err
 	}
 	made, err := s.access.describe(r, now)
@@ -158,19 +157,32 @@ func (s *links) redeem(r record, now time.Time, key *ecdsa.PrivateKey, server st
 	return File(made, key)
 }
 
-// use marks a link as used.
-func (l *list) use(r record, now time.Time) error {
-	err := l.change(func(all []record) ([]record, error) {
+// linked returns the record of a link, by the hash of its token.
+func (l *list) linked(hash []byte) (record, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.all {
+		if r.same(record{Token: hash}) {
+			return r, true
+		}
+	}
+	return record{}, false
+}
+
+// use marks a link as used, and gives its record the key.
+func (l *list) use(r record, key [sha256.Size]byte, now time.Time) (used record, err error) {
+	err = l.change(func(all []record) ([]record, error) {
 		for i := range all {
-			if slices.Equal(all[i].Key, r.Key) && all[i].active(now) && now.Before(all[i].Link) {
-				all[i].Link = time.Time{}
+			if all[i].same(r) && all[i].state(now) == unused {
+				all[i].Key, all[i].Link = key[:], time.Time{}
+				used = all[i]
 				return all, nil
 			}
 		}
 		return nil, errors.New("the link was used at this moment; get another")
 	})
 	if err != nil {
-		return err
+		return used, err
 	}
-	return l.store.CopyError()
+	return used, l.store.CopyError()
 }

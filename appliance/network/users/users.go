@@ -56,29 +56,50 @@ var Roles = []string{"view", "edit", "admin"}
 // record is the stored access of one user.
 type record struct {
 	User      string    `json:"user"`
-	Key       []byte    `json:"key"` // SHA-256 of the public key
+	Key       []byte    `json:"key,omitempty"`   // SHA-256 of the public key; none before the link is used
+	Token     []byte    `json:"token,omitempty"` // SHA-256 of the link's token
 	Role      string    `json:"role"`
 	Namespace string    `json:"namespace,omitempty"`
 	VCluster  string    `json:"vcluster,omitempty"` // empty: this cluster
 	ID        peer.ID   `json:"id,omitempty"`       // of the virtual cluster: a later one of the same name has another
-	Link      time.Time `json:"link,omitzero"`      // until then a link gives the file; zero: none, or used
+	Link      time.Time `json:"link,omitzero"`      // until then a link gives the file, and nobody has access; zero: none, or used
 	Made      time.Time `json:"made"`
 	Expires   time.Time `json:"expires"`
 	Revoked   time.Time `json:"revoked,omitzero"`
 }
 
-// A clock before the creation is as bad as one past the end.
+// state is the State of package api. A clock before the creation is as bad as one past the end.
 func (r record) state(now time.Time) string {
 	switch {
 	case !r.Revoked.IsZero():
 		return "revoked"
-	case !now.Before(r.Expires) || now.Before(r.Made.Add(-time.Minute)):
+	case !now.Before(r.ended()) || now.Before(r.Made.Add(-time.Minute)):
 		return "expired"
+	case !r.Link.IsZero():
+		return unused
 	}
 	return "active"
 }
 
+// unused is the state of a record whose link nobody has used: it admits nobody.
+const unused = "unused"
+
+// active reports whether the user is admitted.
 func (r record) active(now time.Time) bool { return r.state(now) == "active" }
+
+// over reports whether the record admits nobody any more.
+func (r record) over(now time.Time) bool { return !r.active(now) && r.state(now) != unused }
+
+// key is the hash of the public key, zero before the link is used.
+func (r record) key() (key [sha256.Size]byte) {
+	copy(key[:], r.Key)
+	return key
+}
+
+// same reports whether two records have the same key or the same token.
+func (r record) same(o record) bool {
+	return len(r.Key) > 0 && slices.Equal(r.Key, o.Key) || len(r.Token) > 0 && slices.Equal(r.Token, o.Token)
+}
 
 // party is the key for counting its connections.
 func (r record) party() string { return r.User + string(r.ID) }
@@ -90,8 +111,11 @@ func (r record) view(now time.Time) api.Kubeconfig {
 
 // ended is when it ended, or will end.
 func (r record) ended() time.Time {
-	if !r.Revoked.IsZero() {
+	switch {
+	case !r.Revoked.IsZero():
 		return r.Revoked
+	case !r.Link.IsZero():
+		return r.Link
 	}
 	return r.Expires
 }
@@ -121,8 +145,8 @@ func load(s Store) *list {
 		err = json.Unmarshal(blob, &l.all)
 	}
 	for _, r := range l.all {
-		if len(r.Key) != sha256.Size {
-			err = errors.New("a key has the wrong length")
+		if len(r.Key) != sha256.Size && (len(r.Key) > 0 || len(r.Token) != sha256.Size || r.Link.IsZero()) {
+			err = errors.New("a key or a token has the wrong length")
 		}
 	}
 	if err != nil {
@@ -199,6 +223,14 @@ func accept(q api.KubeconfigRequest, now time.Time) (record, error) {
 	if q.Namespace != "" && len(validation.IsDNS1123Label(q.Namespace)) > 0 {
 		return record{}, fmt.Errorf("%.80q cannot be a namespace; see: rivulet kubectl get namespaces", q.Namespace)
 	}
+	r := record{User: q.User, Role: q.Role, Namespace: q.Namespace, VCluster: q.VCluster, Made: now, Expires: now.Add(q.For)}
+	if q.Link {
+		if len(q.Token) != sha256.Size || q.Certificate != nil {
+			return record{}, errors.New("a link needs the hash of its token, and no certificate; are the command and the running rivulet of the same version?")
+		}
+		r.Token, r.Link = q.Token, now.Add(min(q.For, linkLife))
+		return r, nil
+	}
 	if len(q.Certificate) > maxCertificate {
 		return record{}, errors.New("the certificate is too long; are the command and the running rivulet of the same version?")
 	}
@@ -207,23 +239,20 @@ func accept(q api.KubeconfigRequest, now time.Time) (record, error) {
 		return record{}, fmt.Errorf("the certificate is unreadable: %w; are the command and the running rivulet of the same version?", err)
 	}
 	key := keyOf(cert)
-	r := record{User: q.User, Key: key[:], Role: q.Role, Namespace: q.Namespace, VCluster: q.VCluster, Made: now, Expires: now.Add(q.For)}
-	if q.Link {
-		r.Link = now.Add(min(q.For, linkLife))
-	}
+	r.Key = key[:]
 	return r, nil
 }
 
 // add gives access.
 func (l *list) add(r record, replace bool) error {
 	return l.change(func(all []record) ([]record, error) {
-		all = slices.DeleteFunc(all, func(o record) bool { return !o.active(r.Made) && r.Made.Sub(o.ended()) > memory })
+		all = slices.DeleteFunc(all, func(o record) bool { return o.over(r.Made) && r.Made.Sub(o.ended()) > memory })
 		count, of, others := 0, 0, 0
 		for i, o := range all {
 			switch {
-			case slices.Equal(o.Key, r.Key):
+			case o.same(r):
 				return nil, errors.New("this key was used before; run the command again")
-			case !o.active(r.Made):
+			case o.over(r.Made):
 				others++
 			case o.party() == r.party() && !replace:
 				return nil, fmt.Errorf("%s has access already, until %s; --replace ends it and makes another, --user OTHER makes one beside it", r.User, o.Expires.UTC().Format(time.RFC3339))
@@ -240,7 +269,7 @@ func (l *list) add(r record, replace bool) error {
 			return nil, fmt.Errorf("%d users have access, %d of them to the same cluster, more may not; see: rivulet kubeconfig list, and: rivulet kubeconfig revoke USER", count, of)
 		}
 		for i := 0; others > maxEnded && i < len(all); { // removes the oldest ended ones
-			if all[i].active(r.Made) {
+			if !all[i].over(r.Made) {
 				i++
 				continue
 			}
@@ -262,7 +291,7 @@ func (l *list) end(now time.Time, of func(record) bool, none error) error {
 	found := false
 	err := l.change(func(all []record) ([]record, error) {
 		for i := range all {
-			if all[i].active(now) && of(all[i]) {
+			if !all[i].over(now) && of(all[i]) {
 				all[i].Revoked, found = now, true
 			}
 		}
@@ -280,7 +309,7 @@ func (l *list) end(now time.Time, of func(record) bool, none error) error {
 // drop deletes a record that was never usable.
 func (l *list) drop(r record) error {
 	return l.change(func(all []record) ([]record, error) {
-		return slices.DeleteFunc(all, func(o record) bool { return slices.Equal(o.Key, r.Key) }), nil
+		return slices.DeleteFunc(all, r.same), nil
 	})
 }
 
@@ -290,13 +319,12 @@ func (l *list) views(now time.Time) []api.Kubeconfig {
 	defer l.mu.Unlock()
 	open := map[[32]byte]int{}
 	for _, r := range l.conns {
-		open[[32]byte(r.Key)]++
+		open[r.key()]++
 	}
 	out := []api.Kubeconfig{}
 	for _, r := range slices.Backward(l.all) {
-		key := [32]byte(r.Key)
 		v := r.view(now)
-		v.Connections, v.Used = open[key], l.used[key]
+		v.Connections, v.Used = open[r.key()], l.used[r.key()]
 		out = append(out, v)
 	}
 	return out

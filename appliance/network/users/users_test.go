@@ -18,18 +18,25 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 
 	"rivulet/appliance/api"
+	"rivulet/fabric/httpserver"
+	"rivulet/fabric/logbound"
 	"rivulet/offload/apiproxy"
+	"rivulet/test/harness/await"
 )
 
 var bigOne = big.NewInt(1)
@@ -344,7 +351,7 @@ func TestRights(t *testing.T) {
 // and revoked between two looks leaves no binding, and nothing is asked where nothing changes.
 func TestRightsFollowEveryChange(t *testing.T) {
 	client, now := fake.NewClientset(), time.Now()
-	a := New(Config{Store: &notes{}, VClusters: &class{}, Now: func() (time.Time, bool) { return now, true }})
+	a := New(Config{Store: &notes{}, VClusters: &class{}, Now: func() (time.Time, bool) { return now, true }, Log: slog.New(slog.DiscardHandler)})
 	bindings := func() int {
 		t.Helper()
 		check(t, a.settleBy(t.Context(), client))
@@ -370,4 +377,133 @@ func TestRightsFollowEveryChange(t *testing.T) {
 	if n := len(client.Actions()) - asked; n != 0 {
 		t.Errorf("%d requests though nothing has changed", n)
 	}
+}
+
+// A user whose requests do not reach the API server gets an answer for each, and a bounded number of lines in the owner's
+// log.
+func TestRefusedRequestsDoNotFillTheLog(t *testing.T) {
+	var log bytes.Buffer
+	a := New(Config{Store: &notes{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	p, err := apiproxy.New(&rest.Config{Host: "http://127.0.0.1:1"}, a.cfg.Log)
+	check(t, err)
+	for range 10 * logbound.PerMinute {
+		w := httptest.NewRecorder()
+		p.Serve(w, httptest.NewRequest(http.MethodGet, "/api", nil), apiproxy.As{User: "anna"}, "/api", "")
+		if w.Code != http.StatusServiceUnavailable {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+	}
+	if n := strings.Count(log.String(), "\n"); n > 2*logbound.PerMinute { // a minute may end meanwhile
+		t.Errorf("%d lines of %d requests", n, 10*logbound.PerMinute)
+	}
+}
+
+// A user who opens watches without number has some of them, and the others are refused; that costs a few megabytes, and
+// another user does not notice.
+func TestWatchesWithoutNumber(t *testing.T) {
+	g := newGate(t)
+	ann, ben := g.give(t, "ann", time.Hour), g.give(t, "ben", time.Hour)
+	before := inUse()
+	var open, refused atomic.Int32
+	var wg sync.WaitGroup
+	ctx, end := context.WithCancel(t.Context())
+	defer wg.Wait()
+	defer end()
+	clients := make([]*http.Client, 8)
+	for i := range clients {
+		c := g.client(ann)
+		clients[i] = c
+		if code, out, err := g.ask(c, "/api"); code != 200 || err != nil { // one connection, not one for each request
+			t.Fatalf("%d %s %v", code, out, err)
+		}
+	}
+	for _, c := range clients {
+		c.Timeout = 0
+		for range 250 {
+			wg.Go(func() {
+				q, _ := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+g.addr+"/api/v1/pods?watch", nil)
+				resp, err := c.Do(q)
+				if err != nil {
+					if ctx.Err() == nil {
+						t.Error(err)
+					}
+					return
+				}
+				defer resp.Body.Close()
+				if resp.StatusCode == http.StatusTooManyRequests && resp.Header.Get("Retry-After") != "" {
+					refused.Add(1)
+					return
+				}
+				open.Add(1)
+				io.Copy(io.Discard, resp.Body)
+			})
+		}
+	}
+	await.True(t, time.Minute, "all requests to be answered", func() bool { return open.Load()+refused.Load() == 8*250 })
+	if n := open.Load(); n != maxRequests {
+		t.Errorf("%d watches of one user are open, %d may be", n, maxRequests)
+	}
+	grown := int64(inUse()) - int64(before) // of the clients and the API server, too
+	t.Logf("%d MiB more are in use", grown>>20)
+	if grown > 96<<20 {
+		t.Error("that is too much")
+	}
+	if code, out, err := g.ask(g.client(ben), "/api"); code != 200 || err != nil {
+		t.Errorf("another user: %d %s %v", code, out, err)
+	}
+	end()
+	wg.Wait()
+	await.True(t, 10*time.Second, "the user to be let in again", func() bool {
+		code, _, err := g.ask(g.client(ann), "/api")
+		return code == 200 && err == nil
+	})
+}
+
+// Whoever has a kubeconfig that was replaced, and takes no answer, has no place of the user's who has the new one.
+func TestAReplacedKubeconfigTakesNoPlace(t *testing.T) {
+	g := newGate(t)
+	old, fresh := g.give(t, "ann", time.Hour), pair(t, "ann")
+	now, _ := g.clock.get()
+	r, err := accept(api.KubeconfigRequest{User: "ann", Certificate: fresh.Certificate[0], For: time.Hour, Role: "view"}, now)
+	check(t, err)
+	check(t, g.list.add(r, true))
+	await.True(t, time.Minute, "all places of who has the old one to be taken", func() bool {
+		g.hold(t, old, httpserver.Users.Streams)
+		code, _, err := g.ask(g.client(old), "/api")
+		return code == http.StatusTooManyRequests && err == nil
+	})
+	if code, out, err := g.ask(g.client(fresh), "/api"); code != 200 || err != nil {
+		t.Errorf("who has the new one: %d %s %v", code, out, err)
+	}
+}
+
+// hold sends n requests in one connection, and takes no byte of the answers' bodies.
+func (g *gate) hold(t *testing.T, p tls.Certificate, n int) {
+	t.Helper()
+	c, err := tls.Dial("tcp", g.addr, &tls.Config{Certificates: []tls.Certificate{p}, RootCAs: g.roots, ServerName: ServerName, NextProtos: []string{"h2"}})
+	check(t, err)
+	t.Cleanup(func() { c.Close() })
+	var all bytes.Buffer // at once: after its first answer the server takes no more
+	all.WriteString(http2.ClientPreface)
+	f := http2.NewFramer(&all, nil)
+	check(t, f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	var head bytes.Buffer
+	e := hpack.NewEncoder(&head)
+	for _, h := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", "x"}, {":path", "/api"}} {
+		check(t, e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1], Sensitive: true})) // the same in each request
+	}
+	for i := range n {
+		check(t, f.WriteHeaders(http2.HeadersFrameParam{StreamID: uint32(2*i + 1), BlockFragment: head.Bytes(), EndStream: true, EndHeaders: true}))
+	}
+	_, err = c.Write(all.Bytes())
+	check(t, err)
+	go io.Copy(io.Discard, c) // so that the server can write all that it may
+}
+
+// inUse is what the process has of memory for what it does.
+func inUse() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse + m.StackInuse
 }

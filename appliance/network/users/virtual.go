@@ -40,7 +40,7 @@ func (f *front) way(ctx context.Context, r record, watches bool) (*apiproxy.Prox
 	}
 	f.waysLock.Lock()
 	defer f.waysLock.Unlock()
-	key := [32]byte(r.Key)
+	key := r.key()
 	if p := f.ways[key]; p != nil {
 		return p, nil
 	}

@@ -3,6 +3,7 @@ package users
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/tls"
@@ -98,7 +99,7 @@ func (c *class) Ready(_ context.Context, id peer.ID, _ string, watches bool) err
 }
 
 func (c *class) REST(_ peer.ID, user, group string, until time.Time) (*rest.Config, error) {
-	key, err := TokenKey(NewToken())
+	key, err := NewKey()
 	if err != nil {
 		return nil, err
 	}
@@ -221,8 +222,8 @@ func TestBoundsOfVirtualClusters(t *testing.T) {
 	}
 }
 
-// A link gives the file to one who asks by POST, once, within its time and that of the access; the file
-// is of the key that was accepted.
+// A link gives the file to one who asks by POST, once, within its time and that of the access. The token is no key: until
+// then the record admits nobody, and whoever has the token of a used link has nothing.
 func TestALinkWorksOnce(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	check(t, err)
@@ -262,16 +263,16 @@ func TestALinkWorksOnce(t *testing.T) {
 	}
 	link := func(user string, life time.Duration) (string, api.NewKubeconfig) {
 		t.Helper()
-		token := NewToken()
-		k, err := TokenKey(token)
-		check(t, err)
-		der, err := Certificate(k, user, c.now.Add(life))
-		check(t, err)
-		made, err := a.give(t.Context(), api.KubeconfigRequest{User: user, Certificate: der, For: life, Role: "view", VCluster: "ann", Link: true})
+		token, hash := NewToken()
+		made, err := a.give(t.Context(), api.KubeconfigRequest{User: user, Token: hash, For: life, Role: "view", VCluster: "ann", Link: true})
 		check(t, err)
 		return LinkPath + token, made.(api.NewKubeconfig)
 	}
 	anna, made := link("anna", 30*24*time.Hour)
+	before := a.list.all[0]
+	if made.State != unused || len(a.list.active(c.now)) != 0 || before.Key != nil {
+		t.Errorf("nobody has used the link, and the record is %+v", before)
+	}
 	if sum, err := pin(s.cert); err != nil || made.Pin != sum || made.Link != c.now.Add(linkLife) {
 		t.Errorf("%+v %v, want the pin %s", made, err, sum)
 	}
@@ -306,8 +307,13 @@ func TestALinkWorksOnce(t *testing.T) {
 	if r, ok := a.list.find(keyOf(cert)); !ok || r.User != "anna" || cfg.Host != "https://"+l.Addr().String() || cfg.ServerName != ServerName || !bytes.Equal(cfg.CAData, made.Authority) {
 		t.Errorf("the file is %v at %s", r, cfg.Host)
 	}
-	if again := load(a.cfg.Store); !again.all[0].Link.IsZero() {
-		t.Error("the link works again after a restart")
+	if again := load(a.cfg.Store); again.bad != nil || !again.all[0].Link.IsZero() {
+		t.Errorf("the link works again after a restart: %v", again.bad)
+	}
+	if raw, err := tokens.DecodeString(strings.ToUpper(anna[len(LinkPath):])); err != nil || len(a.list.active(c.now)) != 1 {
+		t.Error(err)
+	} else if k, err := derived(raw, "rivulet link"); err != nil || a.list.knows(t, k) {
+		t.Errorf("who has the token has the key: %v", err)
 	}
 	if code, body := ask("GET", anna); code != http.StatusGone || strings.Contains(body, "<button>") {
 		t.Errorf("used: %d %s", code, body)
@@ -332,9 +338,38 @@ func TestALinkWorksOnce(t *testing.T) {
 	if code, _ := ask("POST", dora); code != http.StatusGone {
 		t.Errorf("the link's time is over: %d", code)
 	}
-	for _, path := range []string{"/", "/k/", "/k/x", LinkPath + NewToken(), anna + "x", "/k/../" + anna} {
+	stranger, _ := NewToken()
+	for _, path := range []string{"/", "/k/", "/k/x", LinkPath + stranger, anna + "x", "/k/../" + anna} {
 		if code, body := ask("POST", path); code != http.StatusNotFound {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
+	}
+}
+
+// knows reports whether the list has a key.
+func (l *list) knows(t *testing.T, key *ecdsa.PrivateKey) bool {
+	t.Helper()
+	der, err := Certificate(key, "anna", time.Now().Add(time.Hour))
+	check(t, err)
+	cert, err := x509.ParseCertificate(der)
+	check(t, err)
+	_, ok := l.find(keyOf(cert))
+	return ok
+}
+
+// A note in which a link of an earlier version is open admits nobody by the key that was derived from its token.
+func TestAnOpenLinkAdmitsNobody(t *testing.T) {
+	g := newGate(t)
+	anna := g.give(t, "anna", time.Hour)
+	now, _ := g.clock.get()
+	check(t, g.list.change(func(all []record) ([]record, error) {
+		all[0].Link = now.Add(time.Minute)
+		return all, nil
+	}))
+	if code, text, err := g.ask(g.client(anna), "/api"); code != http.StatusUnauthorized || err != nil {
+		t.Errorf("%d %q %v", code, text, err)
+	}
+	if l := load(&notes{blob: []byte(`[{"user":"x","token":"AA=="}]`)}); l.bad == nil {
+		t.Error("a record without a key and a link is taken")
 	}
 }

@@ -1,5 +1,5 @@
 // Package archive is the stream format of a device's backup and a virtual cluster's snapshot: tar in zstd (in age, with
-// a passphrase), with the checksums of all members last, so that a truncated stream is detected.
+// a passphrase), with a checksum of all members last, so that a truncated stream is detected.
 package archive
 
 import (
@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"strconv"
 	"strings"
@@ -19,23 +20,27 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Sums is the name of the last member.
-const Sums = "SHA256SUMS"
-
-// maxSums bounds the last member, bytes.
-const maxSums = 64 << 20
+const (
+	// last is the name of the last member: one checksum of all names and contents, whose size does not depend on what is
+	// in the stream.
+	last = "SHA256"
+	// listed is the last member of streams of v0.1.0: a line for each file.
+	listed = "SHA256SUMS"
+	// maxListed bounds it, bytes.
+	maxListed = 64 << 20
+)
 
 // Writer writes a stream, which is valid only after a successful Close.
 type Writer struct {
 	tar     *tar.Writer
 	closers []io.Closer
-	sums    bytes.Buffer
+	sum     hash.Hash // of all members
 	created time.Time
 }
 
 // NewWriter begins a stream, encrypted if there is a passphrase.
 func NewWriter(out io.Writer, passphrase string, created time.Time) (*Writer, error) {
-	w := &Writer{created: created}
+	w := &Writer{created: created, sum: sha256.New()}
 	if passphrase != "" {
 		sealed, err := Seal(out, passphrase)
 		if err != nil {
@@ -57,7 +62,15 @@ func NewWriter(out io.Writer, passphrase string, created time.Time) (*Writer, er
 func (w *Writer) Header(h *tar.Header) error {
 	h.Format = tar.FormatPAX
 	h.Uname, h.Gname = "", "" // numbers count; names differ between hosts
+	if h.Typeflag != tar.TypeReg {
+		add(w.sum, h, nil)
+	}
 	return w.tar.WriteHeader(h)
+}
+
+// add adds a member to the checksum of all, with the checksum of its content.
+func add(all io.Writer, h *tar.Header, content []byte) {
+	fmt.Fprintf(all, "%d %d %s %d %s %x\n", h.Typeflag, len(h.Name), h.Name, len(h.Linkname), h.Linkname, content)
 }
 
 // File adds h.Size bytes of content. A growing file is cut at that size, a shrinking one is padded with zeros, as tar
@@ -70,7 +83,7 @@ func (w *Writer) File(h *tar.Header, content io.Reader) error {
 	if _, err := io.CopyN(io.MultiWriter(w.tar, sum), io.MultiReader(content, zeros{}), h.Size); err != nil {
 		return err
 	}
-	fmt.Fprintf(&w.sums, "%s  %s\n", hex.EncodeToString(sum.Sum(nil)), quoted(h.Name))
+	add(w.sum, h, sum.Sum(nil))
 	return nil
 }
 
@@ -82,7 +95,7 @@ func (w *Writer) Bytes(name string, content []byte) error {
 
 // Close adds the last member and ends the stream.
 func (w *Writer) Close() error {
-	if err := w.Bytes(Sums, w.sums.Bytes()); err != nil {
+	if err := w.Bytes(last, fmt.Appendf(nil, "%x\n", w.sum.Sum(nil))); err != nil {
 		return err
 	}
 	for i := len(w.closers) - 1; i >= 0; i-- {
@@ -91,14 +104,6 @@ func (w *Writer) Close() error {
 		}
 	}
 	return nil
-}
-
-// quoted keeps a name on one line; pods choose the names in volumes.
-func quoted(name string) string {
-	if strings.ContainsAny(name, "\n\r\"") {
-		return strconv.Quote(name)
-	}
-	return name
 }
 
 type zeros struct{}
@@ -124,7 +129,7 @@ func cut(err error) error {
 	return wrong("it is damaged: %w; take another copy of the file", err)
 }
 
-// Read passes each member except the last one to take, and returns the names of the files once all checksums match:
+// Read passes each member except the last one to take, and returns the names of the files once the checksum matches:
 // only then the results of take are valid. It returns an error of take unchanged.
 func Read(ctx context.Context, in io.Reader, passphrase string, take func(h *tar.Header, content io.Reader) error) (names map[string]bool, err error) {
 	plain, err := Unseal(in, passphrase)
@@ -136,7 +141,7 @@ func Read(ctx context.Context, in io.Reader, passphrase string, take func(h *tar
 		return nil, wrong("it cannot be unpacked: %w; take another copy of the file", err)
 	}
 	defer unpacked.Close()
-	sums, ended := map[string]string{}, false
+	sums, all, ended := map[string]string{}, sha256.New(), false
 	for members := tar.NewReader(unpacked); ; {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -148,13 +153,23 @@ func Read(ctx context.Context, in io.Reader, passphrase string, take func(h *tar
 		if err != nil {
 			return nil, cut(err)
 		}
-		_, again := sums[h.Name]
+		name := strings.TrimSuffix(h.Name, "/")
+		_, again := sums[name]
 		switch {
 		case ended:
 			return nil, wrong("something follows its end; take another copy of the file")
 		case again:
 			return nil, wrong("%s is in it twice; take another copy of the file", h.Name)
-		case h.Name == Sums:
+		case h.Name == last:
+			want := fmt.Appendf(nil, "%x\n", all.Sum(nil))
+			if got, err := io.ReadAll(io.LimitReader(members, int64(len(want))+1)); err != nil {
+				return nil, cut(err)
+			} else if !bytes.Equal(got, want) {
+				return nil, wrong("it has another checksum than it should have; take another copy of the file")
+			}
+			ended = true
+			continue
+		case h.Name == listed:
 			if err := compare(members, sums); err != nil {
 				return nil, err
 			}
@@ -174,7 +189,11 @@ func Read(ctx context.Context, in io.Reader, passphrase string, take func(h *tar
 			return nil, err
 		}
 		if h.Typeflag == tar.TypeReg {
-			sums[h.Name] = hex.EncodeToString(sum.Sum(nil))
+			sums[name] = hex.EncodeToString(sum.Sum(nil))
+			add(all, h, sum.Sum(nil))
+		} else {
+			sums[name] = ""
+			add(all, h, nil)
 		}
 	}
 	// To the very end: the last bytes have their own checksums.
@@ -185,8 +204,10 @@ func Read(ctx context.Context, in io.Reader, passphrase string, take func(h *tar
 		return nil, cut(nil)
 	}
 	names = map[string]bool{}
-	for name := range sums {
-		names[name] = true
+	for name, sum := range sums {
+		if sum != "" {
+			names[name] = true
+		}
 	}
 	return names, nil
 }
@@ -205,9 +226,9 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// compare compares the last member with the files that were read.
-func compare(last io.Reader, have map[string]string) error {
-	raw, err := io.ReadAll(io.LimitReader(last, maxSums))
+// compare compares a list of checksums with the files that were read.
+func compare(list io.Reader, have map[string]string) error {
+	raw, err := io.ReadAll(io.LimitReader(list, maxListed))
 	if err != nil {
 		return cut(err)
 	}
@@ -223,7 +244,7 @@ func compare(last io.Reader, have map[string]string) error {
 		want[name] = sum
 	}
 	for name, sum := range have {
-		if want[name] != sum {
+		if sum != "" && want[name] != sum {
 			return wrong("%s has another checksum than it should have; take another copy of the file", name)
 		}
 	}

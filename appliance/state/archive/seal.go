@@ -28,11 +28,15 @@ func Seal(out io.Writer, passphrase string) (io.WriteCloser, error) {
 	return w, nil
 }
 
-// Unseal returns the plain stream of one that may be encrypted.
+// Unseal returns the plain stream of one that is encrypted if and only if there is a passphrase: who can exchange the file
+// but does not know the passphrase cannot give a plain one of its own.
 func Unseal(in io.Reader, passphrase string) (io.Reader, error) {
 	b := bufio.NewReader(in)
 	head, _ := b.Peek(len(ageMagic))
 	if !bytes.Equal(head, []byte(ageMagic)) {
+		if passphrase != "" {
+			return nil, wrong("it is not encrypted, and a passphrase was given; if you made it without one, leave --passphrase-file out")
+		}
 		return b, nil
 	}
 	if passphrase == "" {

@@ -142,6 +142,34 @@ func Create(path string, c Content) error {
 	return Replace(next, path)
 }
 
+// PutBack puts the content of the store in file in the place of that at path, once all of it was read. The copy beside
+// path is the former store's until the new one was opened; like any start, that refreshes it.
+func PutBack(file, path string) error {
+	err := durable.Replace(path, 0o600, func(f *os.File) error {
+		in, err := os.Open(file)
+		if err == nil {
+			defer in.Close()
+			_, err = io.Copy(f, in)
+		}
+		if err != nil {
+			return durable.Cure(err)
+		}
+		s, err := open(f.Name())
+		if err != nil {
+			return err
+		}
+		return s.Close()
+	})
+	if err != nil {
+		return err
+	}
+	s, err := Open(path)
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
 // Replace puts the store at from in the place of that at path, whose copy is removed: it is another store's.
 func Replace(from, path string) error {
 	if err := durable.Remove(CopyOf(path)); err != nil {

@@ -79,7 +79,7 @@ func Replace(path string, mode fs.FileMode, fill func(f *os.File) error) error {
 		if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		f, err = os.OpenFile(fresh, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+		f, err = os.OpenFile(fresh, os.O_CREATE|os.O_EXCL|os.O_RDWR, mode)
 		return err
 	})
 	if err != nil {
@@ -109,6 +109,14 @@ func Replace(path string, mode fs.FileMode, fill func(f *os.File) error) error {
 type Writer struct {
 	io.Writer
 	Err error
+}
+
+// ReadAt reads what was written, from a Writer that can be read.
+func (w *Writer) ReadAt(p []byte, at int64) (int, error) {
+	if r, ok := w.Writer.(io.ReaderAt); ok {
+		return r.ReadAt(p, at)
+	}
+	return 0, errors.ErrUnsupported
 }
 
 func (w *Writer) Write(p []byte) (int, error) {

@@ -7,6 +7,9 @@ import "path/filepath"
 // Config is the folder of the configuration.
 const Config = "/etc/rivulet"
 
+// StateDisk is the record of the disk that has the state, in the folder of the configuration.
+func StateDisk(config string) string { return filepath.Join(config, "state-disk.json") }
+
 // Store is the bbolt database with identity, peers and settings.
 func Store(state string) string { return filepath.Join(state, "state.db") }
 
@@ -18,6 +21,9 @@ func Volumes(state string) string { return filepath.Join(state, "storage") }
 
 // VirtualClusters is the folder of the virtual clusters' states.
 func VirtualClusters(state string) string { return filepath.Join(state, "vclusters") }
+
+// EndedVirtualClusters has the seeds of deleted virtual clusters, one a line.
+func EndedVirtualClusters(state string) string { return filepath.Join(state, "vclusters-ended") }
 
 // Versions is the folder of downloaded and former programs.
 func Versions(state string) string { return filepath.Join(state, "versions") }
@@ -62,6 +68,12 @@ func Agent(state string, elem ...string) string {
 
 // SQLCluster has the token of a cluster whose objects are in an SQL server, and the name of that database.
 func SQLCluster(state string) string { return filepath.Join(state, "k3s-sql.json") }
+
+// Workers has the nodes of other devices that the engine serves.
+func Workers(state string) string { return filepath.Join(state, "k3s-workers.json") }
+
+// Settled marks a cluster that has served, or was restored from a backup: it is never begun anew.
+func Settled(state string) string { return filepath.Join(state, "k3s-settled") }
 
 // Datastore is kine's database.
 func Datastore(state string) string { return Server(state, "db", "state.db") }

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"rivulet/appliance/ui/summary"
+	"rivulet/fabric/peer"
 )
 
 // Size is a terminal's.
@@ -40,6 +41,9 @@ func Draw(v *summary.View, note string, i *Invite, size Size) []string {
 		right, width = i.QR, size.Columns-i.Width-1
 	}
 	left := text(v, note, width, room)
+	for n := range left {
+		left[n] = strings.Map(shown, left[n])
+	}
 	var out []string
 	for n := range max(len(left), len(right)) {
 		row := ""
@@ -55,6 +59,14 @@ func Draw(v *summary.View, note string, i *Invite, size Size) []string {
 		out = append(out, "")
 	}
 	return append(out, foot...)
+}
+
+// shown drops what a terminal does not only show: names and messages of others are in the summary.
+func shown(r rune) rune {
+	if !peer.Shown(r) {
+		return -1
+	}
+	return r
 }
 
 func text(v *summary.View, note string, width, room int) []string {

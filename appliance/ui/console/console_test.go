@@ -129,3 +129,13 @@ func TestWrapKeepsEveryLetter(t *testing.T) {
 		}
 	})
 }
+
+// A name or a text that others have chosen only shows on the device's own screen.
+func TestNamesDoNotReachTheTerminal(t *testing.T) {
+	v := ready()
+	v.Name, v.Problems[0].Text = "lab\x1b[2J-1", "under\u202e-voltage\u009b31m now\r"
+	got := strings.Join(Draw(v, "", nil, Least), "\n")
+	if strings.ContainsAny(got, "\x1b\u202e\u009b\r") || !strings.Contains(got, "lab[2J-1") || !strings.Contains(got, "under-voltage31m now") {
+		t.Errorf("%q", got)
+	}
+}

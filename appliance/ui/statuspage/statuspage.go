@@ -18,11 +18,10 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"rivulet/appliance/ui/summary"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/connlimit"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/netmon"
 )
 
@@ -32,11 +31,9 @@ const (
 	Port    = 7480
 )
 
-// Bounds for visitors: a page is rendered once in pageLife for all of them.
 const (
-	maxVisitors = 16
-	pageLife    = 2 * time.Second
-	again       = 5 * time.Second // pause before the next attempt to listen on a port in use
+	pageLife = 2 * time.Second // a page is rendered once in it for all visitors
+	again    = 5 * time.Second // pause before the next attempt to listen on a port in use
 )
 
 // Config of a Server. All fields must be set but Ports.
@@ -197,10 +194,7 @@ func (s *Server) listen(ctx context.Context, port int) error {
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{
-		Handler: s, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 15 * time.Second,
-		IdleTimeout: 15 * time.Second, MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
-	}
+	srv := httpserver.New(httpserver.StatusPage, s, s.cfg.Log)
 	s.mu.Lock()
 	s.has[port] = func() {
 		l.Close() // Close of a server without Serve does not close it
@@ -209,7 +203,7 @@ func (s *Server) listen(ctx context.Context, port int) error {
 	s.mu.Unlock()
 	s.cfg.Log.Info("status page", "port", port)
 	// Hosts that are not admitted do not count as visitors.
-	go srv.Serve(netutil.LimitListener(connlimit.Admitting{Listener: l, Admit: s.cfg.Admit}, maxVisitors)) //nolint:errcheck // ends when it is closed
+	go srv.Serve(httpserver.StatusPage.Listen(connlimit.Admitting{Listener: l, Admit: s.cfg.Admit})) //nolint:errcheck // ends when it is closed
 	return nil
 }
 

@@ -24,6 +24,7 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/machine/clock"
 	"rivulet/appliance/ui/summary"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/peer"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/testns"
@@ -361,7 +362,7 @@ func TestVisitorsWhoSayNothing(t *testing.T) {
 	w := newWorld(t)
 	w.srv.Switch(true)
 	w.run()
-	for range maxVisitors {
+	for range httpserver.StatusPage.Most {
 		w.room.Do(func() error {
 			c, err := net.Dial("tcp", "127.0.0.1:80")
 			if err == nil {

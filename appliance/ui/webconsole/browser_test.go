@@ -2,9 +2,6 @@ package webconsole
 
 import (
 	"encoding/json"
-	"flag"
-	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -15,8 +12,6 @@ import (
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/browser"
 )
-
-var update = flag.Bool("update", false, "write the pictures of testdata/pictures anew")
 
 // testNow is the time that pages show in pictures.
 var testNow = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -56,29 +51,6 @@ func withKubernetes(t *testing.T) *testDevice {
 	d.now = func() time.Time { return testNow }
 	d.access.now = d.now
 	return d
-}
-
-// Every page on a phone, a PC and a large screen, as a picture, and once in the dark.
-func TestPictures(t *testing.T) {
-	d := withKubernetes(t)
-	b := opened(t, d, Admin)
-	// What differs from one run to the next.
-	const still = `for (const e of document.querySelectorAll("code,#main .list .quiet,dd")) if (/SHA|[0-9A-F]{2}:[0-9A-F]{2}:|20\d\d-/.test(e.textContent)) e.textContent = "…"; scrollTo(0, 0); document.activeElement.blur(); true`
-	for _, path := range paths() {
-		for _, width := range []int64{390, 1280, 3840} {
-			b.Do("a window", chromedp.EmulateViewport(width, 900))
-			open(b, d, path)
-			browser.Value[bool](b, still)
-			name := strings.ReplaceAll(strings.Trim(strings.ReplaceAll(path, peerB, "lab-2"), "/"), "/", "-")
-			if name == "" {
-				name = "overview"
-			}
-			browser.Same(t, filepath.Join("testdata", "pictures", fmt.Sprintf("%s-%d.png", name, width)), b.Picture(), *update)
-			if wide := browser.Value[int](b, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide > 0 {
-				t.Errorf("%s is %d pixels wider than a window of %d", path, wide, width)
-			}
-		}
-	}
 }
 
 // contrast returns the texts of a page with too little contrast for WCAG 2.2 AA, 4.5, or 3 for large ones.

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -28,22 +27,20 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/connlimit"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/netmon"
 )
 
 // Port is the console's port on the LAN.
 const Port = 7443
 
-// The bounds of connections: strangers until their first request with a session.
-var limits = connlimit.Limits{Strangers: 64, PerSource: 16, PerOwner: 16, Deadline: 30 * time.Second, Users: 256, PerUser: 16}
-
 const (
-	again      = 5 * time.Second  // pause before the next attempt to listen on a port in use
-	maxBody    = 64 << 10         // bytes of a request
-	maxHeader  = 8 << 10          // bytes
-	maxStreams = 32               // requests of one connection at a time
-	answerTime = 30 * time.Second // to write an answer; streams extend it
+	again   = 5 * time.Second // pause before the next attempt to listen on a port in use
+	maxBody = 64 << 10        // bytes of a request
 )
+
+// answerTime is for one answer; streams extend it.
+var answerTime = httpserver.Console.Whole
 
 // Config is the input of New. All of it is required, except Port.
 type Config struct {
@@ -203,15 +200,11 @@ func (c *Console) listen(ctx context.Context, names []string) (end func(), err e
 	c.cert = cert
 	c.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
-	srv := &http.Server{
-		Handler: c, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: answerTime, WriteTimeout: answerTime, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
-		ErrorLog:    slog.NewLogLogger(c.cfg.Log.Handler(), slog.LevelDebug),
-		TLSConfig:   &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}},
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		ConnContext: connlimit.InContext,
-		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-	}
-	limited := connlimit.Listen(connlimit.Admitting{Listener: l, Admit: c.cfg.Page.Admit}, func(netip.Addr) bool { return false }, connlimit.Side{Limits: limits}, connlimit.Side{})
+	srv := httpserver.New(httpserver.Console, c, c.cfg.Log)
+	srv.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}
+	srv.BaseContext = func(net.Listener) context.Context { return ctx }
+	srv.ConnContext = connlimit.InContext // strangers until their first request with a session
+	limited := httpserver.Console.Listen(connlimit.Admitting{Listener: l, Admit: c.cfg.Page.Admit})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

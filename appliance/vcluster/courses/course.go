@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"rivulet/appliance/vcluster"
@@ -35,6 +36,8 @@ const (
 	warning = 7 * 24 * time.Hour
 	// defaultKeep is Spec.Keep of an object without one.
 	defaultKeep = 30 * 24 * time.Hour
+	// saveEvery is how far Status.PausedFor may be behind.
+	saveEvery = 10 * time.Minute
 	// maxDepth bounds the chain of parents.
 	maxDepth = 4
 )
@@ -71,6 +74,7 @@ type Status struct {
 	Members            int                `json:"members"`
 	Usable             int                `json:"usable"`
 	Unlisted           []string           `json:"unlisted,omitempty"`
+	PausedFor          string             `json:"pausedFor,omitempty"` // since its end, while rivulet ran; at most saveEvery behind
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
 }
 
@@ -106,13 +110,11 @@ func (c *Course) groups(all map[string]*Course) (out []vcluster.Group, err error
 		if depth == maxDepth {
 			return nil, fmt.Errorf("its parents are a circle, or more than %d; change spec.parent", maxDepth-1)
 		}
-		if len(at.Spec.Cap) > 0 {
-			g := vcluster.Group{Name: at.key(), Cap: at.Spec.Cap}
-			if err := vcluster.CheckGroup(g); err != nil {
-				return nil, fmt.Errorf("course %s: spec.cap: %w", at.Name, err)
-			}
-			out = append(out, g)
+		g := vcluster.Group{Name: at.key(), Cap: at.Spec.Cap}
+		if err := vcluster.CheckGroup(g); err != nil {
+			return nil, fmt.Errorf("course %s: spec.cap: %w", at.Name, err)
 		}
+		out = append(out, g)
 		if at.Spec.Parent == "" {
 			return out, nil
 		}
@@ -143,24 +145,63 @@ const (
 	running  phase = iota
 	expiring       // it ends within a week
 	expired        // its members are paused
-	over           // it is deleted
+	over           // it is expired, and to be deleted if it was seen so for long enough
 )
 
-// phase is where it is at a time, and how long that lasts; 0 is for ever.
-func (c *Course) phase(now time.Time, keep time.Duration) (phase, time.Duration) {
+// phase is where it is at a time.
+func (c *Course) phase(now time.Time, keep time.Duration) phase {
 	if c.Spec.Expires == nil {
-		return running, 0
+		return running
 	}
 	left := c.Spec.Expires.Sub(now)
 	switch {
 	case left > warning:
-		return running, left - warning
+		return running
 	case left > 0:
-		return expiring, left
+		return expiring
 	case left > -keep:
-		return expired, left + keep
+		return expired
 	}
-	return over, 0
+	return over
+}
+
+// pauses is how long Courses have been expired, by UID. A wall clock alone deletes nothing: this is counted in time that
+// this process has run, each stretch between two passes once; a stretch without passes does not count.
+type pauses map[types.UID]pause
+
+type pause struct {
+	total time.Duration
+	until time.Time // of the last pass
+}
+
+// count returns how long a Course has been expired. After a restart it begins with what the status says; a phase before
+// the end, also by a clock that was set back, begins anew.
+func (p pauses) count(c *Course, at phase) time.Duration {
+	if at < expired {
+		delete(p, c.UID)
+		return 0
+	}
+	now := time.Now()
+	one, known := p[c.UID]
+	if known {
+		one.total += min(now.Sub(one.until), 2*checkEvery)
+	} else if d, err := time.ParseDuration(c.Status.PausedFor); err == nil { // an unreadable one counts as zero
+		one.total = max(0, d)
+	}
+	one.until = now
+	p[c.UID] = one
+	return one.total
+}
+
+// noted is what the status says of a count: it is written every saveEvery.
+func (c *Course) noted(total time.Duration) string {
+	if was, _ := time.ParseDuration(c.Status.PausedFor); total >= was && total-was < saveEvery {
+		return c.Status.PausedFor
+	}
+	if total == 0 {
+		return ""
+	}
+	return total.Truncate(time.Minute).String()
 }
 
 // spec is that of each member's VirtualCluster.

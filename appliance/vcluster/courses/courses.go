@@ -6,9 +6,11 @@
 //	     └─ status, events   └──▶ inside each: manifests once, an event before the end
 //
 // It reads Courses and VirtualClusters. It alone writes the status and events of Courses, their VirtualClusters, and, once
-// its end and the time after it are over, it deletes a Course; owner references delete its VirtualClusters. Restart: all
-// is compared again. A Course that cannot be read, a name that is taken off its list, and a clock that is not plausible
-// end nothing. Failure as the user sees it: the condition Ready, and an event.
+// its end and the time after it are over, it deletes a Course; owner references delete its VirtualClusters. That needs a
+// clock that NTP or peers confirm, and that this process has seen the Course paused for as long. Restart: all is compared
+// again, and the time paused is in the status, at most ten minutes behind. A Course that cannot be read, a name that is taken
+// off its list, and a clock that is not plausible end nothing. Failure as the user sees it: the condition Ready, and an
+// event.
 package courses
 
 import (
@@ -33,6 +35,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -41,8 +44,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"rivulet/appliance/addons/customresource"
+	"rivulet/appliance/machine/clock"
 	"rivulet/appliance/vcluster"
 	"rivulet/appliance/vcluster/objects"
+	"rivulet/offload/foreign"
 	"rivulet/offload/policy"
 )
 
@@ -56,9 +61,9 @@ type Config struct {
 	Clusters
 	// Images are those of this device.
 	Images Images
-	// Now returns the time, and whether it is plausible.
-	Now func() (time.Time, bool)
-	Log *slog.Logger
+	// Clock is this device's.
+	Clock func() clock.Status
+	Log   *slog.Logger
 }
 
 // Clusters are the virtual clusters; vcluster.Manager has them.
@@ -85,6 +90,7 @@ type controller struct {
 	Config
 	customresource.Objects
 	applied map[types.UID]string // what was applied to a VirtualCluster, with its generation then
+	pauses  pauses
 
 	work   sync.WaitGroup
 	images imageSet
@@ -98,7 +104,7 @@ type controller struct {
 type Objects = objects.Config
 
 // RunAll runs package objects, and Courses on top of it, until ctx ends or one of them fails.
-func RunAll(ctx context.Context, cfg Objects, images Images, now func() (time.Time, bool), ready func()) error {
+func RunAll(ctx context.Context, cfg Objects, images Images, now func() clock.Status, ready func()) error {
 	all, ctx := errgroup.WithContext(ctx)
 	served := make(chan struct{})
 	all.Go(func() error { return objects.Run(ctx, cfg, func() { close(served) }) })
@@ -108,7 +114,7 @@ func RunAll(ctx context.Context, cfg Objects, images Images, now func() (time.Ti
 			return nil
 		case <-served:
 		}
-		return Run(ctx, Config{API: cfg.API, Clusters: cfg.Clusters, Images: images, Now: now, Log: cfg.Log}, ready)
+		return Run(ctx, Config{API: cfg.API, Clusters: cfg.Clusters, Images: images, Clock: now, Log: cfg.Log}, ready)
 	})
 	return all.Wait()
 }
@@ -117,7 +123,7 @@ func RunAll(ctx context.Context, cfg Objects, images Images, now func() (time.Ti
 func Run(ctx context.Context, cfg Config, ready func()) error {
 	changed, stop := cfg.StatesChanged()
 	defer stop()
-	c := &controller{Config: cfg, applied: map[types.UID]string{}, busy: map[types.UID]bool{}, failed: map[types.UID]error{}}
+	c := &controller{Config: cfg, applied: map[types.UID]string{}, pauses: pauses{}, busy: map[types.UID]bool{}, failed: map[types.UID]error{}}
 	defer c.work.Wait()
 	c.images.poke = make(chan struct{}, 1)
 	brought, end := c.images.changed.Changed()
@@ -134,7 +140,7 @@ func Run(ctx context.Context, cfg Config, ready func()) error {
 
 func (c *controller) sync(ctx context.Context) error {
 	all := map[string]*Course{}
-	var names []string // of images
+	named := map[string]*Course{} // whose images are wanted
 	unread := false
 	for _, item := range c.Store.List() {
 		course, err := FromAPI(item.(*unstructured.Unstructured))
@@ -145,10 +151,18 @@ func (c *controller) sync(ctx context.Context) error {
 		}
 		all[course.key()] = course
 		if course.DeletionTimestamp == nil {
-			names = append(names, course.Spec.Images...)
+			named[course.key()] = course
 		}
 	}
-	c.images.want(names, !unread)
+	c.images.want(named, !unread)
+	maps.DeleteFunc(c.pauses, func(id types.UID, _ pause) bool {
+		for _, course := range all {
+			if course.UID == id {
+				return false
+			}
+		}
+		return true
+	})
 	if len(all) == 0 {
 		return nil
 	}
@@ -179,12 +193,16 @@ func (c *controller) one(ctx context.Context, course *Course, all map[string]*Co
 	groups, e := course.groups(all)
 	keep, e2 := course.keep()
 	if err := errors.Join(err, e, e2); err != nil {
-		return c.status(ctx, course, mine, nil, condition(Ready, false, "Invalid", err.Error()))
+		return c.status(ctx, course, mine, Status{PausedFor: course.Status.PausedFor}, condition(Ready, false, "Invalid", err.Error()))
 	}
 	at := running
-	now, sure := c.Now()
-	if sure {
-		at, _ = course.phase(now, keep)
+	now := c.Clock()
+	if now.Plausible {
+		at = course.phase(now.Now, keep)
+	}
+	paused := c.pauses.count(course, at)
+	if at == over && (paused <= keep || !now.Right()) { // no phase is left out, also with keep 0s
+		at = expired
 	}
 	if at == over {
 		c.Log.Info("a course is over; it is deleted with its members", "course", course.key())
@@ -213,7 +231,8 @@ func (c *controller) one(ctx context.Context, course *Course, all map[string]*Co
 	case expiring:
 		conditions[0] = condition(Expiring, true, "ExpiresSoon", "it ends at "+course.Spec.Expires.UTC().Format(time.RFC3339)+"; its members are paused then. To go on: change spec.expires")
 	case expired:
-		conditions[0] = condition(Expiring, true, "Expired", "its members are paused; they are deleted at "+course.Spec.Expires.Add(keep).UTC().Format(time.RFC3339)+". To go on: change spec.expires")
+		conditions[0] = condition(Expiring, true, "Expired", fmt.Sprintf("its members are paused; they are deleted at %s at the earliest, when rivulet has run for %s with them paused, and NTP or a peer confirms its clock. To go on: change spec.expires",
+			course.Spec.Expires.Add(keep).UTC().Format(time.RFC3339), keep))
 	}
 	if len(course.Spec.Images) > 0 {
 		conditions = append(conditions, c.images.condition(course.Spec.Images))
@@ -228,7 +247,7 @@ func (c *controller) one(ctx context.Context, course *Course, all map[string]*Co
 	case usable < len(mine) || len(mine) < len(names):
 		ready = condition(Ready, false, "Starting", fmt.Sprintf("%d of %d members can be used; see: rivulet course status %s", usable, len(names)+len(unlisted), course.Name))
 	}
-	return errors.Join(errors.Join(faults...), c.status(ctx, course, mine, unlisted, append(conditions, ready)...))
+	return errors.Join(errors.Join(faults...), c.status(ctx, course, mine, Status{Unlisted: unlisted, PausedFor: course.noted(paused)}, append(conditions, ready)...))
 }
 
 // apply writes the VirtualCluster of a member, if the Course or the object has changed since the last time.
@@ -346,12 +365,25 @@ func (c *controller) do(ctx context.Context, name string, course *Course, manife
 	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(api)
+	api.Proxy = foreign.NoProxy
+	if err := foreign.Guard(api, foreign.Origin{Name: "virtual cluster " + name, Cure: "rivulet vcluster list"}); err != nil { // its administrator decides who answers
+		return err
+	}
+	connection, err := rest.HTTPClientFor(api)
+	if err != nil {
+		return err
+	}
+	defer utilnet.CloseIdleConnectionsFor(connection.Transport)
+	client, err := kubernetes.NewForConfigAndClient(api, connection)
 	if err != nil {
 		return err
 	}
 	if manifests {
-		if err := applyInside(ctx, api, client, course.Spec.Manifests); err != nil {
+		dyn, err := dynamic.NewForConfigAndClient(api, connection)
+		if err != nil {
+			return err
+		}
+		if err := applyInside(ctx, dyn, client, course.Spec.Manifests); err != nil {
 			return fmt.Errorf("spec.manifests: %w", err)
 		}
 		done[appliedAnnotation] = "applied"
@@ -374,12 +406,8 @@ func (c *controller) do(ctx context.Context, name string, course *Course, manife
 }
 
 // applyInside applies YAML documents in their order. Objects without a namespace go to default.
-func applyInside(ctx context.Context, api *rest.Config, client kubernetes.Interface, manifests string) error {
+func applyInside(ctx context.Context, dyn dynamic.Interface, client kubernetes.Interface, manifests string) error {
 	list, err := policy.Decode([]byte(manifests))
-	if err != nil {
-		return err
-	}
-	dyn, err := dynamic.NewForConfig(api)
 	if err != nil {
 		return err
 	}
@@ -416,9 +444,9 @@ func condition(kind string, on bool, reason, message string) metav1.Condition {
 	return out
 }
 
-// status writes the status if it changed, and an event for each condition that is new.
-func (c *controller) status(ctx context.Context, course *Course, mine map[string]*unstructured.Unstructured, unlisted []string, conditions ...metav1.Condition) error {
-	next := Status{ObservedGeneration: course.Generation, Members: len(mine), Usable: usable(mine), Unlisted: unlisted, Conditions: slices.Clone(course.Status.Conditions)}
+// status completes and writes the status if it changed, and an event for each condition that is new.
+func (c *controller) status(ctx context.Context, course *Course, mine map[string]*unstructured.Unstructured, next Status, conditions ...metav1.Condition) error {
+	next.ObservedGeneration, next.Members, next.Usable, next.Conditions = course.Generation, len(mine), usable(mine), slices.Clone(course.Status.Conditions)
 	var events []metav1.Condition
 	if len(course.Spec.Images) == 0 {
 		meta.RemoveStatusCondition(&next.Conditions, ImagesReady)

@@ -2,13 +2,17 @@ package courses
 
 import (
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,8 +28,10 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
+	"rivulet/appliance/machine/clock"
 	"rivulet/appliance/vcluster/objects"
 	"rivulet/fabric/changes"
+	"rivulet/offload/foreign"
 	"rivulet/offload/policy"
 	"rivulet/test/harness/apiserver"
 	"rivulet/test/harness/await"
@@ -64,7 +70,7 @@ func TestGroupsOfParents(t *testing.T) {
 	add("year", "department", nil)
 	db := add("db", "year", cpu("2"))
 	got, err := db.groups(all)
-	if err != nil || len(got) != 2 || got[0].Name != "t/db" || got[1].Name != "t/department" || !got[1].Cap.Cpu().Equal(resource.MustParse("8")) {
+	if err != nil || len(got) != 3 || got[0].Name != "t/db" || got[1].Name != "t/year" || len(got[1].Cap) != 0 || got[2].Name != "t/department" || !got[2].Cap.Cpu().Equal(resource.MustParse("8")) {
 		t.Errorf("%+v %v", got, err)
 	}
 	for name, c := range map[string]*Course{
@@ -83,30 +89,29 @@ func TestPhases(t *testing.T) {
 	for _, s := range []struct {
 		after time.Duration
 		want  phase
-		lasts time.Duration
-	}{{-30 * 24 * time.Hour, running, 23 * 24 * time.Hour}, {-warning, expiring, warning}, {-time.Second, expiring, time.Second}, {0, expired, time.Hour}, {time.Hour, over, 0}} {
-		if got, lasts := c.phase(end.Add(s.after), time.Hour); got != s.want || lasts != s.lasts {
-			t.Errorf("%s: %d for %s, want %d for %s", s.after, got, lasts, s.want, s.lasts)
+	}{{-30 * 24 * time.Hour, running}, {-warning, expiring}, {-time.Second, expiring}, {0, expired}, {time.Hour, over}} {
+		if got := c.phase(end.Add(s.after), time.Hour); got != s.want {
+			t.Errorf("%s: %d, want %d", s.after, got, s.want)
 		}
 	}
-	if got, _ := (&Course{}).phase(end, time.Hour); got != running {
+	if got := (&Course{}).phase(end, time.Hour); got != running {
 		t.Errorf("without an end: %d", got)
 	}
 }
 
-// clock is what a test says that the time is.
-type clock struct {
-	mu   sync.Mutex
-	now  time.Time
-	sure bool
+// said is what a test says that the time is.
+type said struct {
+	mu  sync.Mutex
+	now clock.Status
 }
 
-func (c *clock) set(now time.Time, sure bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now, c.sure = now, sure
+// set has NTP confirm the time, if that is plausible.
+func (s *said) set(now time.Time, plausible bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now = clock.Status{Now: now, Plausible: plausible, Synchronized: plausible, Reference: clock.FromNTP}
 }
-func (c *clock) get() (time.Time, bool) { c.mu.Lock(); defer c.mu.Unlock(); return c.now, c.sure }
+func (s *said) get() clock.Status { s.mu.Lock(); defer s.mu.Unlock(); return s.now }
 
 // states are virtual clusters that are all the home cluster itself: what is done inside them is seen there.
 type states struct {
@@ -122,11 +127,13 @@ type shelf struct {
 	mu       sync.Mutex
 	registry string
 	kept     []string
+	groups   map[string][]string
 }
 
-func (s *shelf) Provide(_ context.Context, name string) error {
+func (s *shelf) Provide(_ context.Context, name string, groups []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.groups[name] = groups
 	if name != s.registry {
 		return errors.New("no registry has it; bring it from a file")
 	}
@@ -141,6 +148,12 @@ func (s *shelf) Release(_ context.Context, but []string) error {
 	defer s.mu.Unlock()
 	s.kept = slices.DeleteFunc(s.kept, func(name string) bool { return !slices.Contains(but, name) })
 	return nil
+}
+
+func (s *shelf) given(name string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.groups[name]
 }
 
 func (s *shelf) has() string {
@@ -163,11 +176,12 @@ func TestCourse(t *testing.T) {
 		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "x", AuthInfo: "x"}}, CurrentContext: "x",
 	})
 	must(t, err)
-	inside, now, images := &states{kubeconfig: kubeconfig}, &clock{now: time.Now(), sure: true}, &shelf{registry: "postgres:17"}
+	inside, now, images := &states{kubeconfig: kubeconfig}, &said{}, &shelf{registry: "postgres:17", groups: map[string][]string{}}
+	now.set(time.Now(), true)
 	within, stop := context.WithCancel(ctx)
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		done <- Run(within, Config{API: server.Config, Clusters: inside, Images: images, Now: now.get, Log: slog.New(slog.DiscardHandler)}, func() { close(ready) })
+		done <- Run(within, Config{API: server.Config, Clusters: inside, Images: images, Clock: now.get, Log: slog.New(slog.DiscardHandler)}, func() { close(ready) })
 	}()
 	defer func() { stop(); must(t, <-done) }()
 	<-ready
@@ -195,7 +209,7 @@ func TestCourse(t *testing.T) {
 				return err
 			}
 			got := meta.FindStatusCondition(c.Status.Conditions, kind)
-			if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, text) {
+			if got == nil || c.Status.ObservedGeneration != u.GetGeneration() || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, text) {
 				return fmt.Errorf("%+v", c.Status)
 			}
 			return nil
@@ -282,8 +296,8 @@ spec:
 		with := func(images string) { put(strings.Replace(base, "  keep: 1h", "  images: "+images+"\n  keep: 1h", 1)) }
 		with("[postgres:17, none:1]")
 		is("one is missing", ImagesReady, metav1.ConditionFalse, "ImagesMissing", "none:1: no registry has it; bring it from a file")
-		if images.has() != "postgres:17" {
-			t.Errorf("the device keeps %q", images.has())
+		if images.has() != "postgres:17" || !slices.Equal(images.given("postgres:17"), []string{"default/db"}) {
+			t.Errorf("the device keeps %q, for %v", images.has(), images.given("postgres:17"))
 		}
 		with("[postgres:17]")
 		is("all are there", ImagesReady, metav1.ConditionTrue, "ImagesThere", "1 images")
@@ -361,6 +375,8 @@ spec:
 		is("it goes on", Expiring, metav1.ConditionFalse, "Running", "")
 		await.True(t, time.Minute, "its members, too", func() bool { return field("db-ann", "paused") == nil })
 		now.set(end.Add(30*24*time.Hour+time.Hour), true)
+		is("its clock says that it is over, and it was not paused for an hour", Expiring, metav1.ConditionTrue, "Expired", "when rivulet has run for 1h0m0s with them paused")
+		put(strings.Replace(later, "keep: 1h", "keep: 1s", 1))
 		await.True(t, time.Minute, "it is deleted", func() bool {
 			inside.Notify()
 			_, err := courses.Get(ctx, "db", metav1.GetOptions{})
@@ -389,5 +405,67 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// hostile has the kubeconfig of a server that its administrator has taken over.
+type hostile struct{ kubeconfig []byte }
+
+func (hostile) StatesChanged() (<-chan struct{}, func()) { return nil, func() {} }
+func (h hostile) Kubeconfig(string) ([]byte, error)      { return h.kubeconfig, nil }
+
+// A member's administrator decides what its API server answers: it costs the device a bounded part of its memory, and
+// leads to nothing else. Nothing counts as done.
+func TestAMemberThatLies(t *testing.T) {
+	var hits, sent atomic.Int64
+	victim := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { hits.Add(1) }))
+	defer victim.Close()
+	for what, answer := range map[string]http.HandlerFunc{
+		"without an end": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			for block := []byte(strings.Repeat("[", 64<<10)); ; {
+				n, err := w.Write(block)
+				if sent.Add(int64(n)); err != nil {
+					return
+				}
+			}
+		},
+		"compressed": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			fmt.Fprint(w, "{}")
+		},
+		"pointing to the device": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, victim.URL, http.StatusTemporaryRedirect)
+		},
+	} {
+		server := httptest.NewTLSServer(answer)
+		t.Cleanup(server.Close)
+		t.Cleanup(server.CloseClientConnections)
+		file := clientcmdapi.NewConfig()
+		file.Clusters["x"] = &clientcmdapi.Cluster{Server: server.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}
+		file.AuthInfos["x"], file.Contexts["x"] = &clientcmdapi.AuthInfo{Token: "t"}, &clientcmdapi.Context{Cluster: "x", AuthInfo: "x"}
+		file.CurrentContext = "x"
+		raw, err := clientcmd.Write(*file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &controller{Config: Config{Clusters: hostile{raw}}}
+		course := &Course{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: Spec{Expires: &metav1.Time{Time: time.Now()},
+			Manifests: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"}}
+		for _, manifests := range []bool{true, false} {
+			sent.Store(0)
+			done := map[string]any{}
+			if err := c.do(t.Context(), "db-ann", course, manifests, !manifests, done); err == nil || len(done) > 0 {
+				t.Errorf("%s: %v, done is %v", what, err, done)
+			} else if !strings.Contains(err.Error(), "the answer of virtual cluster db-ann is not understood") {
+				t.Errorf("%s: %v", what, err)
+			}
+			if n := sent.Load(); n > 5*foreign.MaxAnswer+16<<20 { // discovery asks several times
+				t.Errorf("%s: %d bytes were taken", what, n)
+			}
+		}
+	}
+	if n := hits.Load(); n > 0 {
+		t.Errorf("%d requests went to the device", n)
 	}
 }

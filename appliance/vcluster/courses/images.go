@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	dockerref "github.com/distribution/reference"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/fabric/changes"
@@ -16,8 +18,8 @@ import (
 
 // Images are the images of this device.
 type Images interface {
-	// Provide brings an image to the device, keeps it there, and lets tenants use it.
-	Provide(ctx context.Context, name string) error
+	// Provide brings an image to the device, keeps it there, and lets virtual clusters of these groups use it.
+	Provide(ctx context.Context, name string, groups []string) error
 	// Release ends that for all images but these.
 	Release(ctx context.Context, but []string) error
 }
@@ -31,25 +33,42 @@ type imageSet struct {
 	changed changes.Signal // of results
 
 	mu      sync.Mutex
-	known   bool // want was called
-	whole   bool // no Course is unreadable: others' images are released
-	wanted  []string
-	results map[string]error // of those that were tried; nil is success
+	known   bool                // want was called
+	whole   bool                // no Course is unreadable: others' images are released
+	wanted  map[string][]string // the groups of each image's Courses, sorted
+	results map[string]error    // of those that were tried; nil is success
 }
 
-// want sets the images of all Courses.
-func (s *imageSet) want(names []string, whole bool) {
-	names = slices.Compact(slices.Sorted(slices.Values(names)))
+// want sets the images of all Courses. Names of one image have the groups of all of them.
+func (s *imageSet) want(of map[string]*Course, whole bool) {
+	groups, wanted := map[string][]string{}, map[string][]string{}
+	for _, course := range of {
+		for _, name := range course.Spec.Images {
+			groups[plain(name)] = append(groups[plain(name)], course.key())
+			wanted[name] = nil
+		}
+	}
+	for name := range wanted {
+		wanted[name] = slices.Compact(slices.Sorted(slices.Values(groups[plain(name)])))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.known && s.whole == whole && slices.Equal(s.wanted, names) {
+	if s.known && s.whole == whole && reflect.DeepEqual(s.wanted, wanted) {
 		return
 	}
-	s.known, s.whole, s.wanted = true, whole, names
+	s.known, s.whole, s.wanted = true, whole, wanted
 	changes.Poke(s.poke)
 }
 
-func (s *imageSet) now() (names []string, whole, known bool) {
+// plain is the name of an image as containerd has it.
+func plain(name string) string {
+	if named, err := dockerref.ParseDockerRef(name); err == nil {
+		return named.String()
+	}
+	return name
+}
+
+func (s *imageSet) now() (wanted map[string][]string, whole, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.wanted, s.whole, s.known
@@ -57,10 +76,11 @@ func (s *imageSet) now() (names []string, whole, known bool) {
 
 func (s *imageSet) run(ctx context.Context, images Images) {
 	for ctx.Err() == nil {
-		if names, whole, known := s.now(); known {
+		if wanted, whole, known := s.now(); known {
 			results := map[string]error{}
+			names := slices.Sorted(maps.Keys(wanted))
 			for _, name := range names {
-				results[name] = images.Provide(ctx, name)
+				results[name] = images.Provide(ctx, name, wanted[name])
 				s.set(results)
 			}
 			s.set(results)
@@ -85,7 +105,7 @@ func (s *imageSet) set(results map[string]error) {
 	before := fmt.Sprint(s.results)
 	next := map[string]error{}
 	for name, err := range s.results {
-		if slices.Contains(s.wanted, name) {
+		if _, ok := s.wanted[name]; ok {
 			next[name] = err
 		}
 	}

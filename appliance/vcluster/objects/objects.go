@@ -248,7 +248,14 @@ func (c *controller) end(ctx context.Context, o *VirtualCluster, v *vcluster.Vie
 		return nil // another finalizer delays it
 	}
 	if v != nil {
-		c.beside(ctx, o.Name, func(ctx context.Context) error { return c.Delete(ctx, o.Name) })
+		c.beside(ctx, o.Name, func(ctx context.Context) error {
+			// The datastore answers with what is on its disk: after a power cut the object is deleted, too.
+			live, err := c.Dynamic.Resource(Resource).Namespace(o.Namespace).Get(ctx, o.Name, metav1.GetOptions{})
+			if err != nil || live.GetUID() != o.UID || live.GetDeletionTimestamp() == nil {
+				return err
+			}
+			return c.Delete(ctx, o.Name)
+		})
 		reason, message := string(vcluster.Deleting), v.Reason
 		if failed := c.failure(o.Name); failed != nil {
 			message = failed.Error()

@@ -41,8 +41,8 @@ func newBackup(c *common) *cobra.Command {
 			if sql, err := datastore.LoadSQLCluster(c.dirs.State); err == nil && sql.Database != "" {
 				fmt.Fprintf(cmd.ErrOrStderr(), "warning: the cluster's objects are not in it: save %s there, about now\n", sql.Database)
 			}
-			src.LeftOut = func(name, why string) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "warning: virtual cluster %s is not in it: %s\n", name, why)
+			src.LeftOut = func(what, why string) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s is not in it: %s\n", what, why)
 			}
 			if src.Passphrase, err = readPassphrase(passphrase); err != nil {
 				return err
@@ -97,7 +97,7 @@ func source(ctx context.Context, dirs appliance.Dirs) (src backup.Source, done f
 	}
 	src.Manifest.Rivulet, src.Manifest.Kubernetes = version.Version, version.Kubernetes()
 	src.VClusters = func(w io.Writer) error {
-		return vcluster.BackupStopped(ctx, dirs.State, dirs.Run, w, slog.New(slog.DiscardHandler))
+		return vcluster.BackupStopped(ctx, dirs.State, dirs.Run, w, false, slog.New(slog.DiscardHandler))
 	}
 	return src, done, nil
 }
@@ -105,7 +105,12 @@ func source(ctx context.Context, dirs appliance.Dirs) (src backup.Source, done f
 // save writes to a file or to standard output.
 func save(cmd *cobra.Command, c *common, src backup.Source, name string, force bool) error {
 	terminal := usagef("a backup is not for a terminal; send it somewhere, for example: rivulet backup - | ssh HOST 'cat > backup'")
-	err := saveTo(cmd, name, force, terminal, "writing the backup", func(w io.Writer) error { return backup.Write(cmd.Context(), w, src) })
+	err := saveTo(cmd, name, force, terminal, "writing the backup", func(w io.Writer) error {
+		if f, ok := w.(backup.File); ok && name != "-" {
+			return backup.WriteFile(cmd.Context(), f, src)
+		}
+		return backup.Write(cmd.Context(), w, src)
+	})
 	if err != nil || name == "-" {
 		return err
 	}

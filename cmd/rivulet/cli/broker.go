@@ -14,7 +14,7 @@ import (
 )
 
 func newBroker(c *common) *cobra.Command {
-	var listen, host string
+	var listen, host, metrics string
 	var only []string
 	cmd := &cobra.Command{
 		Use:   "broker",
@@ -39,10 +39,20 @@ func newBroker(c *common) *cobra.Command {
 				l.Close()
 				return err
 			}
-			return broker.NewServer(self, key, only, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))).Serve(cmd.Context(), l)
+			server := broker.NewServer(self, key, only, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			if metrics != "" {
+				m, err := net.Listen("tcp", metrics)
+				if err != nil {
+					l.Close()
+					return fmt.Errorf("the port of the metrics cannot be opened (%w); end the program that has it, or choose another with --metrics", err)
+				}
+				go server.ServeMetrics(cmd.Context(), m) //nolint:errcheck // ends with the broker
+			}
+			return server.Serve(cmd.Context(), l)
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf(":%d", broker.DefaultPort), "address and port; UDP is at the same port of all addresses")
+	cmd.Flags().StringVar(&metrics, "metrics", "", "address and port for metrics in the format of Prometheus, at /metrics, without a sign-in: 127.0.0.1:9464 for example (default: none)")
 	cmd.Flags().StringVar(&host, "host", "", "the name or address by which devices reach this host (default: its host name)")
 	cmd.Flags().StringSliceVar(&only, "only", nil, "fingerprints of the groups that it admits, which rivulet status of a device that is not admitted has (default: all)")
 	return cmd

@@ -25,18 +25,20 @@ func newBurst(c *common) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "burst",
 		Short: "send pods to a cluster without Rivulet, with only its kubeconfig",
-	}, newBurstAdd(c), newBurstCheck(c), newBurstList(c), newBurstStatus(c), newBurstRemove(c))
+	}, newBurstAdd(c), newBurstCheck(c), newBurstList(c), newBurstStatus(c), newBurstRemove(c), newBurstPlugin())
 }
 
 // burstFlags are the flags of add and check.
 type burstFlags struct {
 	kubeconfig, context, limits string
+	insecure                    bool
 	settings                    target.Settings
 }
 
 func (f *burstFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "the file from the other cluster's administrator (required)")
 	cmd.Flags().StringVar(&f.context, "context", "", "the context to use, if the file has several")
+	f.registerInsecure(cmd)
 	cmd.Flags().StringVar(&f.settings.Namespace, "namespace", "", "where you may run pods; default: the context's")
 	cmd.Flags().StringVar(&f.limits, "limits", "", "limits of all requests there, like cpu=8,memory=16Gi,pods=40; default: the namespace's quota")
 	cmd.Flags().StringVar(&f.settings.Network, "network", "", "none (batch work), auto, stream or udp; default none")
@@ -48,7 +50,11 @@ func (f *burstFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringToStringVar(&f.settings.Labels, "label", nil, "labels of the virtual node, KEY=VALUE")
 }
 
-// read checks the flags and reads the file.
+func (f *burstFlags) registerInsecure(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.insecure, "insecure-skip-tls-verify", false, "take a kubeconfig that does not verify its server: anybody on the way gets its credential")
+}
+
+// read checks the flags, reads the file, and asks whether what it runs or reads here is meant.
 func (f *burstFlags) read(cmd *cobra.Command, name string) (burst.Request, error) {
 	if f.kubeconfig == "" {
 		return burst.Request{}, usagef("--kubeconfig FILE is needed; see: %s --help", cmd.CommandPath())
@@ -71,11 +77,14 @@ func (f *burstFlags) read(cmd *cobra.Command, name string) (burst.Request, error
 	if err != nil {
 		return q, err
 	}
-	if q.Credential, err = target.ReadCredential(raw, dir, f.context); err != nil {
+	if q.Credential, err = target.ReadCredential(raw, dir, f.context, f.insecure); err != nil {
 		return q, fmt.Errorf("%s: %w", f.kubeconfig, err)
 	}
 	if q.Settings.Namespace == "" {
 		q.Settings.Namespace = q.Credential.Namespace
+	}
+	if uses := q.Credential.Uses(); uses != "" {
+		return q, confirm(cmd, uses)
 	}
 	return q, nil
 }
@@ -88,6 +97,7 @@ func newBurstAdd(c *common) *cobra.Command {
 		Short: "add a namespace of another cluster as virtual node burst-NAME",
 		Long: "The rights of an ordinary user in one namespace are enough. Missing rights are listed, with the smallest Role that an administrator has to grant.\n" +
 			"The credential is stored encrypted with this device's identity. Token and certificate files of the kubeconfig stay where they are, and are read again when renewed.\n" +
+			"A kubeconfig may name a command (exec) or files of this device: they are shown, and confirmed. Only root may be able to change them. The command runs as the user nobody, with the environment that the kubeconfig gives it.\n" +
 			"Exit code 0: added; 3: not added, because rights are missing; 1: failed.",
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -104,6 +114,7 @@ func newBurstAdd(c *common) *cobra.Command {
 		},
 	}
 	f.register(cmd)
+	yesFlag(cmd)
 	cmd.Flags().BoolVar(&replace, "replace", false, "change the credential or settings of an existing target; omitted ones stay. Not needed if its credential is refused")
 	return withOutput(c, cmd)
 }
@@ -131,7 +142,24 @@ func newBurstCheck(c *common) *cobra.Command {
 		},
 	}
 	f.register(cmd)
+	yesFlag(cmd)
 	return withOutput(c, cmd)
+}
+
+// newBurstPlugin is run by this program itself.
+func newBurstPlugin() *cobra.Command {
+	return &cobra.Command{
+		Use: "plugin COMMAND [ARGUMENT...]", Short: "run a kubeconfig's plug-in without rights", Hidden: true, DisableFlagParsing: true,
+		Example: "rivulet burst plugin /usr/local/bin/campus-login",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			out, err := target.RunPlugin(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(out)
+			return err
+		},
+	}
 }
 
 // printFound prints the findings; name is empty if nothing was to be added.
@@ -299,6 +327,7 @@ func newBurstRemove(c *common) *cobra.Command {
 	cmd.Flags().BoolVar(&force, "force", false, "remove the record of a target that does not answer, with its objects there unremoved")
 	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "with --purge: its kubeconfig")
 	cmd.Flags().StringVar(&f.context, "context", "", "with --purge: the context to use")
+	f.registerInsecure(cmd)
 	cmd.Flags().StringVar(&f.settings.Namespace, "namespace", "", "with --purge: where; default: the context's")
 	cmd.Flags().BoolVar(&purge, "purge", false, "delete a home's objects in the namespace, without that home")
 	cmd.Flags().StringVar(&cluster, "cluster", "", "with --purge: the home, if there are several")

@@ -28,7 +28,7 @@ type names func(ctx context.Context, cmd *cobra.Command) ([]string, error)
 // complete adds completion to every word and flag: existing objects, fixed values, the shell's files for a file, and
 // nothing for free text.
 func (c *common) complete(root *cobra.Command) {
-	first := map[string]names{"why": c.whyNames, "trace": c.traceNames, "tenants remove": c.tenantNames, "image rm": c.imageNames, "invite revoke": c.inviteNames, "kubeconfig revoke": c.userNames, "metrics revoke": c.scraperNames, "move volume": c.objects("persistentvolumeclaims")}
+	first := map[string]names{"why": c.whyNames, "trace": c.traceNames, "tenants remove": c.tenantNames, "image rm": c.imageNames, "invite revoke": c.inviteNames, "kubeconfig revoke": c.userNames, "metrics revoke": c.scraperNames, "move volume": c.objects("persistentvolumeclaims"), "volumes adopt": c.keptNames, "volumes delete": c.keptNames}
 	for _, verb := range []string{"offload", "unoffload", "open", "close"} {
 		first[verb] = c.objects("namespaces")
 	}
@@ -218,7 +218,7 @@ func (c *common) userNames(ctx context.Context, _ *cobra.Command) (out []string,
 	var l api.Kubeconfigs
 	err = api.Call(ctx, c.dirs.Run, http.MethodGet, "/v1/kubeconfigs", nil, &l)
 	for _, k := range l.Kubeconfigs {
-		if k.State == "active" {
+		if k.State == "active" || k.State == "unused" {
 			out = append(out, k.User)
 		}
 	}

@@ -129,11 +129,11 @@ func (s *screen) draw(ctx context.Context) {
 		return
 	}
 	s.shown = rows
-	io.WriteString(s.out, "\x1b[H"+strings.Join(rows, "\x1b[K\r\n")+"\x1b[K\x1b[J") //nolint:errcheck // the terminal has gone
+	io.WriteString(raw(s.out), "\x1b[H"+strings.Join(rows, "\x1b[K\r\n")+"\x1b[K\x1b[J") //nolint:errcheck // the terminal has gone
 }
 
 func (s *screen) size() console.Size {
-	if f, ok := s.out.(*os.File); ok {
+	if f, ok := raw(s.out).(*os.File); ok {
 		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 0 && h > 0 {
 			return console.Size{Columns: w, Rows: h}
 		}
@@ -199,7 +199,7 @@ func (s *screen) good(ctx context.Context) bool {
 	}
 	for _, i := range l.Invites {
 		if i.ID == s.made.ID {
-			return i.UsedBy == "" && i.Expires.Sub(l.Now) > inviteLeft && !i.Revoked
+			return i.UsedBy == "" && i.Expires.Sub(l.Now) > inviteLeft && !i.Revoked && !i.Expired
 		}
 	}
 	return false

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +30,23 @@ func toFile(path, cure string, fill func(io.Writer) error) error {
 	return durable.WithCure(err, cure)
 }
 
+// secretWord returns a word that opens something, or with - the first line of standard input: arguments are shown to every
+// user of the machine, and kept in a shell's history.
+func secretWord(cmd *cobra.Command, word string) (string, error) {
+	if word != "-" {
+		return word, nil
+	}
+	raw, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), 64<<10))
+	line, _, _ := strings.Cut(string(raw), "\n")
+	if line = strings.TrimSpace(line); err == nil && line == "" {
+		err = errors.New("its first line is empty")
+	}
+	if err != nil {
+		return "", fmt.Errorf("standard input: %w; give it there, for example: %s - < FILE", err, cmd.CommandPath())
+	}
+	return line, nil
+}
+
 // input opens a file to read, - for standard input; cure is for a missing file.
 func input(cmd *cobra.Command, name, cure string) (io.ReadCloser, error) {
 	if name == "-" {
@@ -46,7 +65,7 @@ func saveTo(cmd *cobra.Command, name string, force bool, terminal error, what st
 		if isTerminal(cmd.OutOrStdout()) {
 			return terminal
 		}
-		return fill(cmd.OutOrStdout())
+		return fill(raw(cmd.OutOrStdout()))
 	}
 	if _, err := os.Lstat(name); err == nil && !force {
 		return fmt.Errorf("%s is there already; give another name, or replace it with --force", name)

@@ -5,8 +5,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"rivulet/appliance/state/durable"
 )
@@ -75,5 +78,20 @@ func TestAFullDisk(t *testing.T) {
 	})
 	if err == nil || err.Error() != "write /dev/full: no space left on device; elsewhere" {
 		t.Error(err)
+	}
+}
+
+// A word that opens something need not be an argument, which every user of the machine sees.
+func TestASecretWordMayComeFromStandardInput(t *testing.T) {
+	for in, want := range map[string]string{"the token\nmore": "the token", " a link \r\n": "a link", "": "", "\nlate": ""} {
+		cmd := &cobra.Command{Use: "join"}
+		cmd.SetIn(strings.NewReader(in))
+		got, err := secretWord(cmd, "-")
+		if got != want || (err == nil) != (want != "") || err != nil && !strings.Contains(err.Error(), "join - < FILE") {
+			t.Errorf("%q: %q, %v; want %q", in, got, err, want)
+		}
+	}
+	if got, err := secretWord(&cobra.Command{}, "word"); got != "word" || err != nil {
+		t.Errorf("%q, %v", got, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/lifetime/firstboot"
+	"rivulet/image/device/layout"
 	"rivulet/systemd"
 )
 
@@ -23,22 +24,15 @@ func newFirstboot(*common) *cobra.Command {
 		Hidden: true, // for a unit of the image: on any other machine it refuses
 		Args:   noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := os.Stat(filepath.Join(dev.Root, systemd.ImageMark)); err != nil {
+			if !onImage(dev.Root) {
 				return errors.New("this is not a device of Rivulet's image, whose name and networks are Rivulet's to set; set what you want in /etc/rivulet/config.yaml")
 			}
 			if os.Geteuid() != 0 {
 				return errors.New("firstboot needs root; use sudo")
 			}
-			boot := filepath.Join(dev.Root, dev.Boot)
-			dev.Open = func() (func(), error) { return writable(boot) }
-			note, err := firstboot.Run(dev)
+			note, err := firstBoot(withBoot(dev))
 			if err != nil {
 				return err
-			}
-			if dev.Root == "/" {
-				if err := unix.Sethostname([]byte(note.Hostname)); err != nil {
-					return fmt.Errorf("the host's name cannot be set: %w; start the device again", err)
-				}
 			}
 			for _, p := range note.Problems {
 				fmt.Fprintln(cmd.ErrOrStderr(), "rivulet: "+oneLine(p.Error()))
@@ -48,8 +42,31 @@ func newFirstboot(*common) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&dev.Root, "root", "/", "the device's root, for tests")
-	cmd.Flags().StringVar(&dev.Boot, "boot", "/boot/firmware", "where the boot partition is mounted")
+	cmd.Flags().StringVar(&dev.Boot, "boot", layout.BootDir, "where the boot partition is mounted")
 	return cmd
+}
+
+// onImage reports whether this is a device of Rivulet's image.
+func onImage(root string) bool {
+	_, err := os.Stat(filepath.Join(root, systemd.ImageMark))
+	return err == nil
+}
+
+// withBoot adds how the device's boot partition becomes writable.
+func withBoot(dev firstboot.Device) firstboot.Device {
+	dev.Open = func() (func(), error) { return writable(filepath.Join(dev.Root, dev.Boot)) }
+	return dev
+}
+
+// firstBoot applies the card's file and sets the host's name.
+func firstBoot(dev firstboot.Device) (firstboot.Note, error) {
+	note, err := firstboot.Run(dev)
+	if err == nil && dev.Root == "/" {
+		if err := unix.Sethostname([]byte(note.Hostname)); err != nil {
+			return note, fmt.Errorf("the host's name cannot be set: %w; start the device again", err)
+		}
+	}
+	return note, err
 }
 
 // writable makes the boot partition writable if it is mounted read-only.

@@ -46,7 +46,7 @@ func TestGolden(t *testing.T) {
 	})
 	each(newRoot("engine"), func(cmd *cobra.Command) {
 		switch cmd.Name() {
-		case "kubectl", "ctr", "crictl": // they become another program
+		case "kubectl", "ctr", "crictl", "plugin": // they become another program
 			return
 		case "token", "burst", "config", "image", "move", "vcluster", "course": // they print help, which TestHelp reads
 			return

@@ -49,7 +49,7 @@ func (c *common) printInvited(out io.Writer, i api.Invited, format string, args 
 		return c.print(out, i)
 	}
 	if drawn, err := drawQR(i.URL); err == nil && isTerminal(out) {
-		fmt.Fprintln(out, drawn)
+		fmt.Fprintln(raw(out), drawn)
 	}
 	_, err := fmt.Fprintf(out, format, args...)
 	return err
@@ -59,15 +59,27 @@ func (c *common) printInvited(out io.Writer, i api.Invited, format string, args 
 func newRevoke(c *common, what string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke ID",
-		Short: "revoke an unused " + what,
+		Short: "revoke one " + what + "; what it has made stays",
 		Args:  takes(1, "revoke takes the ID of one "+what+"; see: rivulet "+what+" list, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/invites/revoke", api.Word{Invite: args[0]}, nil); err != nil {
+			var i trust.Invite
+			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/invites/revoke", api.Word{Invite: args[0]}, &i); err != nil {
 				return err
 			}
-			return printf(cmd, "%s %s is revoked\n", what, args[0])
+			return printf(cmd, "%s %s is revoked%s\n", what, args[0], made(i))
 		},
 	}
+}
+
+// made describes what stays of a revoked invite, and how to end it.
+func made(i trust.Invite) string {
+	switch {
+	case i.UsedBy == "" || i.Spent:
+		return ""
+	case i.Join:
+		return "; the node that has used it stays: rivulet nodes remove NAME"
+	}
+	return "; the peer that has used it stays: rivulet unpeer " + i.UsedBy.Short()
 }
 
 func printInvites(out io.Writer, none string, l api.Invites, wide bool) error {

@@ -109,7 +109,7 @@ func kubeconfigFor(cmd *cobra.Command, c *common, q api.KubeconfigRequest, serve
 
 // keepPrivate removes the permissions of others from the file that the shell has created for the output.
 func keepPrivate(out io.Writer) error {
-	f, ok := out.(*os.File)
+	f, ok := raw(out).(*os.File)
 	if !ok {
 		return nil
 	}

@@ -17,7 +17,7 @@ type meter struct {
 }
 
 func newMeter(out io.Writer) *meter {
-	return &meter{out: out, tty: isTerminal(out)}
+	return &meter{out: raw(out), tty: isTerminal(out)}
 }
 
 func (m *meter) progress(s flash.Stage, done, of int64) {

@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -26,6 +25,7 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/state/bolt"
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/locks"
 	"rivulet/test/harness/promserver"
 )
 
@@ -41,12 +41,7 @@ func scrapable(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := netip.MustParseAddrPort(l.Addr().String())
-	l.Close()
+	at := netip.MustParseAddrPort(locks.Address(t))
 	metrics := prometheus.Handler(func() api.Status { return api.Status{Name: "pi", Ready: true} }, func() []api.VCluster { return nil })
 	e := endpoint.New(endpoint.Config{Store: store, Key: key, Name: func() string { return "pi" }, Metrics: metrics, Node: at.Addr(), Port: at.Port(),
 		LAN: netip.Addr.IsLoopback, Pod: func(netip.Addr) bool { return false }, Addresses: func() []netip.Addr { return []netip.Addr{at.Addr()} }})

@@ -61,7 +61,7 @@ func newJoin(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join TOKEN",
 		Short: "make this device a node of another device's cluster; what it is now is removed",
-		Long: "TOKEN is the output of rivulet token create on that device: its text or its link. Pods, volumes and peers of this device's own cluster are lost.\n" +
+		Long: "TOKEN is the output of rivulet token create on that device: its text or its link, or - to read it from standard input. Pods, volumes and peers of this device's own cluster are lost.\n" +
 			"If it has any pods or volumes, --reset is required, and a backup without the volumes' content is written beside the state folder first.\n" +
 			"The device keeps its configuration. rivulet leave makes it a cluster of its own again.",
 		Args: takes(1, "join takes one token; make one on the other device: rivulet token create; see: %[2]s --help"),
@@ -70,6 +70,10 @@ func newJoin(c *common) *cobra.Command {
 				return err
 			}
 			ctx := cmd.Context()
+			token, err := secretWord(cmd, args[0])
+			if err != nil {
+				return err
+			}
 			st, err := api.Get(ctx, c.dirs.Run)
 			if err != nil {
 				return err
@@ -80,7 +84,7 @@ func newJoin(c *common) *cobra.Command {
 				}
 			}
 			var done api.JoinedCluster
-			if err := api.CallWithin(ctx, time.Minute, c.dirs.Run, http.MethodPost, "/v1/nodes/join", api.NodeWord{Token: args[0]}, &done); err != nil {
+			if err := api.CallWithin(ctx, time.Minute, c.dirs.Run, http.MethodPost, "/v1/nodes/join", api.NodeWord{Token: token}, &done); err != nil {
 				return err
 			}
 			if err := printf(cmd, "this device is node %s of %s; what it was is being removed\n", done.Node, done.Cluster); err != nil || noWait {
@@ -128,8 +132,8 @@ func (c *common) mayBeLost(cmd *cobra.Command, reset bool) error {
 			return err
 		}
 		defer done()
-		src.LeftOut = func(name, why string) {
-			fmt.Fprintf(cmd.ErrOrStderr(), "warning: virtual cluster %s is not in the backup: %s\n", name, why)
+		src.LeftOut = func(what, why string) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s is not in the backup: %s\n", what, why)
 		}
 		return save(cmd, c, src, file, false)
 	}

@@ -61,6 +61,7 @@ func newNodesUpgrade(c *common) *cobra.Command {
 	}
 	cmd.Flags().DurationVar(&q.Window, "window", upgrade.DefaultWindow, "how long the new version must be healthy on each")
 	cmd.Flags().DurationVar(&q.Every, "every", upgrade.DefaultEvery, "interval of checks")
+	cmd.Flags().BoolVar(&q.Older, "older", false, "permit a release that is older than what runs")
 	cmd.Flags().DurationVar(&patience, "timeout", 5*time.Minute, "how long to wait until a node's pods have ended")
 	return cmd
 }

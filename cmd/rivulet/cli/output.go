@@ -36,7 +36,12 @@ func (c *common) print(out io.Writer, v any) error {
 	whole.Set(reflect.ValueOf(v))
 	emptyLists(whole)
 	if c.output != "yaml" {
-		return json.NewEncoder(out).Encode(whole.Interface())
+		text, err := json.Marshal(whole.Interface())
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(append(escaped(text), '\n'))
+		return err
 	}
 	text, err := yaml.Marshal(whole.Interface())
 	if err != nil {
@@ -71,6 +76,9 @@ func emptyLists(v reflect.Value) {
 
 // isTerminal reports whether a stream is a terminal. Output elsewhere has no escape sequences.
 func isTerminal(stream any) bool {
+	if out, ok := stream.(io.Writer); ok {
+		stream = raw(out)
+	}
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

@@ -47,6 +47,9 @@ func newPeer(c *common) *cobra.Command {
 			case invite != "" && (len(args) > 0 || settings):
 				return usagef("--invite says who it is; give nothing else; see: %s --help", cmd.CommandPath())
 			case invite != "":
+				if word.Invite, err = secretWord(cmd, invite); err != nil {
+					return err
+				}
 				return say(cmd, c, "/v1/invites/accept", word, met)
 			case len(args) != 1:
 				return usagef("peer takes one name or address; see: rivulet peers, and: %s --help", cmd.CommandPath())
@@ -69,7 +72,7 @@ func newPeer(c *common) *cobra.Command {
 		},
 	}
 	yesFlag(cmd)
-	cmd.Flags().StringVar(&invite, "invite", "", "the other cluster's invite: its code or URL")
+	cmd.Flags().StringVar(&invite, "invite", "", "the other cluster's invite: its code or URL, or - to read it from standard input")
 	cmd.Flags().StringVar(&consume, "consume", "", "on or off: whether pods of this cluster may run on the peer")
 	cmd.Flags().StringVar(&provide, "provide", "", "on or off: whether pods of the peer may run here")
 	cmd.Flags().IntVar(&price, "price", 0, "0 (cheapest) to 9; namespaces that prefer the cheapest fill peers with a low price first")

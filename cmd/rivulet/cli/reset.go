@@ -1,12 +1,18 @@
 package cli
 
 import (
+	"os/signal"
+	"syscall"
+
 	"github.com/spf13/cobra"
 
+	"rivulet/appliance/config"
 	"rivulet/appliance/engine/datastore"
+	"rivulet/appliance/lifetime/firstboot"
 	"rivulet/appliance/lifetime/install"
 	"rivulet/appliance/lifetime/reset"
 	"rivulet/appliance/state/paths"
+	"rivulet/image/device/layout"
 )
 
 func newReset(c *common, engineName string) *cobra.Command {
@@ -28,24 +34,48 @@ func newReset(c *common, engineName string) *cobra.Command {
 			if factory {
 				question += ". Its identity and its configuration are lost, too"
 			}
+			device := withBoot(firstboot.Device{Root: "/", Boot: layout.BootDir})
+			if factory && onImage(device.Root) {
+				question += ", with its SSH keys, its Wi-Fi networks and " + config.CardName + " on its boot partition: without a new one it joins no Wi-Fi"
+			}
 			if err := confirm(cmd, question); err != nil {
 				return err
 			}
 			ctx := cmd.Context()
-			again := install.HaveSystemd() && install.Installed() && install.IsActive(ctx) && !noStart
+			again := install.HaveSystemd() && install.IsActive(ctx) && !noStart
 			told := goodbye(ctx, c)
 			r := end(ctx, c, engineName)
 			sayTold(&r, told)
-			removed, err := reset.State(c.dirs.State, factory)
-			r.Removed = append(r.Removed, removed...)
-			if err != nil {
-				r.Left = append(r.Left, err.Error())
+			if r.Running != 0 {
+				return printCleanup(cmd, c, r)
 			}
-			if factory {
+			// The card first: a device without its state would take it again. Keys and Wi-Fi last: until the rest is done
+			// somebody may have to come back.
+			image := factory && onImage(device.Root)
+			do := func(f func() ([]string, error)) bool {
+				removed, err := f()
+				r.Removed = append(r.Removed, removed...)
+				if err != nil {
+					r.Left = append(r.Left, err.Error())
+				}
+				return err == nil
+			}
+			ok := !image || do(func() ([]string, error) { return firstboot.ForgetCard(device) })
+			ok = ok && do(func() ([]string, error) { return reset.State(c.dirs.State, factory) })
+			if ok && factory {
 				wipe(&r, c.dirs.State, paths.Config)
+			}
+			if ok && image {
+				signal.Ignore(syscall.SIGHUP) // the session may come by a Wi-Fi that is forgotten
+				do(func() ([]string, error) { return firstboot.Forget(device) })
 			}
 			if err := printCleanup(cmd, c, r); err != nil {
 				return err // it stays stopped: half a reset must not become a cluster
+			}
+			if again && factory && onImage(device.Root) {
+				if _, err := firstBoot(device); err != nil { // a new name
+					return err
+				}
 			}
 			if again {
 				return install.Start(ctx)

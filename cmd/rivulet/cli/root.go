@@ -63,7 +63,7 @@ func Main(args []string, engineName string) int {
 		return exitOK
 	}
 	if msg := err.Error(); msg != "" {
-		fmt.Fprintln(os.Stderr, "rivulet: "+oneLine(withSudo(msg, args)))
+		fmt.Fprintln(root.ErrOrStderr(), "rivulet: "+oneLine(withSudo(msg, args)))
 	}
 	return exitCode(err)
 }
@@ -167,6 +167,8 @@ func newRoot(engineName string) *cobra.Command {
 			return cmd.Help()
 		},
 	}
+	root.SetOut(&plain{file: os.Stdout})
+	root.SetErr(&plain{file: os.Stderr})
 	root.Flags().BoolVar(&showVersion, "version", false, "print the versions of this binary's parts")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; see: %s --help", err, cmd.CommandPath())
@@ -177,7 +179,7 @@ func newRoot(engineName string) *cobra.Command {
 	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newOpen(c), newClose(c), newConfig(c), newVersion(c), newLicenses())
 	root.AddCommand(newNodes(c), newToken(c), newJoin(c), newLeave(c), newPeer(c), newApprove(c), newDeny(c), newInvite(c), newUnpeer(c), newRotateKey(c), newBroker(c))
-	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c), newMove(c), newTenants(c), newServices(c), newBurst(c), newVCluster(c), newCourse(c), newPods(c), newWhy(c), newTrace(c), newKubeconfig(c), newImage(c))
+	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c), newMove(c), newVolumes(c), newTenants(c), newServices(c), newBurst(c), newVCluster(c), newCourse(c), newPods(c), newWhy(c), newTrace(c), newKubeconfig(c), newImage(c))
 	root.AddCommand(newBackup(c), newRestore(c), newUpgrade(c))
 	root.AddCommand(newDoctor(c), newMetrics(c), newSupport(c), newConsole(c))
 	root.AddCommand(newInstall(c), newUninstall(c, engineName), newReset(c, engineName), newFlash(c), newFirstboot(c))

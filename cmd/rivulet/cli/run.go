@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"rivulet/appliance"
+	"rivulet/appliance/machine/host"
 	"rivulet/appliance/state/bolt"
 )
 
@@ -36,6 +37,13 @@ func newRun(c *common, engineName string) *cobra.Command {
 			}
 			cfg.Dirs, cfg.Source = c.dirs, source
 			cfg.Log = logger(debug)
+			mounts, err := os.ReadFile("/proc/self/mountinfo")
+			if err == nil {
+				err = host.StateDisk("/", c.dirs.State, source.Path, string(mounts), cfg.Log)
+			}
+			if err != nil {
+				return runError(err)
+			}
 			return runError(launch(cmd.Context(), cfg.Dirs, cfg.Log, func(ctx context.Context) error { return appliance.Run(ctx, cfg) }))
 		},
 	}
@@ -58,6 +66,30 @@ func runError(err error) error {
 	return &exitError{exitFailed, err}
 }
 
+// library is the handler of the records of libraries: a request that this program has ended is no error, whatever the
+// library calls it.
+type library struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (l library) Handle(ctx context.Context, r slog.Record) error {
+	r.Attrs(func(a slog.Attr) bool {
+		if err, ok := a.Value.Any().(error); ok && errors.Is(err, context.Canceled) {
+			r.Level = slog.LevelDebug
+		}
+		return r.Level != slog.LevelDebug
+	})
+	if !l.Enabled(ctx, r.Level) {
+		return nil
+	}
+	return l.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (l library) WithAttrs(a []slog.Attr) slog.Handler { return library{l.Handler.WithAttrs(a)} }
+
+// WithGroup implements slog.Handler.
+func (l library) WithGroup(name string) slog.Handler { return library{l.Handler.WithGroup(name)} }
+
 // logger creates the one logger, and redirects the logs of libraries to it.
 func logger(debug bool) *slog.Logger {
 	level := slog.LevelInfo
@@ -66,7 +98,7 @@ func logger(debug bool) *slog.Logger {
 	}
 	l := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	slog.SetDefault(l)
-	klog.SetSlogLogger(l.With("from", "client-go"))
+	klog.SetSlogLogger(slog.New(library{l.Handler()}).With("from", "client-go"))
 	log.SetFlags(0)
 	return l
 }

@@ -71,7 +71,7 @@ func showEach[T any](cmd *cobra.Command, c *common, watch bool, every time.Durat
 			return err
 		}
 		if watch && isTerminal(out) && !c.forProgram() {
-			fmt.Fprint(out, "\033[H\033[2J")
+			fmt.Fprint(raw(out), "\033[H\033[2J")
 		}
 		if err := print(out, st); err != nil || !watch || !changes.Wait(cmd.Context(), every) {
 			return err

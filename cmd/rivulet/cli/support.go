@@ -53,7 +53,7 @@ func newSupport(c *common) *cobra.Command {
 				return err
 			}
 			if file == "-" {
-				err = encrypted(cmd.OutOrStdout(), to, write)
+				err = encrypted(raw(cmd.OutOrStdout()), to, write)
 			} else if _, there := os.Lstat(file); there == nil {
 				err = fmt.Errorf("%s is there already; give another name with -o", file)
 			} else {

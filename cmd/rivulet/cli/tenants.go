@@ -40,8 +40,9 @@ func newTenantsRemove(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove NAME|ID",
 		Short: "delete the leftovers of a cluster that is silent or not a peer",
-		Long:  "Its namespaces here are deleted with their content. A connected peer is refused; for that:\nrivulet peer NAME --provide=off",
-		Args:  oneNode,
+		Long: "Its namespaces here are deleted with their content. A connected peer is refused; for that:\nrivulet peer NAME --provide=off\n" +
+			"A peer's virtual cluster that the peer does not list any more (PEER: unlisted) has its own ID.",
+		Args: oneNode,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			st, err := api.Get(cmd.Context(), c.dirs.Run)
 			if err != nil {
@@ -51,7 +52,7 @@ func newTenantsRemove(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if tenant.Peer && tenant.Silent == 0 {
+			if tenant.Peer && tenant.Silent == 0 && !tenant.Unlisted {
 				return fmt.Errorf("%s is a peer and is heard, it would have them again at once; to lend it nothing more: rivulet peer %s --provide=off", tenantName(tenant), tenantName(tenant))
 			}
 			if err := confirm(cmd, fmt.Sprintf("%d namespaces of %s and the %d pods in them are deleted", len(tenant.Twins), tenantName(tenant), tenant.Pods)); err != nil {
@@ -109,13 +110,16 @@ func tenantName(g offload.Consumer) string {
 func printTenants(out io.Writer, tenants []offload.Consumer, wide bool) error {
 	const head = "CLUSTER\tID\tPEER\tPODS\tNAMESPACES\tSILENT FOR\tDELETED IN"
 	return table(out, "no other cluster has anything here", head, tenants, func(g offload.Consumer) []any {
-		id, silent, left := g.ID.Short(), "-", "-"
+		id, silent, left, isPeer := g.ID.Short(), "-", "-", fmt.Sprint(g.Peer)
 		if wide {
 			id = string(g.ID)
 		}
 		if g.Silent > 0 {
 			silent, left = g.Silent.Round(time.Minute).String(), g.Left.Round(time.Minute).String()
 		}
-		return []any{dash(g.Name), id, g.Peer, g.Pods, dash(join(slices.Sorted(maps.Values(g.Twins)))), silent, left}
+		if g.Unlisted {
+			isPeer = "unlisted"
+		}
+		return []any{dash(g.Name), id, isPeer, g.Pods, dash(join(slices.Sorted(maps.Values(g.Twins)))), silent, left}
 	})
 }

@@ -38,6 +38,9 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 			}
 			r := end(cmd.Context(), c, engineName)
 			sayTold(&r, told)
+			if r.Running != 0 {
+				return printCleanup(cmd, c, r)
+			}
 			removed, err := install.Remove(cmd.Context())
 			r.Removed = append(r.Removed, removed...)
 			if err != nil {
@@ -57,7 +60,7 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 // end stops the service, if there is one, ends all processes of Rivulet and removes its traces.
 func end(ctx context.Context, c *common, engineName string) cleanup.Report {
 	var stop error
-	if install.HaveSystemd() && install.Installed() {
+	if install.HaveSystemd() {
 		stop = install.Stop(ctx)
 	}
 	r := cleanup.Run(ctx, cleanup.Config{State: c.dirs.State, Run: c.dirs.Run, EngineName: engineName})
@@ -91,10 +94,13 @@ func printCleanup(cmd *cobra.Command, c *common, r cleanup.Report) error {
 		for _, what := range r.Removed {
 			fmt.Fprintln(out, "removed   "+what)
 		}
+		for _, what := range r.Kept {
+			fmt.Fprintln(out, "kept      "+what)
+		}
 		for _, what := range r.Left {
 			fmt.Fprintln(out, "LEFT      "+what)
 		}
-		if len(r.Removed)+len(r.Left) == 0 {
+		if len(r.Removed)+len(r.Kept)+len(r.Left) == 0 {
 			fmt.Fprintln(out, "nothing was there")
 		}
 	}

@@ -55,6 +55,7 @@ func newUpgrade(c *common) *cobra.Command {
 	f.BoolVar(&o.now, "now", false, "even if pods use it")
 	f.BoolVar(&o.wait, "wait", false, "wait for the end of the upgrade; exit code 1 if it was undone")
 	f.BoolVar(&o.cancel, "cancel", false, "cancel a waiting upgrade, undo one on trial")
+	f.BoolVar(&r.Older, "older", false, "permit a release that is older than what runs")
 	f.DurationVar(&r.Window, "window", upgrade.DefaultWindow, "how long the new version must be healthy")
 	f.DurationVar(&r.Every, "every", upgrade.DefaultEvery, "interval of checks")
 	return withOutput(c, cmd)
@@ -117,15 +118,17 @@ func describeRunning(ctx context.Context, c *common, r *upgrade.Request) (runs b
 	if err != nil {
 		return true, err
 	}
-	for _, p := range st.Peers {
-		if p.State == peer.Connected {
-			r.Peers = append(r.Peers, string(p.ID))
+	r.Paths = map[string]string{}
+	add := func(id peer.ID, state peer.State, path string) {
+		if state == peer.Connected {
+			r.Peers, r.Paths[string(id)] = append(r.Peers, string(id)), path
 		}
 	}
+	for _, p := range st.Peers {
+		add(p.ID, p.State, p.Path)
+	}
 	for _, n := range st.Nodes {
-		if n.State == peer.Connected {
-			r.Peers = append(r.Peers, string(n.ID))
-		}
+		add(n.ID, n.State, n.Path)
 	}
 	return true, nil
 }

@@ -4,23 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"strings"
 	"testing"
 
 	"rivulet/appliance/state/paths"
+	"rivulet/test/harness/locks"
 )
 
 // Where nobody listens at the API server's address every verb says what to do, and not what the kernel said.
 func TestAPIServerThatIsDown(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
 	dir := t.TempDir()
-	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: default\nclusters: [{name: default, cluster: {server: %q}}]\ncontexts: [{name: default, context: {cluster: default, user: default}}]\nusers: [{name: default, user: {token: x}}]\n", "https://"+l.Addr().String())
+	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: default\nclusters: [{name: default, cluster: {server: %q}}]\ncontexts: [{name: default, context: {cluster: default, user: default}}]\nusers: [{name: default, user: {token: x}}]\n", "https://"+locks.Address(t))
 	if err := os.WriteFile(paths.Kubeconfig(dir), []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}

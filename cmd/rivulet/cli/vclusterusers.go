@@ -147,7 +147,7 @@ func giveVCluster(cmd *cobra.Command, c *common, q api.KubeconfigRequest, dir, s
 	case q.Link && c.forProgram():
 	case q.Link:
 		if drawn, err := drawQR(made.URL); err == nil && isTerminal(out) {
-			fmt.Fprintln(out, drawn)
+			fmt.Fprintln(raw(out), drawn)
 		}
 		_, err = fmt.Fprintf(out, "%s, %s, once, until %s:\n  %s\n  curl -fsk --pinnedpubkey sha256//%s -d '' -o %s.kubeconfig %[4]s\n",
 			made.User, of(made.Kubeconfig), made.Link.Local().Format(time.DateTime), made.URL, made.Pin, q.VCluster)

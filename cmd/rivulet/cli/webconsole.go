@@ -27,7 +27,7 @@ func newConsoleLogin(c *common) *cobra.Command {
 			}
 			return result(cmd, c, made, func(out io.Writer, made webconsole.Login) error {
 				if drawn, err := drawQR(made.Link); err == nil && isTerminal(out) {
-					fmt.Fprintln(out, drawn)
+					fmt.Fprintln(raw(out), drawn)
 				}
 				_, err := fmt.Fprintf(out, "at %s, as %s, until %s, once:\n\n  %s\n\nas a link: %s\nthe certificate's SHA-256: %s\n",
 					made.URL, made.Role, moment(made.Expires), made.Code, made.Link, made.Fingerprint)

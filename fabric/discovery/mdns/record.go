@@ -184,6 +184,13 @@ func entry(s sighting, lan netmon.Interface, from netip.Addr) discovery.Entry {
 		}
 	}
 	slices.SortFunc(e.Addrs, func(a, b netip.AddrPort) int { return rank(lan, a.Addr(), b.Addr()) })
+	if len(e.Addrs) > discovery.MaxAddrs {
+		own := slices.IndexFunc(e.Addrs, func(a netip.AddrPort) bool { return a.Addr().WithZone("") == from.WithZone("") })
+		if own >= discovery.MaxAddrs { // where it sends from it can be reached
+			e.Addrs[discovery.MaxAddrs-1] = e.Addrs[own]
+		}
+		e.Addrs = slices.Clone(e.Addrs[:discovery.MaxAddrs])
+	}
 	return e
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"rivulet/fabric/discovery"
 	"rivulet/fabric/netmon"
 )
 
@@ -52,5 +53,20 @@ func TestPortsOfServicesAreNotTold(t *testing.T) {
 		if len(got) != 1 || got[0].port != want {
 			t.Errorf("port %d: %+v", port, got)
 		}
+	}
+}
+
+// However many addresses of the link somebody announces in the name of a device, a few count, among them the one that sends.
+func TestAddressesOfAnEntryAreBounded(t *testing.T) {
+	lan := netmon.Interface{Index: 2, Name: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}}
+	s := sighting{id: "x", port: 7442, txt: map[string]string{}}
+	for n := range 200 {
+		s.addrs = append(s.addrs, netip.AddrFrom4([4]byte{192, 0, 2, byte(n + 2)}))
+	}
+	from := netip.MustParseAddr("2001:db8::66") // the last by rank
+	s.addrs = append(s.addrs, from)
+	e := entry(s, lan, from)
+	if len(e.Addrs) != discovery.MaxAddrs || !slices.Contains(e.Addrs, netip.AddrPortFrom(from, s.port)) {
+		t.Errorf("%v, want %d with %v", e.Addrs, discovery.MaxAddrs, from)
 	}
 }

@@ -99,7 +99,7 @@ func TestStreamIsOfOnePeer(t *testing.T) {
 	secret, count := a.m.byKey[c.public].secret, len(a.m.byKey[c.public].paths)
 	a.m.mu.Unlock()
 	was := w.pinged
-	a.m.receive(secret.seal(c.m.self, message{kind: bodyPing, id: 1}.encode()), origin{kind: Stream, w: &w})
+	a.m.receive(secret.seal(c.m.self, stamp{epoch: 1}, message{kind: bodyPing, id: 1}.encode()), origin{kind: Stream, w: &w})
 	a.m.mu.Lock()
 	defer a.m.mu.Unlock()
 	if w.pinged != was || len(a.m.byKey[c.public].paths) != count {

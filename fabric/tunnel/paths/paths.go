@@ -47,6 +47,8 @@ type Peer struct {
 	Public Key
 	// UDP and TCP are its possible addresses; WireGuard sends to the first of UDP until one has answered.
 	UDP, TCP []netip.AddrPort
+	// AnnouncedUDP and AnnouncedTCP may be anybody's words: up to maxAnnounced of each are tried.
+	AnnouncedUDP, AnnouncedTCP []netip.AddrPort
 	// Never reports whether an address leads into the tunnel itself. It may be nil.
 	Never func(netip.Addr) bool
 	// Broker: it only relays, and is no peer of WireGuard.
@@ -83,13 +85,15 @@ type Manager struct {
 	rx     chan received // of streams, for WireGuard
 
 	byAddr  atomic.Pointer[map[netip.AddrPort]*peer] // proved addresses
-	byTag   atomic.Pointer[map[tag]*peer]
+	byTag   atomic.Pointer[map[tag][]*peer]          // one of a room
 	relay   atomic.Bool
 	hub     atomic.Bool
 	relayed atomic.Uint64 // packets relayed for others
+	refused atomic.Uint64 // packets of others that were too much
 	whole   atomic.Int64  // streams that take packets of any size
 	most    atomic.Int64  // the longest message of WireGuard for all other paths; 0 is unknown
 	greets  greets
+	sum     bucket // of what a hub relays
 
 	mu      sync.Mutex
 	cfg     Config
@@ -111,7 +115,7 @@ func New(timing Timing, changed func(), log *slog.Logger) *Manager {
 	}
 	m.dialer = dialStream
 	m.byAddr.Store(&map[netip.AddrPort]*peer{})
-	m.byTag.Store(&map[tag]*peer{})
+	m.byTag.Store(&map[tag][]*peer{})
 	return m
 }
 
@@ -133,7 +137,7 @@ func (m *Manager) AnyWhole() bool { return m.whole.Load() > 0 }
 
 // Whole reports whether the path to the peer does at the moment.
 func (m *Manager) Whole(key Key) bool {
-	p := (*m.byTag.Load())[shortOf(key).tag()]
+	p := m.tagged(shortOf(key).tag(), "")
 	if p == nil {
 		return false
 	}
@@ -164,7 +168,7 @@ func (m *Manager) Apply(cfg Config) error {
 	m.relay.Store(cfg.Relay)
 	m.hub.Store(cfg.Hub)
 	var successors []*peer
-	peers, byKey, byTag := map[short]*peer{}, map[Key]*peer{}, map[tag]*peer{}
+	peers, byKey, byTag := map[short]*peer{}, map[Key]*peer{}, map[tag][]*peer{}
 	for _, c := range cfg.Peers {
 		p := m.byKey[c.Public]
 		if p == nil || p.broker != c.Broker || p.room != c.Room {
@@ -177,7 +181,8 @@ func (m *Manager) Apply(cfg Config) error {
 			p.id = c.ID
 		}
 		p.configure(c, now)
-		peers[p.short], byKey[c.Public], byTag[p.short.tag()] = p, p, p
+		peers[p.short], byKey[c.Public] = p, p
+		byTag[p.short.tag()] = append(byTag[p.short.tag()], p)
 	}
 	for _, p := range successors { // with another key it is at the same address
 		for _, o := range m.byKey {
@@ -218,9 +223,9 @@ func (m *Manager) Moved() {
 	now := time.Now()
 	m.movedAt = now
 	for _, p := range m.peers {
-		p.seen = netip.AddrPort{}
 		p.advertiseAt, p.due = now, time.Time{}
 		for _, w := range p.paths {
+			w.seen = netip.AddrPort{}
 			w.refresh()
 			w.probe.doubt(now)
 			w.alive.Store(false)
@@ -311,6 +316,9 @@ func (m *Manager) Seen() []netip.AddrPort {
 // Relayed returns how many packets were relayed for others since start.
 func (m *Manager) Relayed() uint64 { return m.relayed.Load() }
 
+// Refused returns how many packets were not relayed since start, because there were too many.
+func (m *Manager) Refused() uint64 { return m.refused.Load() }
+
 // The functions below are called with mu held.
 
 // later lets Run call f. WireGuard holds locks while it waits for its receivers and senders, which call this package:
@@ -321,17 +329,6 @@ func (m *Manager) later(f func()) {
 }
 
 func (m *Manager) news() { m.changed() }
-
-// serverReflexive are the addresses at which peers see this device.
-func (m *Manager) serverReflexive() (out []netip.AddrPort) {
-	for _, p := range m.peers {
-		if p.seen.IsValid() && !slices.Contains(m.cfg.UDP, p.seen) && !slices.Contains(out, p.seen) {
-			out = append(out, p.seen)
-		}
-	}
-	slices.SortFunc(out, netip.AddrPort.Compare)
-	return out[:min(len(out), 4)]
-}
 
 // index rebuilds the proved addresses.
 func (m *Manager) index() {

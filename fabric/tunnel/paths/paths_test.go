@@ -165,24 +165,6 @@ func TestAnotherKey(t *testing.T) {
 	t.Logf("after %s", took)
 }
 
-// Who holds connections open keeps nobody else out.
-func TestStreamsOfOneSourceAreBounded(t *testing.T) {
-	var g greets
-	one, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	for range greetsPerSource {
-		if !g.enter(one) {
-			t.Fatal("refused at once")
-		}
-	}
-	if g.enter(one) || !g.enter(other) {
-		t.Error("one keeps the other out, or is not bounded")
-	}
-	g.leave(one)
-	if !g.enter(one) {
-		t.Error("it stays out")
-	}
-}
-
 // Both move at once: each tells c, and they find each other again through it.
 func TestBothMoveAtOnce(t *testing.T) {
 	t.Parallel()
@@ -381,5 +363,43 @@ func TestQuietLink(t *testing.T) {
 			return fmt.Errorf("%d packets", n)
 		}
 		return nil
+	})
+}
+
+// Addresses that somebody announces in a peer's name take a few places of the table, open no port of a service, and keep
+// out neither the peer at a new address nor a stream.
+func TestAnnouncedAddressesLeaveRoom(t *testing.T) {
+	t.Parallel()
+	w := newInternet(t)
+	a, b := w.host("a", "192.0.2.1:7442", nil), w.host("b", "192.0.2.2:7442", nil)
+	a.start(true)
+	b.start(true, a)
+	b.move("192.0.2.77:7442")
+	known := Peer{ID: "b", Public: b.public, UDP: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:7442")}}
+	for i := range 300 {
+		dead := netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), uint16(7000+i))
+		known.AnnouncedUDP, known.AnnouncedTCP = append(known.AnnouncedUDP, dead), append(known.AnnouncedTCP, dead)
+	}
+	if err := a.m.Apply(Config{Private: a.private, Public: a.public, UDP: []netip.AddrPort{a.addr}, Peers: []Peer{known}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(a.m.Status(b.public)); n != 1+maxAnnounced {
+		t.Errorf("%d paths, want %d", n, 1+maxAnnounced)
+	}
+	a.awaitPath(b, "direct", func(s PathStatus) bool { return s.Addr == b.addr })
+	a.toPeer(b, func(p *peer) {
+		site := netip.MustParseAddrPort("192.168.7.7:7442")
+		p.announcedTCP = []netip.AddrPort{site}
+		p.add(&path{kind: Direct, addr: site, source: announced}, time.Now())
+		if p.mayDial(netip.AddrPortFrom(site.Addr(), 22)) {
+			t.Error("an announced address of the site has a port of a service dialled")
+		}
+		for i := range maxPaths {
+			p.add(&path{kind: Direct, addr: netip.AddrPortFrom(site.Addr(), uint16(8000+i)), source: announced}, time.Now())
+		}
+		if p.add(&path{kind: Stream, addr: site, source: pending, stream: &stream{}}, time.Now()) == nil || p.at(b.addr) == nil {
+			t.Error("dead addresses keep a stream out, or the path that works")
+		}
+		p.paths = p.paths[:len(p.paths)-1] // it is none
 	})
 }

@@ -9,12 +9,15 @@ import (
 	"time"
 
 	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/replay"
 
 	"rivulet/fabric/changes"
 )
 
 const (
 	maxPaths = 32
+	// maxAnnounced bounds the announced addresses of each kind.
+	maxAnnounced = 8
 	// maxRelays bounds the peers that are tried as relays at once.
 	maxRelays = 6
 )
@@ -23,8 +26,9 @@ type source int
 
 const (
 	configured source = iota // from the supervisor
+	announced                // by somebody
 	advertised               // by the peer
-	learnt                   // packets came from it
+	learnt                   // it has answered there
 	pending                  // a relay or stream that has not answered
 )
 
@@ -38,10 +42,12 @@ type path struct {
 	source source
 	made   time.Time
 
-	probe   probe
-	proved  time.Time // when it last answered
-	pinged  time.Time // when the peer last pinged by it
-	pending [8]ping   // a ring
+	probe     probe
+	proved    time.Time      // when it last answered
+	seen      netip.AddrPort // of direct: this device's address, as the peer sees it
+	seenSince time.Time      // when it told that first
+	pinged    time.Time      // when the peer last pinged by it
+	pending   [8]ping        // a ring
 
 	alive atomic.Bool                   // probe.alive, for the sending side
 	ep    atomic.Pointer[conn.Endpoint] // of direct: with the local address that the peer answers to
@@ -67,18 +73,27 @@ type peer struct {
 	begin         netip.AddrPort // WireGuard's present address of it
 	paths         []*path
 	tcp           []netip.AddrPort // to dial streams to
+	announcedTCP  []netip.AddrPort // as well
 	advertisedTCP []netip.AddrPort
-	seen          netip.AddrPort // this device's address as the peer sees it
-	lost          time.Time      // since when there is no direct path; zero while there is one
-	advertiseAt   time.Time      // when to advertise candidates to it; zero if not due
+	lost          time.Time // since when there is no direct path; zero while there is one
+	advertiseAt   time.Time // when to advertise candidates to it; zero if not due
 	advertisedAt  time.Time
 	chosen        time.Time // when best was chosen
 	direct        time.Time // since when there is a direct path
 	dialAt        time.Time
 	dials         int
 	dialing       bool
-	stream        *stream   // dialled by this device
-	due           time.Time // when round has something to do; zero: at once
+	stream        *stream    // dialled by this device
+	streamed      netip.Addr // the source of its last stream to this device
+	due           time.Time  // when round has something to do; zero: at once
+
+	sent      stamp         // of the last message to it
+	epoch     uint64        // in which it has answered; zero: it has not
+	window    replay.Filter // counts of pings that were received in this epoch
+	requested [16]requested // a ring: what was requested of addresses and paths that are not proved
+	list      *list         // its newest candidates, until they are taken
+	listed    uint64        // the count of the newest list
+	taken     time.Time     // when a list was taken
 
 	best atomic.Pointer[path]   // in use; nil before any was known
 	hop  atomic.Pointer[path]   // the best live one that is no relay: for relayed packets in both directions
@@ -92,15 +107,23 @@ type way = *path
 
 func newPeer(m *Manager, public Key, now time.Time) *peer {
 	p := &peer{m: m, public: public, short: shortOf(public), lost: now, dialAt: now.Add(m.timing.Dial), advertiseAt: now}
+	p.sent.epoch = rand.Uint64() | 1 // never zero
 	p.end = &Endpoint{peer: p}
 	p.publish()
 	return p
 }
 
+// seal returns a message to the peer.
+func (p *peer) seal(m message) []byte {
+	p.sent.count++
+	return p.secret.seal(p.m.self, p.sent, m.encode())
+}
+
 // configure applies the supervisor's configuration.
 func (p *peer) configure(c Peer, now time.Time) {
-	p.never, p.tcp = c.Never, c.TCP
+	p.never, p.tcp, p.announcedTCP = c.Never, c.TCP, c.AnnouncedTCP[:min(len(c.AnnouncedTCP), maxAnnounced)]
 	p.offer(c.UDP, configured, now)
+	p.offer(c.AnnouncedUDP[:min(len(c.AnnouncedUDP), maxAnnounced)], announced, now)
 	if len(c.UDP) > 0 && c.UDP[0] != p.begin {
 		p.begin = c.UDP[0]
 		if i := slices.IndexFunc(p.paths, func(w *path) bool { return w.addr == p.begin && w.kind == Direct }); i >= 0 {
@@ -117,9 +140,9 @@ func (p *peer) inherit(o *peer, now time.Time) {
 	for _, w := range o.paths {
 		switch {
 		case w.kind == Direct && p.at(w.addr) == nil:
-			p.add(Direct, w.addr, nil, max(w.source, advertised), now)
+			p.add(&path{kind: Direct, addr: w.addr, source: max(w.source, advertised)}, now)
 		case w.kind == Relay && p.m.byKey[w.via.public] == w.via:
-			p.add(Relay, netip.AddrPort{}, w.via, pending, now)
+			p.add(&path{kind: Relay, via: w.via, source: pending}, now)
 		}
 	}
 	p.advertisedTCP = o.advertisedTCP
@@ -137,7 +160,7 @@ func (p *peer) offer(addrs []netip.AddrPort, from source, now time.Time) {
 		if w := p.at(a); w != nil {
 			w.source = min(w.source, from)
 		} else {
-			p.add(Direct, a, nil, from, now)
+			p.add(&path{kind: Direct, addr: a, source: from}, now)
 		}
 	}
 	for _, w := range slices.Clone(p.paths) {
@@ -186,20 +209,31 @@ func (p *peer) through(via *peer) *path {
 	return nil
 }
 
-// add adds a path, unless it is not permitted or there are too many.
-func (p *peer) add(kind Kind, addr netip.AddrPort, via *peer, from source, now time.Time) *path {
-	if kind == Direct && (!usable(addr, p.never) || slices.Contains(p.m.cfg.UDP, addr)) {
+// permits reports whether packets to the peer may be sent to the address.
+func (p *peer) permits(a netip.AddrPort) bool {
+	return usable(a, p.never) && !slices.Contains(p.m.cfg.UDP, a)
+}
+
+// add adds a path, unless it is not permitted or there are too many. Of too many that do not work the one makes room that
+// has answered longest ago, or never.
+func (p *peer) add(w *path, now time.Time) *path {
+	if w.kind == Direct && !p.permits(w.addr) {
 		return nil
 	}
 	if len(p.paths) >= maxPaths {
-		dead := slices.IndexFunc(p.paths, func(w *path) bool { return !w.probe.alive && w.source != configured && w != p.best.Load() })
-		if dead < 0 {
+		var dead *path
+		for _, o := range p.paths {
+			if !o.probe.alive && o.source != configured && o != p.best.Load() && (dead == nil || o.proved.Before(dead.proved)) {
+				dead = o
+			}
+		}
+		if dead == nil {
 			return nil
 		}
-		p.drop(p.paths[dead])
+		p.drop(dead)
 	}
 	p.due = time.Time{}
-	w := &path{kind: kind, peer: p, addr: addr, via: via, source: from, made: now}
+	w.peer, w.made = p, now
 	w.probe.next = now
 	w.refresh()
 	p.paths = append(p.paths, w)
@@ -307,6 +341,7 @@ func (p *peer) round(ctx context.Context, now time.Time, send *[]func()) time.Ti
 		}
 	}
 	p.tidy(now)
+	soon(p.takeList(now))
 	direct := p.lost.IsZero()
 	if !direct {
 		if at := p.lost.Add(t.Help); at.After(now) {
@@ -358,7 +393,7 @@ func (p *peer) ping(w *path, now time.Time, send *[]func()) {
 	if now.Sub(p.m.movedAt) < 3*time.Second {
 		msg.flags |= flagMoved
 	}
-	packet := p.secret.seal(p.m.self, msg.encode())
+	packet := p.seal(msg)
 	*send = append(*send, func() { _ = w.send([][]byte{packet}) })
 }
 
@@ -378,7 +413,7 @@ func (p *peer) advertise(now time.Time, send *[]func()) {
 		}
 	}
 	msg := message{kind: bodyCandidates, udp: append(p.m.serverReflexive(), p.m.cfg.UDP...), tcp: p.m.cfg.TCP}
-	packet := p.secret.seal(p.m.self, msg.encode())
+	packet := p.seal(msg)
 	w := p.best.Load()
 	if w == nil || !w.probe.alive {
 		return
@@ -401,7 +436,7 @@ func (p *peer) seekHelp(now time.Time) {
 		if via == p || via.hop.Load() == nil || p.through(via) != nil || have >= maxRelays && !via.broker {
 			continue
 		}
-		if p.add(Relay, netip.AddrPort{}, via, pending, now) != nil {
+		if p.add(&path{kind: Relay, via: via, source: pending}, now) != nil {
 			have++
 		}
 	}

@@ -130,30 +130,31 @@ func TestSealedIsForOneAndUnchanged(t *testing.T) {
 			}
 			return netip.AddrPortFrom(ip, rapid.Uint16().Draw(t, "port"))
 		})
+		at := stamp{epoch: rapid.Uint64().Draw(t, "epoch"), count: rapid.Uint64().Draw(t, "count")}
 		m := message{kind: rapid.SampledFrom([]byte{bodyPing, bodyPong, bodyCandidates}).Draw(t, "kind")}
 		switch m.kind {
 		case bodyPing:
 			m.id, m.flags = rapid.Uint64().Draw(t, "id"), rapid.Byte().Draw(t, "flags")
 		case bodyPong:
-			m.id, m.seen = rapid.Uint64().Draw(t, "id"), addr.Draw(t, "seen")
+			m.id, m.request, m.seen = rapid.Uint64().Draw(t, "id"), rapid.Uint64().Draw(t, "request"), addr.Draw(t, "seen")
 		default:
 			m.udp = rapid.SliceOfN(addr, 1, maxCandidates).Draw(t, "udp")
 			m.tcp = rapid.SliceOfN(addr, 1, maxCandidates).Draw(t, "tcp")
 		}
-		packet := a.seal(shortOf(keyA), m.encode())
-		body, err := b.open(packet)
-		if err != nil {
+		packet := a.seal(shortOf(keyA), at, m.encode())
+		got, body, err := b.open(packet)
+		if err != nil || got != at {
 			t.Fatal(err)
 		}
-		got, err := decode(append(body, 1, 2, 3)) // a later version says more
-		if err != nil || !bytes.Equal(got.encode(), m.encode()) {
-			t.Fatalf("%+v, %v, want %+v", got, err, m)
+		read, err := decode(append(body, 1, 2, 3)) // a later version says more
+		if err != nil || !bytes.Equal(read.encode(), m.encode()) {
+			t.Fatalf("%+v, %v, want %+v", read, err, m)
 		}
-		if _, err := other.open(packet); err == nil {
+		if _, _, err := other.open(packet); err == nil {
 			t.Fatal("a third one can read it")
 		}
 		packet[rapid.IntRange(0, len(packet)-1).Draw(t, "at")] ^= 1 << rapid.IntRange(0, 7).Draw(t, "bit")
-		if _, err := b.open(packet); err == nil {
+		if _, _, err := b.open(packet); err == nil {
 			t.Fatal("changed on the way and taken")
 		}
 		payload := rapid.SliceOfN(rapid.Byte(), 1, 1500).Draw(t, "payload")
@@ -180,15 +181,18 @@ func FuzzHear(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add([]byte{magic}, false)
-	f.Add(ab.seal(shortOf(b.public), message{kind: bodyPing, id: 7}.encode()), false)
+	f.Add(ab.seal(shortOf(b.public), stamp{epoch: 1}, message{kind: bodyPing, id: 7}.encode()), false)
 	f.Add([]byte{bodyCandidates, 1, 4, 192, 0, 2, 9, 0, 1, 0}, true)
-	f.Add([]byte{bodyPong, 0, 0, 0, 0, 0, 0, 0, 1, 4, 1, 2, 3, 4, 5, 6}, true)
+	f.Add(message{kind: bodyPong, id: 1, request: 2, seen: b.addr}.encode(), true)
+	at := stamp{epoch: 1}
+	a.m.byKey[b.public].epoch = at.epoch
 	frame := append(make([]byte, relayHead), magic, kindRelay, 0, 0)
 	ab.frame(frame, shortOf(b.public).tag(), shortOf(a.public).tag(), frame[relayHead:])
 	f.Add(frame, false)
 	f.Fuzz(func(t *testing.T, packet []byte, sealed bool) {
 		if sealed {
-			packet = ab.seal(shortOf(b.public), packet)
+			at.count++
+			packet = ab.seal(shortOf(b.public), at, packet)
 		}
 		if len(packet) == 0 {
 			return
@@ -196,6 +200,10 @@ func FuzzHear(f *testing.F) {
 		a.m.receive(packet, origin{kind: Direct, ep: &conn.StdNetEndpoint{AddrPort: b.addr}})
 		a.m.mu.Lock()
 		defer a.m.mu.Unlock()
+		for _, w := range a.m.byKey[b.public].paths {
+			w.probe.alive = true
+		}
+		a.m.byKey[b.public].takeList(time.Now())
 		if n := len(a.m.byKey[b.public].paths); n > maxPaths {
 			t.Fatalf("%d paths", n)
 		}

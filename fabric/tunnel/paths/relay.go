@@ -10,6 +10,7 @@ const (
 	relayRate  = 32 << 20
 	relayBurst = 4 << 20
 	hubRate    = 8 << 20
+	hubSum     = 64 << 20 // for all of a hub's peers
 )
 
 // frame processes a relay frame: one for this device, or one to forward. It keeps nothing.
@@ -22,14 +23,13 @@ func (m *Manager) frame(packet []byte, from origin) ([]byte, *Endpoint) {
 	if hop == nil {
 		return nil, nil
 	}
-	byTag := *m.byTag.Load()
 	m.mu.Lock()
 	self := m.self.tag()
 	m.mu.Unlock()
 	payload := packet[relayHead:]
 	if dst != self {
-		to := byTag[dst]
-		if to != nil && to != hop && hop.short.tag() == src && m.relay.Load() && m.related(hop, to) && hop.rate.take(len(packet), m.rate(), time.Now()) {
+		to := m.tagged(dst, hop.room)
+		if to != nil && to != hop && hop.short.tag() == src && m.relay.Load() && m.related(hop, to) && m.take(hop, len(packet)) {
 			if next := to.hop.Load(); next != nil {
 				to.secretNow().frame(packet[:relayHead], src, dst, payload)
 				_ = next.send([][]byte{packet}) // lost, as on any path
@@ -38,7 +38,7 @@ func (m *Manager) frame(packet []byte, from origin) ([]byte, *Endpoint) {
 		}
 		return nil, nil
 	}
-	p := byTag[src]
+	p := m.tagged(src, hop.room)
 	if p == nil || p == hop || p.broker || m.hub.Load() {
 		return nil, nil
 	}
@@ -67,10 +67,33 @@ func (m *Manager) neighbour(packet []byte, src tag, from origin) *peer {
 	if p := (*m.byAddr.Load())[from.addr()]; p != nil && p.secretNow().framed(packet) {
 		return p
 	}
-	if p := (*m.byTag.Load())[src]; p != nil && p.secretNow().framed(packet) {
-		return p // from an address that is not proved yet
+	for _, p := range (*m.byTag.Load())[src] {
+		if p.secretNow().framed(packet) {
+			return p // from an address that is not proved yet
+		}
 	}
 	return nil
+}
+
+// tagged returns the peer with the tag in a room; nil if there is none. Members of other rooms may have the same tag,
+// by chance or because they want to.
+func (m *Manager) tagged(t tag, room string) *peer {
+	for _, p := range (*m.byTag.Load())[t] {
+		if p.room == room {
+			return p
+		}
+	}
+	return nil
+}
+
+// take counts n bytes that are relayed for a peer; false if that is too much.
+func (m *Manager) take(from *peer, n int) bool {
+	now := time.Now()
+	if from.rate.take(n, m.rate(), now) && (!m.hub.Load() || m.sum.take(n, hubSum, now)) {
+		return true
+	}
+	m.refused.Add(1)
+	return false
 }
 
 func (p *peer) secretNow() *secret {

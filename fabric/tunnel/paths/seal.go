@@ -43,7 +43,7 @@ func (s short) tag() tag { return tag(s[:4]) }
 // tag is the form of short in a relay frame, which has little room.
 type tag [4]byte
 
-// Tag is the short form of a key in relay frames: a hub serves no two keys with the same one.
+// Tag is the short form of a key in relay frames: no two keys in a room of a hub have the same one.
 func Tag(public Key) [4]byte { return shortOf(public).tag() }
 
 // secret is shared by two ends only: derived from their WireGuard keys.
@@ -68,7 +68,7 @@ func newSecret(private, public Key) (*secret, error) {
 	}
 	derive := func(use string) []byte {
 		h := hmac.New(sha256.New, shared)
-		h.Write([]byte("rivulet paths v1 " + use))
+		h.Write([]byte("rivulet paths v2 " + use)) // what another version seals is refused
 		return h.Sum(nil)
 	}
 	s := &secret{proof: derive("stream")}
@@ -87,21 +87,33 @@ const controlHead = 12 // magic, kind, two zeros, the sender's short
 
 var errSealed = errors.New("paths: not from this peer")
 
-func (s *secret) seal(from short, body []byte) []byte {
+// stamp tells a sender's messages apart, as the beginning of the nonce. The receiver takes a count of an epoch once, and
+// an epoch after the sender has answered in it.
+type stamp struct {
+	epoch uint64 // random: one run of one peer
+	count uint64 // rises by one
+}
+
+func (s *secret) seal(from short, at stamp, body []byte) []byte {
 	out := make([]byte, controlHead+chacha20poly1305.NonceSizeX, controlHead+chacha20poly1305.NonceSizeX+len(body)+chacha20poly1305.Overhead)
 	out[0], out[1] = magic, kindControl
 	copy(out[4:], from[:])
 	nonce := out[controlHead:]
-	rand.Read(nonce) // never fails
+	binary.BigEndian.PutUint64(nonce, at.epoch)
+	binary.BigEndian.PutUint64(nonce[8:], at.count)
+	rand.Read(nonce[16:]) // never fails; both ends seal with one key
 	return s.aead.Seal(out, nonce, body, out[:controlHead])
 }
 
-func (s *secret) open(packet []byte) ([]byte, error) {
+func (s *secret) open(packet []byte) (at stamp, body []byte, err error) {
 	const head = controlHead + chacha20poly1305.NonceSizeX
 	if len(packet) < head {
-		return nil, errSealed
+		return at, nil, errSealed
 	}
-	return s.aead.Open(nil, packet[controlHead:head], packet[head:], packet[:controlHead])
+	nonce := packet[controlHead:head]
+	at = stamp{epoch: binary.BigEndian.Uint64(nonce), count: binary.BigEndian.Uint64(nonce[8:])}
+	body, err = s.aead.Open(nil, nonce, packet[head:], packet[:controlHead])
+	return at, body, err
 }
 
 // sender is the claimed sender of a control packet.
@@ -164,6 +176,10 @@ const (
 
 const flagMoved = 1 // forget the previous address
 
+// probeBody is the length of pings and pongs alike, bytes: an answer is never longer than what it answers, so nobody can
+// have this device send more to an address than was sent in its name.
+const probeBody = 1 + 8 + 8 + 19
+
 // maxCandidates bounds a list of advertised addresses.
 const maxCandidates = 12
 
@@ -171,6 +187,7 @@ type message struct {
 	kind     byte
 	id       uint64         // ping, pong
 	flags    byte           // ping
+	request  uint64         // pong: it is a ping with this number as well; 0 if it is none
 	seen     netip.AddrPort // pong: the source of the ping; invalid if it was relayed
 	udp, tcp []netip.AddrPort
 }
@@ -182,8 +199,11 @@ func (m message) encode() []byte {
 	switch m.kind {
 	case bodyPing:
 		out = append(binary.BigEndian.AppendUint64(out, m.id), m.flags)
+		out = append(out, make([]byte, probeBody-len(out))...)
 	case bodyPong:
-		out = appendAddr(binary.BigEndian.AppendUint64(out, m.id), m.seen)
+		out = binary.BigEndian.AppendUint64(out, m.id)
+		out = appendAddr(binary.BigEndian.AppendUint64(out, m.request), m.seen)
+		out = append(out, make([]byte, probeBody-len(out))...)
 	case bodyCandidates:
 		out = appendAddrs(appendAddrs(out, m.udp), m.tcp)
 	}
@@ -192,22 +212,16 @@ func (m message) encode() []byte {
 
 // decode accepts bodies that are longer than expected, so that later versions may add fields.
 func decode(b []byte) (m message, err error) {
-	if len(b) == 0 {
+	if len(b) == 0 || (b[0] == bodyPing || b[0] == bodyPong) && len(b) < probeBody {
 		return m, errMessage
 	}
 	m.kind, b = b[0], b[1:]
 	switch m.kind {
 	case bodyPing:
-		if len(b) < 9 {
-			return m, errMessage
-		}
 		m.id, m.flags = binary.BigEndian.Uint64(b), b[8]
 	case bodyPong:
-		if len(b) < 8 {
-			return m, errMessage
-		}
-		m.id = binary.BigEndian.Uint64(b)
-		m.seen, _, err = takeAddr(b[8:])
+		m.id, m.request = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+		m.seen, _, err = takeAddr(b[16:])
 	case bodyCandidates:
 		if m.udp, b, err = takeAddrs(b); err == nil {
 			m.tcp, _, err = takeAddrs(b)

@@ -125,15 +125,13 @@ func (s *secret) greet(c streamConn, self short) error {
 }
 
 // Accept takes a connection that requested StreamProtocol. Begun are the bytes already read. It returns at once. A
-// connection without a proof in time is closed, and so is every new one while too many are unproved.
+// connection without a proof in time is closed; so is the oldest unproved one of the busiest source when there are too
+// many.
 func (m *Manager) Accept(ctx context.Context, c net.Conn, begun []byte) {
-	from := remote(c).Addr()
-	if !m.greets.enter(from) {
-		c.Close()
-		return
-	}
+	from := sourceOf(remote(c).Addr())
+	g := m.greets.enter(c, from, m.at(from))
 	go func() {
-		defer m.greets.leave(from)
+		defer m.greets.leave(g)
 		config, err := serverTLS()
 		if err == nil {
 			err = m.welcome(ctx, &resumed{Conn: c, begun: begun}, config)
@@ -145,41 +143,78 @@ func (m *Manager) Accept(ctx context.Context, c net.Conn, begun []byte) {
 	}()
 }
 
-// greets counts unproved streams: one source cannot keep others out, and the total is bounded.
+// at returns a peer that has proved to be at the source; nil if there is none.
+func (m *Manager) at(source netip.Addr) *peer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range m.peers {
+		if p.streamed == source {
+			return p
+		}
+		for _, w := range p.paths {
+			if w.kind == Direct && !w.proved.IsZero() && sourceOf(w.addr.Addr()) == source {
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// greets has the unproved streams, oldest first. A new one always gets in: it ends the oldest of its own source, or of
+// the source that has most. A peer that has been at the source before has places of its own, which nobody else ends.
 type greets struct {
-	mu sync.Mutex
-	by map[netip.Addr]int
-	n  int
+	mu  sync.Mutex
+	all []*greeting
+}
+
+type greeting struct {
+	conn net.Conn
+	from netip.Addr
+	peer *peer // whose place it has; nil for a stranger's
 }
 
 const (
-	maxGreets       = 64
+	maxGreets       = 64 // of strangers
 	greetsPerSource = 4
+	greetsPerPeer   = 2
 )
 
-func (g *greets) enter(from netip.Addr) bool {
-	from = sourceOf(from)
+// enter counts an unproved stream. The peer is one that has been at the source, or nil.
+func (g *greets) enter(c net.Conn, from netip.Addr, p *peer) *greeting {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.n >= maxGreets || g.by[from] >= greetsPerSource {
-		return false
+	own, strangers, by := 0, 0, map[netip.Addr]int{}
+	for _, o := range g.all {
+		if o.peer == nil {
+			strangers++
+			by[o.from]++
+		} else if o.peer == p {
+			own++
+		}
 	}
-	if g.by == nil {
-		g.by = map[netip.Addr]int{}
+	if p != nil && own >= greetsPerPeer {
+		p = nil // somebody else behind the same address may have them
 	}
-	g.by[from]++
-	g.n++
-	return true
+	if p == nil && (strangers >= maxGreets || by[from] >= greetsPerSource) {
+		busiest := from
+		for _, o := range g.all {
+			if o.peer == nil && by[from] < greetsPerSource && by[o.from] > by[busiest] {
+				busiest = o.from
+			}
+		}
+		i := slices.IndexFunc(g.all, func(o *greeting) bool { return o.peer == nil && o.from == busiest })
+		g.all[i].conn.Close()
+		g.all = slices.Delete(g.all, i, i+1)
+	}
+	out := &greeting{c, from, p}
+	g.all = append(g.all, out)
+	return out
 }
 
-func (g *greets) leave(from netip.Addr) {
-	from = sourceOf(from)
+func (g *greets) leave(o *greeting) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.n--
-	if g.by[from]--; g.by[from] == 0 {
-		delete(g.by, from)
-	}
+	g.all = slices.DeleteFunc(g.all, func(other *greeting) bool { return other == o })
 }
 
 // sourceOf is what counts as one source: an IPv4 address, or an IPv6 network.
@@ -257,15 +292,26 @@ func (r *resumed) Read(b []byte) (int, error) {
 	return r.Conn.Read(b)
 }
 
-// dial opens a stream if it is due; it returns when to call again.
-func (p *peer) dial(ctx context.Context, now time.Time) time.Time {
-	far := now.Add(time.Minute)
+// streamAddrs are the addresses to dial, one after the other: those that anybody may have announced come last.
+func (p *peer) streamAddrs() []netip.AddrPort {
 	addrs := slices.Clone(p.tcp)
 	for _, a := range p.advertisedTCP {
 		if !slices.Contains(addrs, a) && p.mayDial(a) {
 			addrs = append(addrs, a)
 		}
 	}
+	for _, a := range p.announcedTCP {
+		if !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+// dial opens a stream if it is due; it returns when to call again.
+func (p *peer) dial(ctx context.Context, now time.Time) time.Time {
+	far := now.Add(time.Minute)
+	addrs := p.streamAddrs()
 	if p.dialing || len(addrs) == 0 || slices.ContainsFunc(p.paths, func(w *path) bool { return w.kind == Stream }) {
 		return far
 	}
@@ -337,14 +383,16 @@ func (m *Manager) join(p *peer, s *stream, at netip.AddrPort) {
 	if len(there) >= maxStreams {
 		p.drop(there[0])
 	}
-	w := p.add(Stream, at, nil, pending, now)
-	if w == nil {
+	w := &path{kind: Stream, addr: at, stream: s, source: pending}
+	s.path = w
+	if p.add(w, now) == nil {
 		s.close()
 		return
 	}
-	w.stream, s.path = s, w
 	if s.dialled {
 		p.stream, p.dials = s, 0
+	} else {
+		p.streamed = sourceOf(at.Addr())
 	}
 	p.due = time.Time{}
 	m.log.Info("stream", "peer", p.id, "addr", at, "dialled", s.dialled, "whole", s.whole)

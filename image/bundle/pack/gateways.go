@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 
 	"github.com/klauspost/compress/zstd"
@@ -13,7 +12,7 @@ import (
 func gatewayPrograms(paths []string) ([]entry, error) {
 	var all []entry
 	for _, path := range paths {
-		content, err := os.ReadFile(path)
+		content, err := read(path)
 		if err != nil {
 			return nil, err
 		}

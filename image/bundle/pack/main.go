@@ -77,7 +77,7 @@ type entry struct {
 func collect(arch, in string, gateways []string) ([]entry, error) {
 	var all []entry
 	for _, name := range programs {
-		content, err := os.ReadFile(filepath.Join(in, name))
+		content, err := read(filepath.Join(in, name))
 		if err != nil {
 			return nil, err
 		}
@@ -91,7 +91,7 @@ func collect(arch, in string, gateways []string) ([]entry, error) {
 		return nil, err
 	}
 	all = append(all, filter...)
-	program, err := os.ReadFile(filepath.Join(in, "pause"))
+	program, err := read(filepath.Join(in, "pause"))
 	if err != nil {
 		return nil, err
 	}

@@ -38,18 +38,18 @@ func netfilter(in string) (all []entry, err error) {
 		if filepath.Base(filepath.Dir(path)) == "lib" {
 			mode = 0o755
 		}
-		content, err := os.ReadFile(path)
+		content, err := read(path)
 		all = append(all, file(filepath.ToSlash(rel), mode, content))
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	libm, err := os.ReadFile(filepath.Join(in, "libm.so.6"))
+	libm, err := read(filepath.Join(in, "libm.so.6"))
 	if err != nil {
 		return nil, err
 	}
-	launcher, err := os.ReadFile(filepath.Join(in, "xtables"))
+	launcher, err := read(filepath.Join(in, "xtables"))
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/xml"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -328,6 +329,93 @@ func TestInitrdMendsASuperblockOfGarbage(t *testing.T) {
 	for codes, want := range map[string]string{"0": "0 after 1", "8 12 12 1": "1 after 4", "8 12 12 12 1": "12 after 4"} {
 		if got := mend("n=$((n+1)); set -- " + codes + "; shift $((n-1)); return $1"); got != want {
 			t.Errorf("e2fsck ending with %s: %s, want %s", codes, got, want)
+		}
+	}
+}
+
+// Each folder that init makes on the data partition has its place in the root, and no other.
+func TestInitrdMountsWhatItPrepares(t *testing.T) {
+	_, list, _ := strings.Cut(files.Init, "for d in etc etc.work ")
+	list, _, _ = strings.Cut(list, "; do mkdir -p /data/$d")
+	_, inVar, _ := strings.Cut(files.Init, "\nfor d in ")
+	inVar, _, _ = strings.Cut(inVar, "; do mount --bind /data/$d /root/var/$d")
+	for _, d := range strings.Fields(list) {
+		if !slices.Contains(strings.Fields(inVar), d) && !strings.Contains(files.Init, "\nmount --bind /data/"+d+" /root/"+d+"\n") {
+			t.Errorf("/data/%s is not mounted", d)
+		}
+	}
+	if !slices.Contains(strings.Fields(list), "mnt") || !slices.Contains(strings.Fields(list), "root") {
+		t.Errorf("init prepares %q", list)
+	}
+}
+
+// Units of the packages are off but for those that the presets name.
+func TestUnitsOfTheImage(t *testing.T) {
+	if _, err := exec.LookPath("systemctl"); err != nil {
+		lacking(t, "systemctl")
+	}
+	root := t.TempDir()
+	j := &job{root: root}
+	unit := func(name, target string) {
+		t.Helper()
+		if err := put(j.in("usr/lib/systemd/system", name), "[Install]\nWantedBy="+target+"\n", 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unit("fstrim.timer", "timers.target")
+	unit("remote-fs.target", "multi-user.target")
+	unit("apt-daily.timer", "timers.target")
+	unit("nfs-client.target", "multi-user.target")
+	unit("multi-user.target", "")
+	preset, err := files.Root.ReadFile("root/usr/lib/systemd/system-preset/20-rivulet-image.preset")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := put(j.in("usr/lib/systemd/system-preset/20-rivulet-image.preset"), string(preset), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.units(); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{
+		"timers.target.wants/fstrim.timer":          true,
+		"multi-user.target.wants/remote-fs.target":  true,
+		"multi-user.target.wants/nfs-client.target": false,
+		"timers.target.wants/apt-daily.timer":       false,
+		"fstrim.timer":                              false, // masked
+	} {
+		if _, err := os.Lstat(j.in("etc/systemd/system", name)); (err == nil) != want {
+			t.Errorf("%s: %v, want it there: %v", name, err, want)
+		}
+	}
+}
+
+// A device has no sudo of its own: root alone signs in, and commands of the guide run with it all the same.
+func TestSudoOfTheImage(t *testing.T) {
+	raw, err := files.Root.ReadFile("root/usr/bin/sudo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "sudo")
+	if err := os.WriteFile(path, raw, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(path, "A=b c", "sh", "-c", `echo "$A" "$1"; exit 3`, "sh", "d  e").CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 3 || string(out) != "b c d  e\n" {
+		t.Errorf("%v: %q", err, out)
+	}
+	pages, err := filepath.Glob("../../../docs/guide/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("%v: %d pages", err, len(pages))
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "sudo -") {
+			t.Errorf("%s has sudo with an option, which a device does not know", page)
 		}
 	}
 }

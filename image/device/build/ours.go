@@ -19,8 +19,8 @@ func (j *job) ours() error {
 		return fmt.Errorf("%w; make build for %s first", err, j.arch)
 	}
 	var errs []error
-	for _, name := range systemd.Links {
-		errs = append(errs, os.Symlink("rivulet", j.in(name)))
+	for _, l := range systemd.Links {
+		errs = append(errs, os.Symlink(l.To, j.in(l.Path)))
 	}
 	for _, f := range systemd.ImageFiles() {
 		errs = append(errs, put(j.in(f.Path), f.Content, 0o644))
@@ -57,7 +57,7 @@ var masked = []string{
 	"systemd-hwdb-update.service", "systemd-journal-catalog-update.service", "systemd-firstboot.service",
 	"systemd-networkd-wait-online.service", "systemd-networkd-persistent-storage.service", "systemd-remount-fs.service", "systemd-update-done.service",
 	"ldconfig.service", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
-	"fstrim.timer", "modprobe@drm.service", "ssh.socket", "systemd-journal-flush.service",
+	"modprobe@drm.service", "ssh.socket", "systemd-journal-flush.service",
 	"systemd-growfs-root.service", "systemd-boot-random-seed.service",
 	"getty@.service", "serial-getty@.service", "console-getty.service", // login needs a key
 	"systemd-bless-boot.service", // the update evaluates a slot; reaching a boot target is not enough

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/panics"
 )
 
 // Event is one step of a drain.
@@ -207,6 +208,7 @@ func (d *Drain) evict(ctx context.Context) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
+			defer panics.To(func(err error) { s.why = err.Error() })
 			d.evictOne(ctx, s)
 		})
 	}

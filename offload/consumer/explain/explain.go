@@ -35,6 +35,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"rivulet/fabric/peer"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/reflect"
 	"rivulet/offload/policy"
@@ -199,11 +200,11 @@ func State(p *corev1.Pod) string {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for i := range list {
 			if w := list[i].State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {
-				return w.Reason
+				return short(w.Reason)
 			}
 		}
 	}
-	return cmp.Or(p.Status.Reason, string(p.Status.Phase), "Pending")
+	return cmp.Or(short(p.Status.Reason), string(p.Status.Phase), "Pending")
 }
 
 func (f Facts) node(name string) *corev1.Node {
@@ -257,14 +258,8 @@ func when(e *corev1.Event) time.Time {
 	return e.CreationTimestamp.Time
 }
 
-// short bounds a text from another writer.
-func short(s string) string {
-	s = strings.Join(strings.Fields(s), " ")
-	if len(s) > 400 {
-		s = strings.ToValidUTF8(s[:400], "") + "…"
-	}
-	return s
-}
+// short makes a text from another writer one line that a terminal only shows.
+func short(s string) string { return peer.Line(s, 400) }
 
 func (f Facts) logs(container string) string {
 	if container != "" {
@@ -421,6 +416,11 @@ func (f Facts) containers(node *corev1.Node) (out []Reason) {
 const lately = 5 * time.Minute
 
 func (f Facts) notReady() Reason {
+	for _, name := range claimsOf(f.Pod) {
+		if c := f.claim(name); c != nil && c.Status.Phase == corev1.ClaimLost {
+			return f.lostClaim(c)[0]
+		}
+	}
 	for _, c := range slices.Concat(f.Pod.Status.InitContainerStatuses, f.Pod.Status.ContainerStatuses) {
 		t := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated)
 		if !c.Ready && t != nil && t.ExitCode != 0 && f.Now.Sub(t.FinishedAt.Time) < lately {

@@ -228,8 +228,12 @@ func TestWhy(t *testing.T) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}}}
 		}))}, Ended, "container c ended with 137 (OOMKilled)", "raise its memory limit"},
 		"the peer is cut off": {Facts{Pod: asks("1", on("lab-2", running)), Nodes: two, Links: map[string]LinkState{"id-of-lab-2": {}}}, Link, "lab-2 is not reached", "rivulet doctor peer lab-2"},
+		"not ready, its volume is lost": {Facts{Pod: asks("1", on("home", func(p *corev1.Pod) { withClaim(p); p.Status.Phase = corev1.PodRunning })), Nodes: two,
+			Claims: []corev1.PersistentVolumeClaim{*claim(corev1.ClaimLost, "fast", "pvc-1")}}, Claim, "volume pvc-1 is no more", "delete pvc -n lab data"},
 		"not ready": {Facts{Pod: asks("1", on("home", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })), Nodes: two, Events: event("Unhealthy", "Readiness probe failed")},
 			Probe, "Readiness probe failed", "logs"},
+		"a probe's output that writes to the terminal": {Facts{Pod: asks("1", on("home", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })), Nodes: two,
+			Events: event("Unhealthy", "failed\x1b[2K\r\u009b31m\u202e\n    cure: rm\u2066 -rf /")}, Probe, "it runs and is not ready: failed [2K 31m cure: rm -rf /", "logs"},
 		"fine":     {Facts{Pod: asks("1", on("home", running)), Nodes: two, UsedCPU: -1}, Fine, "is ready", ""},
 		"far away": {Facts{Pod: asks("1", on("lab-2", running)), Nodes: two, UsedCPU: -1, Links: map[string]LinkState{"id-of-lab-2": {Connected: true, Path: "relay", RTT: 80 * time.Millisecond}}}, Slow, "80ms away (path: relay)", "doctor peer"},
 		"at its limit": {Facts{UsedCPU: 95, Nodes: two, Pod: asks("50m", on("home", func(p *corev1.Pod) {

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 
 	"k8s.io/client-go/tools/cache"
+
+	"rivulet/fabric/panics"
 )
 
 // Key identifies a set of objects. Users of the same key need the same objects, in the same form.
@@ -94,7 +96,7 @@ func (c *Cache) user(key Key, make func() cache.SharedIndexInformer) *running {
 	defer c.mu.Unlock()
 	r := c.running[key]
 	if r == nil {
-		r = &running{informer: make(), to: &fan{seen: map[string]any{}, users: map[*Informer]cache.ResourceEventHandler{}}}
+		r = &running{informer: make(), to: &fan{log: c.log, seen: map[string]any{}, users: map[*Informer]cache.ResourceEventHandler{}}}
 		r.begin = sync.OnceFunc(func() { r.start(c.log.With("kind", key.Kind, "namespace", key.Namespace)) })
 		c.running[key] = r
 	}
@@ -110,7 +112,10 @@ func (r *running) start(log *slog.Logger) {
 	r.synced = registration.HasSynced
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { r.informer.RunWithContext(ctx) })
+	running.Go(func() {
+		defer panics.To(func(err error) { log.Error("watch of home ended", "err", err) })
+		r.informer.RunWithContext(ctx)
+	})
 	r.end = func() {
 		_ = r.informer.RemoveEventHandler(registration) // fails only for another informer's
 		cancel()
@@ -132,9 +137,11 @@ func (c *Cache) release(key Key) {
 	}
 }
 
-// fan passes what an informer reports to its users, one after the other: a user costs an entry in a map, while each
-// handler of client-go has two goroutines and a buffer of 16 kB. It has the reported objects for users that come later.
+// fan passes what an informer reports to its users, one after the other; one that panics does not keep the others from it.
+// A user costs an entry in a map, while each handler of client-go has two goroutines and a buffer of 16 kB. It has the
+// reported objects for users that come later.
 type fan struct {
+	log   *slog.Logger
 	mu    sync.Mutex
 	seen  map[string]any
 	users map[*Informer]cache.ResourceEventHandler
@@ -169,7 +176,9 @@ func (f *fan) report(of, obj any, call func(cache.ResourceEventHandler)) {
 		f.seen[key] = obj
 	}
 	for _, handler := range f.users {
-		call(handler)
+		if err := panics.Call(func() error { call(handler); return nil }); err != nil {
+			f.log.Error("a change at home was not followed", "object", key, "err", err)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -39,15 +40,18 @@ const (
 	maxDepth    = 3
 )
 
-// Of are the images of a pod's containers, as the pod names them.
-func Of(p *corev1.Pod) (out []string) {
+// Use is an image as a pod names it, and the platform of the pod's node.
+type Use struct{ Image, OS, Arch string }
+
+// Of are the images of a pod's containers on a node of that platform.
+func Of(p *corev1.Pod, os, arch string) (out []Use) {
 	for _, of := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for _, one := range of {
-			out = append(out, one.Image)
+			out = append(out, Use{one.Image, os, arch})
 		}
 	}
 	for _, one := range p.Spec.EphemeralContainers {
-		out = append(out, one.Image)
+		out = append(out, Use{one.Image, os, arch})
 	}
 	return out
 }
@@ -63,14 +67,14 @@ type Store interface {
 // Server serves providers.
 type Server struct {
 	Store Store
-	// Used are the names of images in pods of home that are bound to the provider, as the pods have them.
-	Used func(provider peer.ID) []string
+	// Used are the images of pods of home that are bound to the provider.
+	Used func(provider peer.ID) []Use
 	// On reports whether serving is enabled.
 	On func() bool
 
 	mu    sync.Mutex
-	busy  map[peer.ID]*queue                       // of providers with requests under way
-	parts map[digest.Digest]map[digest.Digest]bool // of images, by their digest
+	busy  map[peer.ID]*queue               // of providers with requests under way
+	parts map[image]map[digest.Digest]bool // of images
 }
 
 var wanted = regexp.MustCompile(`^([a-z0-9.-]+(?::[0-9]{1,5})?/[a-z0-9._/-]+)/(manifests|blobs)/([A-Za-z0-9_.:-]+)$`)
@@ -158,8 +162,8 @@ func (s *Server) count(id peer.ID, more int) *queue {
 func (s *Server) find(ctx context.Context, id peer.ID, repository, ref string, imported bool) digest.Digest {
 	asked, err := digest.Parse(ref)
 	byDigest := err == nil
-	for _, image := range s.Used(id) {
-		named, err := reference.ParseDockerRef(image)
+	for _, use := range s.Used(id) {
+		named, err := reference.ParseDockerRef(use.Image)
 		if err != nil || named.Name() != repository || !byDigest && named.String() != repository+":"+ref {
 			continue
 		}
@@ -168,7 +172,7 @@ func (s *Server) find(ctx context.Context, id peer.ID, repository, ref string, i
 		case err != nil || imported && !own:
 		case !byDigest:
 			return root
-		case s.consists(root, asked):
+		case s.consists(image{root, use.OS, use.Arch}, asked):
 			return asked
 		}
 	}
@@ -185,53 +189,98 @@ func (s *Server) root(ctx context.Context, named reference.Named) (digest.Digest
 	return d, imported, err
 }
 
+// image is an image for a platform.
+type image struct {
+	root     digest.Digest
+	os, arch string
+}
+
 // consists reports whether a blob is part of an image.
-func (s *Server) consists(root, blob digest.Digest) bool {
+func (s *Server) consists(i image, blob digest.Digest) bool {
 	s.mu.Lock()
-	parts := s.parts[root]
+	parts := s.parts[i]
 	s.mu.Unlock()
 	if parts == nil {
-		parts = map[digest.Digest]bool{root: true}
-		if !s.collect(root, parts, maxDepth) {
-			return root == blob // the image is incomplete here: checked again with the next request
+		parts = map[digest.Digest]bool{i.root: true}
+		if !s.collect(i.root, i, parts, maxDepth) {
+			return i.root == blob // the image is incomplete here: checked again with the next request
 		}
 		s.mu.Lock()
 		if s.parts == nil || len(s.parts) >= 64 {
-			s.parts = map[digest.Digest]map[digest.Digest]bool{}
+			s.parts = map[image]map[digest.Digest]bool{}
 		}
-		s.parts[root] = parts
+		s.parts[i] = parts
 		s.mu.Unlock()
 	}
 	return parts[blob]
 }
 
-// collect adds the blobs of a manifest or an index; false if that one cannot be read.
-func (s *Server) collect(d digest.Digest, parts map[digest.Digest]bool, depth int) bool {
-	f, err := s.Store.Open(d)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	m, ok := parse(f)
+// collect adds the blobs of a manifest, or of the one manifest of an index that a node of the platform runs: the index
+// may name any other image of home. It returns false if home does not have that one.
+func (s *Server) collect(d digest.Digest, of image, parts map[digest.Digest]bool, depth int) bool {
+	m, ok := s.read(d)
 	if !ok {
 		return false
 	}
-	add := func(d digest.Digest) bool {
-		if d.Validate() != nil || len(parts) >= maxParts || parts[d] {
-			return false
+	if len(m.Manifests) == 0 {
+		for _, l := range append(m.Layers, m.Config) {
+			if l.Digest.Validate() == nil && len(parts) < maxParts {
+				parts[l.Digest] = true
+			}
 		}
-		parts[d] = true
 		return true
 	}
-	for _, l := range append(m.Layers, m.Config) {
-		add(l.Digest)
+	child := s.child(m, of)
+	if child == "" || depth == 0 {
+		return false
 	}
-	for _, child := range m.Manifests {
-		if add(child.Digest) && depth > 0 {
-			s.collect(child.Digest, parts, depth-1) // platforms that home has not pulled are not served
+	parts[child] = true
+	return s.collect(child, of, parts, depth-1)
+}
+
+// variants are those of an architecture that Rivulet's nodes run, the best first, as containerd chooses.
+var variants = map[string][]string{"amd64": {"", "v1"}, "arm64": {"", "v8"}, "arm": {"v7", "", "v6", "v5"}}
+
+// child returns the manifest of an index that containerd chooses for the platform; empty if there is none.
+func (s *Server) child(index manifest, of image) (out digest.Digest) {
+	best := len(variants["arm"])
+	for _, d := range index.Manifests {
+		if d.Digest.Validate() != nil {
+			continue
+		}
+		p := d.Platform
+		if p == nil {
+			p = s.platform(d.Digest, of)
+		}
+		if rank := slices.Index(variants[of.arch], p.Variant); p.OS == of.os && p.Architecture == of.arch && rank >= 0 && rank < best {
+			out, best = d.Digest, rank
 		}
 	}
-	return true
+	return out
+}
+
+// platform is what a manifest's configuration says of its platform; an index without one is for all platforms.
+func (s *Server) platform(d digest.Digest, of image) *ocispec.Platform {
+	m, ok := s.read(d)
+	if ok && len(m.Manifests) > 0 {
+		return &ocispec.Platform{OS: of.os, Architecture: of.arch}
+	}
+	var out ocispec.Platform
+	if f, err := s.Store.Open(m.Config.Digest); ok && err == nil {
+		defer f.Close()
+		_ = json.NewDecoder(io.NewSectionReader(f, 0, maxManifest)).Decode(&out) // without a platform it fits none
+	}
+	return &out
+}
+
+// read reads a manifest or an index.
+func (s *Server) read(d digest.Digest) (m manifest, ok bool) {
+	f, err := s.Store.Open(d)
+	if err != nil {
+		return m, false
+	}
+	defer f.Close()
+	return parse(f)
 }
 
 type manifest struct {

@@ -44,6 +44,16 @@ func (f folder) put(t *testing.T, text []byte) digest.Digest {
 	return d
 }
 
+var amd64 = ocispec.Platform{OS: "linux", Architecture: "amd64"}
+
+// on are images on nodes of a platform.
+func on(p ocispec.Platform, images ...string) (out []Use) {
+	for _, i := range images {
+		out = append(out, Use{i, p.OS, p.Architecture})
+	}
+	return out
+}
+
 // image puts an index with one manifest of one layer.
 func (f folder) image(t *testing.T, layer string) (index, manifest, blob digest.Digest) {
 	t.Helper()
@@ -57,7 +67,8 @@ func (f folder) image(t *testing.T, layer string) (index, manifest, blob digest.
 	blob = f.put(t, []byte(layer))
 	manifest = f.put(t, text(ocispec.Manifest{Config: ocispec.Descriptor{Digest: f.put(t, []byte("{}"))}, Layers: []ocispec.Descriptor{{Digest: blob}}}))
 	missing := digest.FromString("another platform")
-	return f.put(t, text(ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{{Digest: manifest}, {Digest: missing}}})), manifest, blob
+	return f.put(t, text(ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{
+		{Digest: missing, Platform: &ocispec.Platform{OS: "linux", Architecture: "arm64"}}, {Digest: manifest, Platform: &amd64}}})), manifest, blob
 }
 
 // A provider gets what the images of home's pods there consist of, in pieces if it likes, and
@@ -67,9 +78,9 @@ func TestOnlyWhatRunsThere(t *testing.T) {
 	index, manifest, layer := f.image(t, "the layer")
 	secret, secretManifest, secretLayer := f.image(t, "a secret")
 	f.names["example.org/a/web:1"], f.names["example.org/a/db:1"], f.names["docker.io/library/pulled:2"] = index, secret, index
-	on := true
-	used := map[peer.ID][]string{"b": {"example.org/a/web:1", "not a name", "pulled:2"}}
-	s := &Server{Store: f, Used: func(id peer.ID) []string { return used[id] }, On: func() bool { return on }}
+	enabled := true
+	used := map[peer.ID][]Use{"b": on(amd64, "example.org/a/web:1", "not a name", "pulled:2")}
+	s := &Server{Store: f, Used: func(id peer.ID) []Use { return used[id] }, On: func() bool { return enabled }}
 	ask := func(id peer.ID, what, span string) (int, string, http.Header) {
 		t.Helper()
 		r := httptest.NewRequest(http.MethodGet, "/v1/images/"+what, nil)
@@ -110,12 +121,12 @@ func TestOnlyWhatRunsThere(t *testing.T) {
 			t.Errorf("%s gets %s: %d %q", no.id, no.what, code, body)
 		}
 	}
-	used["b"] = append(used["b"], "example.org/a/web@"+secret.String())
+	used["b"] = append(used["b"], on(amd64, "example.org/a/web@"+secret.String())...)
 	if code, _, _ := ask("b", "example.org/a/web/blobs/"+secretLayer.String(), ""); code != http.StatusNotFound {
 		t.Errorf("a pod that names the digest of another image: %d", code)
 	}
 	f.names["example.org/a/web@"+index.String()] = index
-	used["b"] = []string{"example.org/a/web@" + index.String()}
+	used["b"] = on(amd64, "example.org/a/web@"+index.String())
 	if code, _, _ := ask("b", "example.org/a/web/blobs/"+layer.String(), ""); code != 200 {
 		t.Errorf("a pod that names its image by digest: %d", code)
 	}
@@ -123,7 +134,7 @@ func TestOnlyWhatRunsThere(t *testing.T) {
 	if code, _, _ := ask("b", "example.org/a/web/blobs/"+layer.String(), ""); code != http.StatusNotFound {
 		t.Errorf("after the last pod: %d", code)
 	}
-	used["b"], on = []string{"example.org/a/web:1"}, false
+	used["b"], enabled = on(amd64, "example.org/a/web:1"), false
 	if code, _, _ := ask("b", "example.org/a/web/manifests/1", ""); code != http.StatusNotFound {
 		t.Errorf("switched off: %d", code)
 	}
@@ -168,5 +179,46 @@ func TestQueuesGoWithTheLastRequest(t *testing.T) {
 	}
 	if len(s.busy) != 0 {
 		t.Errorf("left: %v", s.busy)
+	}
+}
+
+// Of an index the manifest counts that a node of the pod's platform runs, and no other that it names: a private image of
+// home, or a second one of that platform.
+func TestOnlyThePlatformsManifestCounts(t *testing.T) {
+	f := folder{dir: t.TempDir(), names: map[string]digest.Digest{}, own: map[string]bool{}}
+	put := func(v any) digest.Digest {
+		t.Helper()
+		raw, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f.put(t, raw)
+	}
+	// one puts a manifest of one layer, whose configuration has the platform.
+	one := func(layer string, p ocispec.Platform) (manifest, blob digest.Digest) {
+		blob = f.put(t, []byte(layer))
+		return put(ocispec.Manifest{Config: ocispec.Descriptor{Digest: put(ocispec.Image{Platform: p})}, Layers: []ocispec.Descriptor{{Digest: blob}}}), blob
+	}
+	arm := ocispec.Platform{OS: "linux", Architecture: "arm", Variant: "v7"}
+	web, webLayer := one("web", amd64)
+	board, boardLayer := one("web of a board", arm)
+	old, oldLayer := one("web of an older board", ocispec.Platform{OS: "linux", Architecture: "arm", Variant: "v6"})
+	private, privateLayer := one("private", amd64)
+	for name, index := range map[string][]ocispec.Descriptor{
+		"named":   {{Digest: old, Platform: &ocispec.Platform{OS: "linux", Architecture: "arm", Variant: "v6"}}, {Digest: web, Platform: &amd64}, {Digest: board, Platform: &arm}, {Digest: private, Platform: &amd64}},
+		"unnamed": {{Digest: old}, {Digest: web}, {Digest: board}, {Digest: private}},
+		"other": {{Digest: private, Platform: &ocispec.Platform{OS: "unknown", Architecture: "unknown"}}, {Digest: private, Platform: &ocispec.Platform{OS: "linux", Architecture: "amd64", Variant: "v3"}},
+			{Digest: old, Platform: &ocispec.Platform{OS: "linux", Architecture: "arm", Variant: "v6"}}, {Digest: web, Platform: &amd64}, {Digest: board, Platform: &arm}},
+	} {
+		full := "example.org/a/" + name + ":1"
+		f.names[full] = put(ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: index})
+		for platform, want := range map[*ocispec.Platform][2]digest.Digest{&amd64: {web, webLayer}, &arm: {board, boardLayer}, {OS: "linux", Architecture: "arm64"}: {}} {
+			s := &Server{Store: f, Used: func(peer.ID) []Use { return on(*platform, full) }}
+			for _, d := range []digest.Digest{web, webLayer, board, boardLayer, old, oldLayer, private, privateLayer} {
+				if got := s.find(t.Context(), "b", "example.org/a/"+name, d.String(), false); (got == d) != (d == want[0] || d == want[1]) {
+					t.Errorf("%s for %s: %s is given: %t", name, platform.Architecture, d, got == d)
+				}
+			}
+		}
 	}
 }

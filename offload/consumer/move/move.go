@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/nodeagent/filetree"
 	"rivulet/offload/policy"
@@ -38,18 +39,24 @@ const (
 	leave = 5 * time.Minute
 	// bind is how long Kubernetes may take to bind or release a claim.
 	bind = 2 * time.Minute
+	// unmounting is how long a volume may stay mounted after the objects of its pods are gone.
+	unmounting = time.Minute
 	// stall is how long a copy may make no progress.
 	stall = 2 * time.Minute
-	// The pauses between two attempts, and between two checks.
-	pause, glance = 5 * time.Second, 200 * time.Millisecond
+	// DefaultPause is the pause between two attempts, glance between two checks.
+	DefaultPause, glance = 5 * time.Second, 200 * time.Millisecond
 )
 
 // Local are the folders of the volumes of this cluster's nodes.
 type Local interface {
 	// Node is this device's node.
 	Node() string
-	// Files are those of a volume; an error if it is no folder of a node, or that node cannot be reached.
+	// Files are those of a volume; an error if it is no folder of a node, or that node cannot be reached. fs.ErrNotExist:
+	// this device has no folder of it.
 	Files(v *corev1.PersistentVolume) (filetree.Tree, error)
+	// Hold keeps a volume of this device from every pod until release, one of another node during each use of files. held
+	// ends with ctx, and when the volume is held again or removed. filetree.ErrInUse: a pod has it.
+	Hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, files filetree.Tree, release func(), err error)
 	// Fresh makes an empty folder on this device for a new volume, Discard removes it, and Volume is its object, for the next claim of
 	// that name.
 	Fresh(namespace, claim, volume string) (string, error)
@@ -57,7 +64,7 @@ type Local interface {
 	Volume(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, volume string) *corev1.PersistentVolume
 }
 
-// Config are the dependencies of a Mover. All fields but Patience are required.
+// Config are the dependencies of a Mover. All fields but Patience and Pause are required.
 type Config struct {
 	Home    kubernetes.Interface
 	Cluster string // this cluster's ID
@@ -66,7 +73,8 @@ type Config struct {
 	Place    func(node string) *volume.Place
 	Recorder record.EventRecorder
 	Log      *slog.Logger
-	Patience time.Duration
+	Patience time.Duration // 0 is DefaultPatience
+	Pause    time.Duration // 0 is DefaultPause
 }
 
 // Request is a user's request for a move.
@@ -95,6 +103,9 @@ type Mover struct {
 func New(cfg Config) *Mover {
 	if cfg.Patience == 0 {
 		cfg.Patience = DefaultPatience
+	}
+	if cfg.Pause == 0 {
+		cfg.Pause = DefaultPause
 	}
 	return &Mover{cfg: cfg, jobs: map[string]*Job{}, step: func(string) error { return nil }}
 }
@@ -133,8 +144,10 @@ type note struct {
 	// Was is the claim as it will be made again, Reclaim the old volume's policy.
 	Was     *corev1.PersistentVolumeClaim        `json:"was"`
 	Reclaim corev1.PersistentVolumeReclaimPolicy `json:"reclaim"`
-	// Volume is the new one.
+	// Volume is the new one. Its name is of this move alone.
 	Volume string `json:"volume"`
+	// Since is the volume.Moment at which the move began; empty: it is of an earlier version.
+	Since string `json:"since,omitempty"`
 	// Copied: the new volume is complete. Back: the move is undone, with the reason.
 	Copied bool   `json:"copied,omitempty"`
 	Back   bool   `json:"back,omitempty"`
@@ -189,7 +202,7 @@ func (m *Mover) begin(name string, n note) *Job {
 	j := &Job{note: n, volume: name, done: make(chan struct{})}
 	m.jobs[name] = j
 	m.done.Go(func() {
-		err := m.transfer(m.life, j)
+		err := panics.Call(func() error { return m.transfer(m.life, j) })
 		if m.life.Err() != nil {
 			err = fmt.Errorf("rivulet is stopping; the move goes on when it runs again")
 		}

@@ -111,7 +111,7 @@ type world struct {
 }
 
 func newWorld(t *testing.T, names ...string) *world {
-	server := apiserver.Start(t)
+	server := apiserver.Start(t, "--kube-controller-manager-arg=pvclaimbinder-sync-period=1s") // when it looks again for a claim's volume
 	apiserver.StartKubelet(t, server, "here")
 	apiserver.StartKubelet(t, server, "there")
 	w := &world{t: t, client: server.Client, dir: t.TempDir(), peers: map[string]*peer{}, events: record.NewFakeRecorder(1000)}
@@ -157,7 +157,7 @@ func (w *world) must(err error) {
 
 func (w *world) mover(stopAt string, patience time.Duration) (m *Mover, gone <-chan struct{}) {
 	ctx, cancel := context.WithCancel(w.t.Context())
-	m = New(Config{Home: w.client, Cluster: "id-of-a", Local: w.local, Recorder: w.events, Log: slog.New(slog.DiscardHandler), Patience: patience,
+	m = New(Config{Home: w.client, Cluster: "id-of-a", Local: w.local, Recorder: w.events, Log: slog.New(slog.DiscardHandler), Patience: patience, Pause: 200 * time.Millisecond,
 		Place: func(node string) *volume.Place {
 			if p := w.peers[node]; p != nil {
 				return p.place
@@ -429,6 +429,28 @@ func TestMoves(t *testing.T) {
 		if v := w.volume("kept"); v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 			t.Errorf("the copy is not retained: %s", v.Spec.PersistentVolumeReclaimPolicy)
 		}
+	})
+
+	t.Run("the copy is deleted before the switch", func(t *testing.T) {
+		w.t = t
+		w.claim("undone")
+		for _, at := range []string{"written down", ""} { // the second move shows that nothing of the first is in its way
+			m, gone := w.mover(at, 0)
+			j := w.start(m, "undone", "b")
+			moved := j.note.Volume
+			if at == "" {
+				if err := ended(t, j); err != nil {
+					t.Error(err)
+				}
+				break
+			}
+			_ = ended(t, j)
+			<-gone
+			w.must(w.client.CoreV1().PersistentVolumes().Delete(t.Context(), moved, metav1.DeleteOptions{}))
+			_, _ = w.mover("", 0)
+			w.settled("undone", Home)
+		}
+		w.settled("undone", "b")
 	})
 
 	t.Run("the namespace goes", func(t *testing.T) {

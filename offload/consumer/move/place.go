@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/fabric/panics"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/nodeagent/filetree"
@@ -29,6 +30,8 @@ type Carrier interface {
 type end struct {
 	node  func() string
 	ready func() bool // nil: always
+	// hold keeps a source from pods until release; nil: each of the next three does that. held ends when it is taken away.
+	hold func(ctx context.Context) (held context.Context, release func(), err error)
 	// total, sum and read are of a source.
 	total func(ctx context.Context) (filetree.Total, error)
 	sum   func(ctx context.Context) (filetree.Sum, error)
@@ -53,10 +56,16 @@ func (m *Mover) source(v *corev1.PersistentVolume) (*end, error) {
 			node = on // another one of this cluster
 		}
 		return &end{
-			node: func() string { return node }, total: files.Measure, sum: files.SumUp,
+			node: func() string { return node },
+			hold: func(ctx context.Context) (held context.Context, release func(), err error) {
+				held, files, release, err = m.cfg.Local.Hold(ctx, v)
+				return held, release, err
+			},
+			total: func(ctx context.Context) (filetree.Total, error) { return files.Measure(ctx) },
+			sum:   func(ctx context.Context) (filetree.Sum, error) { return files.SumUp(ctx) },
 			read: func(ctx context.Context) (io.ReadCloser, error) {
 				r, w := io.Pipe()
-				go func() { w.CloseWithError(files.Pack(ctx, w)) }()
+				go func() { w.CloseWithError(panics.Call(func() error { return files.Pack(ctx, w) })) }()
 				return r, nil
 			},
 		}, nil
@@ -106,6 +115,9 @@ func (m *Mover) destination(n note) (*end, error) {
 		node: func() string { return p.Node }, ready: p.Ready,
 		prepare: func(ctx context.Context) error {
 			twin, err := p.Target.Namespace(ctx, n.Namespace)
+			if err == nil {
+				err = volume.Stamp(ctx, m.cfg.Home, away)
+			}
 			if err != nil {
 				return err
 			}
@@ -166,6 +178,12 @@ func (m *Mover) here(n note) *end {
 type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
+
+// inUseBy reports whether an error says that a pod has the volume of a source, which is there then.
+func inUseBy(err error) bool {
+	var said *rpc.Error
+	return errors.Is(err, filetree.ErrInUse) || errors.As(err, &said) && said.Code == "in-use"
+}
 
 // passing are the temporary refusals of a peer.
 var passing = map[string]bool{"too-many-requests": true, "provider-unavailable": true, "quota-pending": true, "rights-pending": true, "bounds-pending": true, "terminating": true}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 	storageutil "k8s.io/component-helpers/storage/volume"
 
 	"rivulet/offload/consumer/volume"
@@ -47,7 +48,12 @@ func (m *Mover) plan(ctx context.Context, r Request) (n note, v *corev1.Persiste
 	if r.To == m.cfg.Local.Node() {
 		r.To = Home
 	}
-	n = note{Request: r, Was: remade(claim), Reclaim: v.Spec.PersistentVolumeReclaimPolicy, Volume: volume.MovedName(v)}
+	n = note{Request: r, Was: remade(claim), Reclaim: v.Spec.PersistentVolumeReclaimPolicy, Volume: fmt.Sprintf("moved-%s-%s", v.UID, rand.String(5))}
+	now, err := volume.Now(ctx, m.cfg.Home)
+	if err != nil {
+		return n, nil, err
+	}
+	n.Since = now.String()
 	to, err := m.destination(n)
 	if err == nil && to.ready != nil && !to.ready() {
 		err = fmt.Errorf("%s cannot be reached at the moment; see: rivulet peers", r.To)

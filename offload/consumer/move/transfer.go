@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/rpc"
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/policy"
 )
@@ -38,24 +40,48 @@ func (m *Mover) transfer(ctx context.Context, j *Job) error {
 			return err
 		}
 	}
-	if n.Back {
+	for {
+		if !n.Back {
+			j.at(Switching)
+			err := m.persist(ctx, j, n, m.finish)
+			if err == nil {
+				j.at(Done)
+				m.cfg.Log.Info("volume moved", "claim", n.Namespace+"/"+n.Claim, "to", n.To)
+				m.record(ctx, n, corev1.EventTypeNormal, "VolumeMoved", "the data are on "+n.To+" now")
+				return nil
+			}
+			if !errors.Is(err, errDeleted) {
+				return err
+			}
+			n.Back, n.Why = true, fmt.Sprintf("the copy, volume %s, was deleted meanwhile", n.Volume)
+			if err := m.write(ctx, j.volume, n, corev1.PersistentVolumeReclaimRetain); err != nil {
+				return err
+			}
+		}
 		j.at(Undoing)
-		if err := m.persist(ctx, j, n, m.undo); err != nil {
+		err := m.persist(ctx, j, n, m.undo)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, errOnlyCopy) {
 			return err
 		}
-		m.cfg.Log.Warn("a volume was not moved", "claim", n.Namespace+"/"+n.Claim, "to", n.To, "why", n.Why)
-		m.record(ctx, n, corev1.EventTypeWarning, "VolumeNotMoved", "the data stay where they were: "+n.Why)
-		return errors.New(n.Why)
+		m.cfg.Log.Warn("the original of a volume that was moved is gone; its claim gets the copy, which is complete", "claim", n.Namespace+"/"+n.Claim, "to", n.To)
+		n.Copied, n.Back, n.Why = true, false, ""
+		if err := m.write(ctx, j.volume, n, corev1.PersistentVolumeReclaimRetain); err != nil {
+			return err
+		}
 	}
-	j.at(Switching)
-	if err := m.persist(ctx, j, n, m.finish); err != nil {
-		return err
-	}
-	j.at(Done)
-	m.cfg.Log.Info("volume moved", "claim", n.Namespace+"/"+n.Claim, "to", n.To)
-	m.record(ctx, n, corev1.EventTypeNormal, "VolumeMoved", "the data are on "+n.To+" now")
-	return nil
+	m.cfg.Log.Warn("a volume was not moved", "claim", n.Namespace+"/"+n.Claim, "to", n.To, "why", n.Why)
+	m.record(ctx, n, corev1.EventTypeWarning, "VolumeNotMoved", "the data stay where they were: "+n.Why)
+	return errors.New(n.Why)
 }
+
+// errDeleted is the reason of an error about a volume that a person or another program has deleted during the move.
+var errDeleted = errors.New("it was deleted meanwhile")
+
+// errOnlyCopy is the error of an undo whose original is gone, and whose copy is complete.
+var errOnlyCopy = errors.New("only the copy is left")
 
 // persist repeats a step that must succeed in the end, however often it fails.
 func (m *Mover) persist(ctx context.Context, j *Job, n note, do func(context.Context, *Job, note) error) error {
@@ -66,7 +92,7 @@ func (m *Mover) persist(ctx context.Context, j *Job, n note, do func(context.Con
 		}
 		m.cfg.Log.Warn("a claim is not bound again yet", "claim", n.Namespace+"/"+n.Claim, "err", err)
 		j.set(func(p *Progress) { p.Trouble = err.Error() })
-		if !changes.Wait(ctx, pause) {
+		if !changes.Wait(ctx, m.cfg.Pause) {
 			return ctx.Err()
 		}
 	}
@@ -91,6 +117,7 @@ func (m *Mover) bring(ctx context.Context, j *Job, n note) error {
 		return err
 	}
 	deadline := time.Now().Add(m.cfg.Patience)
+	unmounted := time.Now().Add(min(m.cfg.Patience, unmounting))
 	for {
 		err := m.copy(ctx, j, n)
 		if err == nil {
@@ -102,12 +129,15 @@ func (m *Mover) bring(ctx context.Context, j *Job, n note) error {
 		if isFinal(err) {
 			return err
 		}
+		if inUseBy(err) && time.Now().After(unmounted) {
+			return fmt.Errorf("%w; a pod that was deleted by force writes until its time to end is over: move again then", err)
+		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%w; it was tried for %s", err, m.cfg.Patience)
 		}
 		m.cfg.Log.Info("copying a volume failed and is tried again", "claim", n.Namespace+"/"+n.Claim, "to", n.To, "err", err)
 		j.set(func(p *Progress) { p.Trouble = err.Error() })
-		if !changes.Wait(ctx, pause) {
+		if !changes.Wait(ctx, m.cfg.Pause) {
 			return ctx.Err()
 		}
 	}
@@ -167,8 +197,18 @@ func (m *Mover) empty(ctx context.Context, n note) error {
 	}
 }
 
-// copy makes the new volume, and returns once the files on both sides are equal.
+// copy makes the new volume, and returns once the files on both sides are equal. A volume that is there was made after that.
 func (m *Mover) copy(ctx context.Context, j *Job, n note) error {
+	if err := m.ours(ctx, n); err != nil {
+		return err
+	}
+	made, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, n.Volume, metav1.GetOptions{})
+	if err == nil && made.DeletionTimestamp == nil {
+		return nil
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
 	old, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, j.volume, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -180,6 +220,14 @@ func (m *Mover) copy(ctx context.Context, j *Job, n note) error {
 	to, err := m.destination(n)
 	if err != nil {
 		return err
+	}
+	if from.hold != nil {
+		held, release, err := from.hold(ctx)
+		if err != nil {
+			return err
+		}
+		defer release()
+		ctx = held
 	}
 	total, err := from.total(ctx)
 	if err != nil {
@@ -228,7 +276,8 @@ func (m *Mover) copy(ctx context.Context, j *Job, n note) error {
 	return err
 }
 
-// finish binds the claim to the new volume and releases the old one.
+// finish binds the claim to the new volume and releases the old one. It returns errDeleted if the new volume was deleted
+// before the claim was bound to it; then nothing is released.
 func (m *Mover) finish(ctx context.Context, j *Job, n note) error {
 	if err := m.rebind(ctx, n, j.volume, n.Volume); err != nil {
 		return err
@@ -237,6 +286,13 @@ func (m *Mover) finish(ctx context.Context, j *Job, n note) error {
 		return err
 	}
 	if err := m.strays(ctx, n); err != nil {
+		return err
+	}
+	copied, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, n.Volume, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && copied.DeletionTimestamp != nil {
+		return fmt.Errorf("volume %s with the copy is being deleted, and the original, volume %s, is kept; go back to that: kubectl delete pvc -n %s %s", n.Volume, j.volume, n.Namespace, n.Claim)
+	}
+	if err != nil {
 		return err
 	}
 	if n.Reclaim == corev1.PersistentVolumeReclaimRetain {
@@ -270,31 +326,116 @@ func (m *Mover) strays(ctx context.Context, n note) error {
 	return nil
 }
 
-// undo binds the claim to the old volume again and removes the incomplete copy.
-func (m *Mover) undo(ctx context.Context, j *Job, n note) error {
-	// Whatever the claim's policy: this is a second copy.
-	err := m.change(ctx, n.Volume, func(v *corev1.PersistentVolume) {
-		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
-	})
-	if err == nil {
-		err = m.cfg.Home.CoreV1().PersistentVolumes().Delete(ctx, n.Volume, metav1.DeleteOptions{})
+// gone reports whether an error of original says that the data are not there for good: by the device or the peer that had
+// them, or since a person has deleted the volume.
+func gone(err error) bool {
+	var said *rpc.Error
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errDeleted) || errors.As(err, &said) && (said.Code == "no-claim" || said.Code == "no-twin")
+}
+
+// original returns why the data of the old volume are not known to be there.
+func (m *Mover) original(ctx context.Context, old string) error {
+	ctx, cancel := context.WithTimeout(ctx, stall)
+	defer cancel()
+	v, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, old, metav1.GetOptions{})
+	if err == nil && v.DeletionTimestamp != nil {
+		err = fmt.Errorf("volume %s: %w", old, errDeleted)
 	}
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil {
 		return err
 	}
-	if apierrors.IsNotFound(err) {
+	from, err := m.source(v)
+	switch {
+	case err != nil:
+		return err
+	case from.ready != nil && !from.ready():
+		return fmt.Errorf("%s cannot be reached at the moment; see: rivulet peers", from.node())
+	}
+	_, err = from.total(ctx)
+	switch {
+	case inUseBy(err):
+		return nil
+	case errors.Is(err, fs.ErrNotExist): // a file, or the folder, which was moved meanwhile
+		return fmt.Errorf("volume %s: %v; it is read again", old, err) //nolint:errorlint // it is not gone
+	}
+	return err
+}
+
+// undo binds the claim to the old volume again and removes the copy, whatever the claim's policy is: it is a second one.
+// While the original cannot be read, a complete copy is kept, with the claim held; if it is gone, the error is errOnlyCopy.
+// The copy's volume is made after both were compared: with it the copy is complete. A datastore that has lost the end of a
+// move, or was restored from before it, has such a note.
+func (m *Mover) undo(ctx context.Context, j *Job, n note) error {
+	missing := m.original(ctx, j.volume)
+	copied, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, n.Volume, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
 		to, err := m.destination(n)
+		if err == nil {
+			err = m.incomplete(ctx, n, missing)
+		}
 		if err == nil {
 			err = to.discard(ctx)
 		}
 		if err != nil { // an orphaned claim there is found later
-			m.cfg.Log.Warn("what was begun of a copy is not removed yet", "to", n.To, "err", err)
+			m.cfg.Log.Warn("what was begun of a copy is not removed", "to", n.To, "err", err)
+		}
+	case err != nil:
+		return err
+	case gone(missing) && copied.DeletionTimestamp == nil:
+		return final{fmt.Errorf("the original, volume %s, is gone: %w", j.volume, errOnlyCopy)}
+	case missing != nil && copied.DeletionTimestamp == nil:
+		return fmt.Errorf("the original, volume %s, cannot be read, and the copy, volume %s, is kept until it can: %w; if the original is lost for good, the claim gets the copy after: kubectl delete pv %[1]s --wait=false", j.volume, n.Volume, missing)
+	case missing == nil:
+		if err := m.ours(ctx, n); isFinal(err) { // the copy may have been used since, and be the newer one
+			m.cfg.Log.Warn("the copy of a move is kept", "volume", n.Volume, "err", err)
+			break
+		} else if err != nil {
+			return err
+		}
+		err := m.change(ctx, n.Volume, func(v *corev1.PersistentVolume) {
+			v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		})
+		if err == nil {
+			err = m.cfg.Home.CoreV1().PersistentVolumes().Delete(ctx, n.Volume, metav1.DeleteOptions{})
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
 		}
 	}
 	if err := m.rebind(ctx, n, j.volume, j.volume); err != nil {
 		return err
 	}
 	return m.release(ctx, j.volume, n.Reclaim)
+}
+
+// incomplete returns an error if a copy without a volume may be complete, and the only one; missing is why the original
+// cannot be read. In the history of the move the original is released only after that volume is on the disk.
+func (m *Mover) incomplete(ctx context.Context, n note, missing error) error {
+	if missing != nil && (gone(missing) || n.Since == "") {
+		return missing
+	}
+	if err := m.ours(ctx, n); err != nil || missing == nil {
+		return err
+	}
+	now, err := volume.Now(ctx, m.cfg.Home)
+	if err == nil && !now.Continues(n.Since) { // after a power cut the card may be an older image
+		err = missing
+	}
+	return err
+}
+
+// ours returns an error if home's API is older than the move: it was restored since the move began, and what the move has
+// made may be complete by now, and the only copy. A move of an earlier version does not say.
+func (m *Mover) ours(ctx context.Context, n note) error {
+	if n.Since == "" {
+		return nil
+	}
+	now, err := volume.Now(ctx, m.cfg.Home)
+	if err == nil && !now.Follows(n.Since) {
+		err = final{fmt.Errorf("home's datastore was put back since the move began; what it has copied to %s is kept; see: rivulet volumes", n.To)}
+	}
+	return err
 }
 
 // release removes the note; a volume without a claim is then left to its provisioner.
@@ -310,15 +451,20 @@ func (m *Mover) release(ctx context.Context, name string, reclaim corev1.Persist
 }
 
 // rebind releases the held claim, and binds the next one of its name to the volume to. Another controller may make that
-// claim first: the volume has a reference to the claim, so that this one gets it too.
+// claim first: the volume has a reference to the claim, so that this one gets it too. It returns errDeleted if the volume
+// is deleted, and releases both volumes if the namespace is.
 func (m *Mover) rebind(ctx context.Context, n note, old, to string) error {
 	ctx, cancel := context.WithTimeout(ctx, bind)
 	defer cancel()
 	api := m.cfg.Home.CoreV1().PersistentVolumeClaims(n.Namespace)
+	ending := false // the namespace was seen with a deletion time
 	for {
 		claim, err := api.Get(ctx, n.Claim, metav1.GetOptions{})
 		switch {
 		case err == nil && slices.Contains(claim.Finalizers, Finalizer):
+			if ns, err := m.cfg.Home.CoreV1().Namespaces().Get(ctx, n.Namespace, metav1.GetOptions{}); err == nil { // the claim keeps it
+				ending = ns.DeletionTimestamp != nil
+			}
 			claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(f string) bool { return f == Finalizer })
 			_, err = api.Update(ctx, claim, metav1.UpdateOptions{FieldManager: policy.FieldManager})
 		case err == nil && claim.DeletionTimestamp != nil: // being deleted
@@ -333,9 +479,13 @@ func (m *Mover) rebind(ctx context.Context, n note, old, to string) error {
 				again := n.Was.DeepCopy()
 				again.Spec.VolumeName = to
 				_, err = api.Create(ctx, again, metav1.CreateOptions{FieldManager: policy.FieldManager})
+				terminating := apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+				if terminating || apierrors.IsNotFound(err) {
+					return m.abandon(ctx, n, old, ending || terminating)
+				}
 			}
-			if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) || apierrors.IsNotFound(err) {
-				return m.abandon(ctx, n, old)
+			if errors.Is(err, errDeleted) {
+				return err
 			}
 			if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 				return fmt.Errorf("claim %s/%s cannot be made again: %w; the data are in volume %s", n.Namespace, n.Claim, err, to)
@@ -347,12 +497,24 @@ func (m *Mover) rebind(ctx context.Context, n note, old, to string) error {
 	}
 }
 
-// abandon releases both volumes: the namespace is being deleted, and with it the claim. Volumes that their policy
-// retains stay.
-func (m *Mover) abandon(ctx context.Context, n note, old string) error {
+// abandon ends a move whose namespace is gone, and with it the claim: it removes the copy, and releases the old volume.
+// That is retained if its policy says so, or if nobody has seen the namespace being deleted: it may have been lost with a
+// part of the datastore. Then the copy stays, too, unless the original can be read.
+func (m *Mover) abandon(ctx context.Context, n note, old string, seen bool) error {
+	if !seen {
+		if err := m.original(ctx, old); err != nil {
+			return fmt.Errorf("namespace %s is gone, and its claims with it; volume %s with the copy is kept, since the original cannot be read: %w", n.Namespace, n.Volume, err)
+		}
+	}
 	err := m.cfg.Home.CoreV1().PersistentVolumes().Delete(ctx, n.Volume, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
+	}
+	if !seen {
+		if err := m.release(ctx, old, corev1.PersistentVolumeReclaimRetain); err != nil {
+			return err
+		}
+		return final{fmt.Errorf("namespace %s is gone, and its claims with it; the data are kept in volume %s: kubectl describe pv %[2]s", n.Namespace, old)}
 	}
 	if err := m.release(ctx, old, n.Reclaim); err != nil {
 		return err
@@ -361,9 +523,13 @@ func (m *Mover) abandon(ctx context.Context, n note, old string) error {
 }
 
 // reserve makes a volume wait for the next claim of the name, if it was bound to the last, and reports whether
-// Kubernetes has processed that: a claim made earlier would be checked again only 15 s later.
+// Kubernetes has processed that: a claim made earlier would be checked again only 15 s later. It returns errDeleted for a
+// volume that is not there, or is being deleted.
 func (m *Mover) reserve(ctx context.Context, name string) (free bool, err error) {
 	v, err := m.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && v.DeletionTimestamp != nil {
+		return false, final{fmt.Errorf("volume %s: %w", name, errDeleted)}
+	}
 	if err != nil {
 		return false, err
 	}

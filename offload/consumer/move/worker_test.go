@@ -1,6 +1,7 @@
 package move
 
 import (
+	"context"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -30,6 +31,16 @@ func (c cluster) Files(v *corev1.PersistentVolume) (filetree.Tree, error) {
 		return nil, filetree.ErrUnreachable
 	}
 	return c.worker.Files(v)
+}
+
+func (c cluster) Hold(ctx context.Context, v *corev1.PersistentVolume) (context.Context, filetree.Tree, func(), error) {
+	if volume.Node(v) != c.worker.Node() {
+		return c.Local.Hold(ctx, v)
+	}
+	if c.off.Load() {
+		return nil, nil, nil, filetree.ErrUnreachable
+	}
+	return c.worker.Hold(ctx, v)
 }
 
 // fromAWorker: data on another device of the cluster go to a peer and to this device, also over a cut of the power. They

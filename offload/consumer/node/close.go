@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,7 +16,10 @@ import (
 	"rivulet/offload/policy"
 )
 
-const reasonClosed = "Withdrawn"
+const (
+	reasonClosed = "Withdrawn"
+	reasonFailed = "Failed"
+)
 
 // Closed returns since when the Node has been closed; now if it is open.
 func Closed(n *corev1.Node) time.Time {
@@ -37,18 +41,37 @@ func Close(ctx context.Context, client kubernetes.Interface, n *corev1.Node, why
 			return fmt.Errorf("offload: close virtual node %s: %w", n.Name, err)
 		}
 	}
+	return unready(ctx, client, n, reasonClosed, why)
+}
+
+// Fail makes the Nodes of a target, by its ID, not ready while nothing follows its offers. The next offer reverses it.
+func Fail(ctx context.Context, client kubernetes.Interface, id, why string) error {
+	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.VirtualNodeLabel + "=" + id})
+	if err != nil {
+		return fmt.Errorf("offload: virtual nodes: %w", err)
+	}
+	for i := range list.Items {
+		if n := &list.Items[i]; Of(n) == id {
+			err = errors.Join(err, unready(ctx, client, n, reasonFailed, why))
+		}
+	}
+	return err
+}
+
+// unready sets the Node's Ready condition to false. It changes n as well.
+func unready(ctx context.Context, client kubernetes.Interface, n *corev1.Node, reason, why string) error {
 	for i := range n.Status.Conditions {
 		c := &n.Status.Conditions[i]
 		if c.Type != corev1.NodeReady || c.Status != corev1.ConditionTrue {
 			continue
 		}
-		c.Status, c.Reason, c.Message, c.LastTransitionTime = corev1.ConditionFalse, reasonClosed, why, metav1.Now()
+		c.Status, c.Reason, c.Message, c.LastTransitionTime = corev1.ConditionFalse, reason, why, metav1.Now()
 		made, err := client.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{FieldManager: policy.FieldManager})
 		switch {
 		case err == nil:
 			*n = *made
 		case !apierrors.IsConflict(err): // the Node's own writer was faster; the next check repeats it
-			return fmt.Errorf("offload: close virtual node %s: %w", n.Name, err)
+			return fmt.Errorf("offload: virtual node %s is still ready: %w", n.Name, err)
 		}
 		break
 	}

@@ -12,12 +12,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/homecache"
 )
 
 // guard watches the Node for cordons, and makes it again if it is deleted. Otherwise Kubernetes would remove its pods a
-// minute later, and their owners would make others while these still run.
-func (n *Node) guard(ctx context.Context) {
+// minute later, and their owners would make others while these still run. It calls end with a panic.
+func (n *Node) guard(ctx context.Context, end context.CancelCauseFunc) {
 	nodes := n.cache.Informer(homecache.Key{Kind: "Node"}, func() cache.SharedIndexInformer {
 		return informers.NewSharedInformerFactoryWithOptions(n.client, 0, informers.WithTransform(func(obj any) (any, error) {
 			if node, ok := obj.(*corev1.Node); ok {
@@ -42,6 +43,7 @@ func (n *Node) guard(ctx context.Context) {
 	var again sync.WaitGroup
 	defer again.Wait()
 	again.Go(func() {
+		defer panics.To(end)
 		for {
 			select {
 			case <-ctx.Done():

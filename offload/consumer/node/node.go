@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/offer"
 )
@@ -95,27 +96,32 @@ func (n *Node) Run(ctx context.Context, offers <-chan offer.Offer) error {
 	if n.id.Alone {
 		beat, life = quietly, int32(4*quietly/time.Second)
 	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	updates := make(chan *corev1.Node)
-	controller, err := vk.NewNodeController(&provider{updates: updates}, n.object(), n.client.CoreV1().Nodes(),
+	controller, err := vk.NewNodeController(&provider{updates, end}, n.object(), n.client.CoreV1().Nodes(),
 		vk.WithNodeEnableLeaseV1(n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease), life),
 		vk.WithNodeStatusUpdateInterval(beat),
 		vk.WithNodeStatusUpdateErrorHandler(n.recreate))
 	if err != nil {
 		return fmt.Errorf("offload: virtual node %s: %w", n.id.Name, err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer end(nil)
 	wg.Go(func() {
-		defer cancel() // the Node follows offers only
+		defer end(nil) // the Node follows offers only
+		defer panics.To(end)
 		n.push(ctx, offers, updates)
 	})
-	wg.Go(func() { n.guard(ctx) })
+	wg.Go(func() {
+		defer panics.To(end)
+		n.guard(ctx, end)
+	})
 	if err := controller.Run(vklog.WithLogger(ctx, logger{n.log.With("node", n.id.Name)})); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("offload: virtual node %s: %w", n.id.Name, err)
 	}
-	return ctx.Err()
+	return context.Cause(ctx)
 }
 
 // first waits for the first offer with an architecture, or adopts the node of an earlier run.
@@ -130,6 +136,8 @@ func (n *Node) first(ctx context.Context, offers <-chan offer.Offer) (offer.Offe
 			}
 			existing, err := n.client.CoreV1().Nodes().Get(ctx, n.id.Name, metav1.GetOptions{})
 			switch {
+			case err == nil && Of(existing) != n.id.ID:
+				return o, corev1.NodeStatus{}, fmt.Errorf("offload: %s is another node of this cluster by now; for another name of the virtual one restart rivulet", n.id.Name)
 			case err == nil:
 				return known(o, fromNode(existing)), existing.Status, nil
 			case !apierrors.IsNotFound(err):
@@ -242,13 +250,17 @@ func Remove(ctx context.Context, client kubernetes.Interface, name string) error
 }
 
 // provider is the source of virtual-kubelet's NodeController.
-type provider struct{ updates <-chan *corev1.Node }
+type provider struct {
+	updates <-chan *corev1.Node
+	end     context.CancelCauseFunc // of Node.Run
+}
 
 // Ping always succeeds, since the lease shows only that this process lives.
 func (*provider) Ping(context.Context) error { return nil }
 
 func (p *provider) NotifyNodeStatus(ctx context.Context, notify func(*corev1.Node)) {
 	go func() {
+		defer panics.To(p.end)
 		for {
 			select {
 			case <-ctx.Done():

@@ -83,7 +83,8 @@ func TestTransitionsAreTimedByWhenTheyHappen(t *testing.T) {
 }
 
 func TestName(t *testing.T) {
-	mine := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "old", Labels: map[string]string{policy.VirtualNodeLabel: "peer-id"}}}
+	mine := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "old", Labels: map[string]string{policy.VirtualNodeLabel: "peer-id"}}, Spec: corev1.NodeSpec{ProviderID: "rivulet://peer-id"}}
+	forged := corev1.Node{ObjectMeta: mine.ObjectMeta, Spec: corev1.NodeSpec{ProviderID: "k3s://old"}}
 	home := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "pi"}}
 	for _, c := range []struct {
 		what, name string
@@ -93,6 +94,7 @@ func TestName(t *testing.T) {
 	}{
 		{"its own", "pi", nil, "", "pi"},
 		{"kept from before", "pi", []corev1.Node{mine}, "", "old"},
+		{"a label that a kubelet may have written", "pi", []corev1.Node{forged}, "", "pi"},
 		{"a node of home has it", "pi", []corev1.Node{home}, "", "pi-abcdefgh"},
 		{"another target has it", "pi", nil, "pi", "pi-abcdefgh"},
 		{"not a name", "Anna's Pi_4", nil, "", "anna-s-pi-4"},
@@ -109,6 +111,49 @@ func TestName(t *testing.T) {
 			t.Fatalf("%q: %v", got, faults)
 		}
 	})
+}
+
+// Names of nodes are valid and free, whatever the target, its platform and its ID are called.
+func TestNamesOfPlatforms(t *testing.T) {
+	if got := PlatformName("b", offer.Platform{OS: "linux", Architecture: strings.Repeat("a", 63)}, "abcdefgh", func(string) bool { return false }); got != "b-"+strings.Repeat("a", 31) {
+		t.Errorf("a long platform: %q", got)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.OneOf(rapid.String(), rapid.StringMatching(`[a-z0-9.-]{0,80}`))
+		taken := map[string]bool{}
+		left := rapid.IntRange(0, 30).Draw(t, "taken")
+		for range 2 {
+			got := PlatformName(name.Draw(t, "target"), offer.Platform{OS: name.Draw(t, "os"), Architecture: name.Draw(t, "arch")}, name.Draw(t, "short"),
+				func(n string) bool {
+					if left > 0 {
+						left--
+						taken[n] = true
+					}
+					return taken[n]
+				})
+			if faults := validation.IsDNS1123Label(got); len(faults) > 0 || taken[got] {
+				t.Fatalf("%q, taken %v: %v", got, taken[got], faults)
+			}
+			got = Name(name.Draw(t, "name"), "peer-id", name.Draw(t, "short"), nil, func(string) bool { return left%2 == 0 })
+			if faults := validation.IsDNS1123Label(got); len(faults) > 0 {
+				t.Fatalf("%q: %v", got, faults)
+			}
+		}
+	})
+}
+
+// A Node of the same name that is another one is neither adopted nor changed.
+func TestAnotherNodeIsNotAdopted(t *testing.T) {
+	for what, other := range map[string]corev1.NodeSpec{"a worker": {}, "another target's": {ProviderID: "rivulet://x"}} {
+		client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{policy.VirtualNodeLabel: id.ID}}, Spec: other})
+		offers := make(chan offer.Offer, 1)
+		offers <- lends("2")
+		err := New(client, homecache.New(slog.New(slog.DiscardHandler)), id, func() {}, slog.New(slog.DiscardHandler)).Run(t.Context(), offers)
+		n, got := client.CoreV1().Nodes().Get(t.Context(), "b", metav1.GetOptions{})
+		if err == nil || !strings.Contains(err.Error(), "another node") || got != nil || len(n.Status.Conditions) > 0 || n.Spec.ProviderID != other.ProviderID {
+			t.Errorf("%s: %v, %+v %v", what, err, n, got)
+		}
+	}
 }
 
 // TestANodeLives follows a node from its first offer through a lost link and a

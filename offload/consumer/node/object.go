@@ -30,6 +30,18 @@ type Identity struct {
 	Alone bool
 }
 
+// idPrefix begins the provider ID of virtual nodes; the target's ID follows.
+const idPrefix = "rivulet://"
+
+// Of returns the ID of the target whose virtual node n is, "" if it is none. Both marks are written by this cluster's
+// server alone, which the API server enforces (policy rivulet-node-marks): a kubelet's Node has neither.
+func Of(n *corev1.Node) string {
+	if id := n.Labels[policy.VirtualNodeLabel]; n.Spec.ProviderID == idPrefix+id {
+		return id
+	}
+	return ""
+}
+
 // Reasons of the Ready condition.
 const (
 	reasonReady    = "OfferReady"
@@ -67,7 +79,7 @@ func Object(id Identity, o offer.Offer, was corev1.NodeStatus, now metav1.Time) 
 	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: id.Name, Labels: labels},
-		Spec:       corev1.NodeSpec{ProviderID: "rivulet://" + id.ID, Taints: taints},
+		Spec:       corev1.NodeSpec{ProviderID: idPrefix + id.ID, Taints: taints},
 		Status: corev1.NodeStatus{
 			Capacity:    o.Allocatable.DeepCopy(),
 			Allocatable: o.Allocatable.DeepCopy(),

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/twin"
@@ -96,7 +97,8 @@ type Controller struct {
 	// reconnect triggers the renewal of all watches.
 	reconnect chan struct{}
 
-	life context.Context // of Run, and of the twins
+	life context.Context         // of Run, and of the twins
+	end  context.CancelCauseFunc // of life
 
 	complaints complaints
 	ends       twin.Ends
@@ -130,22 +132,29 @@ func New(cfg Config) *Controller {
 
 // Run blocks until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	c.life = ctx
+	ctx, end := context.WithCancelCause(ctx)
+	c.life, c.end = ctx, end
 	var wg sync.WaitGroup
 	defer func() {
-		cancel()
+		end(nil)
 		c.queue.ShutDown()
 		c.ahead.ShutDown()
 		wg.Wait()
 		c.twins.CloseAll()
 	}()
-	wg.Go(func() { c.atHome.Run(ctx, c.pods.events(c)) })
-	if !cache.WaitForCacheSync(ctx.Done(), c.pods.synced) {
-		return ctx.Err()
-	}
-	wg.Go(func() { c.adopt(ctx) })
 	wg.Go(func() {
+		defer panics.To(end)
+		c.atHome.Run(ctx, c.pods.events(c))
+	})
+	if !cache.WaitForCacheSync(ctx.Done(), c.pods.synced) {
+		return context.Cause(ctx)
+	}
+	wg.Go(func() {
+		defer panics.To(end)
+		c.adopt(ctx)
+	})
+	wg.Go(func() {
+		defer panics.To(end)
 		target.FollowLink(ctx, c.cfg.Target, func() {
 			c.ahead.RetryAll()
 			c.queue.RetryAll()
@@ -156,7 +165,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		case <-c.reconnect:
 			c.twins.Renew(func(home, name string) *twin.Twin { return c.open(ctx, home, name) })
 		}
@@ -216,8 +225,8 @@ func (c *Controller) newTwin(ctx context.Context, home, name string) *twin.Twin 
 			c.checkTwin(ctx, home)
 		}
 	}
-	return twin.New(ctx, twin.Config{Home: home, Name: name, Cluster: c.cfg.Cluster, Client: c.cfg.Target.Client(), NoHomeAPI: c.cfg.NoHomeAPI, Ends: &c.ends,
-		Events: twin.EventCopy{Home: c.cfg.Home, Target: c.cfg.Target.Name(), Words: c.cfg.Words}, Changed: changed, Lost: lost, Moved: c.cfg.Moved,
+	return twin.New(ctx, twin.Config{Home: home, Name: name, Cluster: c.cfg.Cluster, Client: c.cfg.Target.Client(), Kept: target.Kept(c.cfg.Target), NoHomeAPI: c.cfg.NoHomeAPI, Ends: &c.ends,
+		Events: twin.EventCopy{Home: c.cfg.Home, Target: c.cfg.Target.Name(), Words: c.cfg.Words}, Changed: changed, Lost: lost, Failed: c.end, Moved: c.cfg.Moved,
 		Worry: func(err error) {
 			c.cfg.Log.Warn("no pod is sent yet: the twin lacks what pods there need", "namespace", home, "err", err)
 		}})
@@ -246,6 +255,9 @@ func (c *Controller) checkTwin(ctx context.Context, home string) (gone bool) {
 	c.resyncNamespace(home)
 	return true
 }
+
+// Watches reports whether the twin of the namespace is watched.
+func Watches(c *Controller, home string) bool { return c.twins.Get(home) != nil }
 
 // Forget stops watching the twin of a namespace that is no longer offloaded.
 func (c *Controller) Forget(home string) { c.twins.Drop(home) }

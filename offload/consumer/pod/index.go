@@ -118,10 +118,14 @@ func (x *index) Counts(node string) (pods int, refused map[string]string) {
 	return pods, refused
 }
 
-// Images are the images of home's pods that are bound to the target, as the pods name them.
-func (x *index) Images() (out []string) {
-	for _, p := range x.pods.list() {
-		out = append(out, homeimages.Of(p)...)
+// Images are the images of home's pods that are bound to the controller's target.
+func Images(c *Controller) (out []homeimages.Use) {
+	for _, p := range c.pods.list() {
+		os, arch := "", ""
+		if c.cfg.Platform != nil {
+			os, arch = c.cfg.Platform(p.Spec.NodeName)
+		}
+		out = append(out, homeimages.Of(p, os, arch)...)
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	authv1 "k8s.io/api/authentication/v1"
@@ -51,6 +52,10 @@ func (p place) Away(a netip.Addr) (netip.Addr, bool)       { return a, true }
 // whatever goes wrong with them; they are gone when the pod is, and nothing of an
 // earlier life stays.
 func TestTokensComeFirstAndGoLast(t *testing.T) {
+	synctest.Test(t, tokensComeFirstAndGoLast)
+}
+
+func tokensComeFirstAndGoLast(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "lab", UID: "u1"}, Spec: corev1.PodSpec{NodeName: "b",
 		Containers: []corev1.Container{{Name: "web", Image: "web"}},
 		Volumes: []corev1.Volume{{Name: "api", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
@@ -195,7 +196,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 		}
 	}
 	brought := make(chan error, 1)
-	go func() { brought <- c.bring(ctx, home) }()
+	go func() { brought <- panics.Call(func() error { return c.bring(ctx, home) }) }()
 	err := c.sendTokens(ctx, t, home)
 	if err = errors.Join(err, <-brought); errors.Is(err, errNotYet) {
 		return errNotYet

@@ -11,8 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/twin"
+	"rivulet/offload/foreign"
 	"rivulet/offload/policy"
 )
 
@@ -47,6 +49,11 @@ func (x *index) Usage(ctx context.Context, node string) ([]Usage, error) {
 	var wg sync.WaitGroup
 	for _, t := range watched {
 		wg.Go(func() {
+			defer panics.To(func(err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			})
 			used, err := t.Metrics(ctx, x.cfg.Cluster)
 			mu.Lock()
 			defer mu.Unlock()
@@ -65,7 +72,7 @@ func (x *index) Usage(ctx context.Context, node string) ([]Usage, error) {
 // usageAtHome finds the home pod of a measured one. Of several, during a replacement, only the current one counts.
 func (x *index) usageAtHome(t *twin.Twin, m *v1beta1.PodMetrics) (Usage, bool) {
 	away := t.Pod(m.Name)
-	if away == nil {
+	if away == nil || foreign.Quantities(m) != nil {
 		return Usage{}, false
 	}
 	home := x.home(types.NamespacedName{Namespace: t.Home, Name: away.Annotations[policy.HomePodAnnotation]})

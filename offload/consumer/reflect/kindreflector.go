@@ -83,8 +83,8 @@ func of[T object[T], L runtime.Object, C interface {
 		}}
 }
 
-func (k *kind[T]) informer(c kubernetes.Interface, namespace string) cache.SharedIndexInformer {
-	i := cache.NewSharedIndexInformer(k.all(c, namespace), k.zero, 0, cache.Indexers{})
+func (k *kind[T]) informer(all cache.ListerWatcher) cache.SharedIndexInformer {
+	i := cache.NewSharedIndexInformer(all, k.zero, 0, cache.Indexers{})
 	_ = i.SetTransform(watch.Unmanaged) // fails only after a start
 	return i
 }
@@ -92,7 +92,7 @@ func (k *kind[T]) informer(c kubernetes.Interface, namespace string) cache.Share
 // atHome is the informer of the space's namespace, which the spaces of all targets share.
 func (k *kind[T]) atHome(s *space) *homecache.Informer {
 	return s.cache.Informer(homecache.Key{Kind: k.name, Namespace: s.home}, func() cache.SharedIndexInformer {
-		return k.informer(s.clients.home, s.home)
+		return k.informer(k.all(s.clients.home, s.home))
 	})
 }
 
@@ -113,7 +113,7 @@ type kindReflector[T object[T]] struct {
 }
 
 func newKindReflector[T object[T]](s *space, k kind[T]) *kindReflector[T] {
-	return &kindReflector[T]{kind: k, space: s, home: k.atHome(s), twin: k.informer(s.clients.twin, s.twin)}
+	return &kindReflector[T]{kind: k, space: s, home: k.atHome(s), twin: k.informer(s.kept.Bound(k.all(s.clients.twin, s.twin)))}
 }
 
 func (k *kindReflector[T]) informers() (*homecache.Informer, cache.SharedIndexInformer) {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
@@ -102,8 +103,11 @@ func Run(ctx context.Context, c Config) error {
 
 	changed, stop := c.Namespaces.Changed()
 	defer stop()
+	outer := ctx
+	ctx, stopAll := context.WithCancelCause(outer)
 	var running sync.WaitGroup
 	defer running.Wait()
+	defer stopAll(nil)
 	spaces := map[string]context.CancelFunc{}
 	modes := map[string]string{} // of the spaces
 	var takesAll atomic.Bool     // kinds, by the last check
@@ -121,14 +125,20 @@ func Run(ctx context.Context, c Config) error {
 			}
 			within, end := context.WithCancel(ctx)
 			spaces[home], modes[home] = end, ns.Reflect
-			running.Go(func() { keep(within, c, recorder, home, ns, &takesAll) })
+			running.Go(func() {
+				defer panics.To(stopAll)
+				keep(within, c, recorder, home, ns, &takesAll)
+			})
 		}
 		select {
 		case <-ctx.Done():
 			for _, end := range spaces {
 				end()
 			}
-			return nil
+			if outer.Err() != nil {
+				return nil
+			}
+			return context.Cause(ctx)
 		case <-changed:
 		}
 	}
@@ -139,6 +149,7 @@ func Run(ctx context.Context, c Config) error {
 func keep(ctx context.Context, c Config, recorder record.EventRecorder, home string, mode policy.Namespace, takesAll *atomic.Bool) {
 	log := c.Log.With("namespace", home)
 	pause := changes.Backoff{First: time.Second, Longest: 10 * time.Second}
+	reported, leftSince := map[key]string{}, map[key]time.Time{} // one space after the other has them
 	for {
 		twin, err := c.Target.Namespace(ctx, home)
 		if err == nil {
@@ -149,16 +160,17 @@ func keep(ctx context.Context, c Config, recorder record.EventRecorder, home str
 			}
 			started := time.Now()
 			s := newSpace(c, recorder, log, home, twin, mode, without)
+			s.reported, s.leftSince = reported, leftSince
 			if err == nil {
 				leave := c.Supply.enter(s)
-				err = s.run(ctx)
+				err = panics.Call(func() error { return s.run(ctx) })
 				leave()
 			}
 			if time.Since(started) > pause.Longest {
 				pause.Reset()
 			}
 			takesAll.Store(false)
-			if errors.Is(err, errRights) {
+			if errors.Is(err, errRights) || errors.Is(err, errRenew) {
 				continue
 			}
 		}

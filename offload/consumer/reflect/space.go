@@ -18,7 +18,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/homecache"
+	"rivulet/offload/foreign"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	"rivulet/offload/watch"
@@ -29,6 +31,9 @@ const workers = 4
 
 // syncLook is the pause between two checks whether both sides are listed; the first pod of the namespace waits for it.
 const syncLook = 20 * time.Millisecond
+
+// errRenew ends a space, so that the next one lists both sides anew.
+var errRenew = errors.New("reflect: listing anew what the target has")
 
 // errTwinLost ends a space whose twin is gone or denies access.
 var errTwinLost = errors.New("reflect: the twin namespace is gone or closed to us")
@@ -43,6 +48,7 @@ var errTwinLost = errors.New("reflect: the twin namespace is gone or closed to u
 type space struct {
 	home, twin string // namespaces
 	clients    clients
+	kept       *foreign.Kept // of the target's objects
 	cache      *homecache.Cache
 	target     string // its name
 	owner      string // value of policy.ReflectedLabel
@@ -55,6 +61,7 @@ type space struct {
 	beside     []func(context.Context) // further loops
 	asksAgain  bool                    // the target may accept more kinds later
 
+	renew chan struct{} // see Supply.Renew
 	over  chan struct{} // closed when run ends
 	known func() bool   // whether the references of pods are loaded
 
@@ -87,9 +94,10 @@ func newSpace(c Config, recorder record.EventRecorder, log *slog.Logger, home, t
 		home: home, twin: twin, target: c.Target.Name(), owner: c.ClusterID, recorder: recorder, log: log,
 		mode:     mode,
 		clients:  clients{home: c.Home, twin: c.Target.Client()},
+		kept:     target.Kept(c.Target),
 		cache:    c.Cache,
 		queue:    watch.Queue[key](200*time.Millisecond, time.Minute),
-		reported: map[key]string{}, leftSince: map[key]time.Time{}, checks: map[key][]chan error{}, over: make(chan struct{}),
+		reported: map[key]string{}, leftSince: map[key]time.Time{}, checks: map[key][]chan error{}, over: make(chan struct{}), renew: make(chan struct{}, 1),
 		known: func() bool { _, known := c.Used(policy.Object{}); return known },
 	}
 	s.beside = append(s.beside, func(ctx context.Context) { target.FollowLink(ctx, c.Target, s.queue.RetryAll) })
@@ -173,10 +181,21 @@ func (s *space) run(ctx context.Context) error {
 	defer s.queue.ShutDown()
 	defer end(nil)
 
+	running.Go(func() {
+		defer panics.To(end)
+		select {
+		case <-ctx.Done():
+		case <-s.renew:
+			end(errRenew)
+		}
+	})
 	for kind, m := range s.kinds {
 		home, twin := m.informers()
 		if home != nil {
-			running.Go(func() { home.Run(ctx, s.queued(kind)) })
+			running.Go(func() {
+				defer panics.To(end)
+				home.Run(ctx, s.queued(kind))
+			})
 		}
 		if twin != nil {
 			if err := s.follow(ctx, end, kind, twin, &running); err != nil {
@@ -196,7 +215,10 @@ func (s *space) run(ctx context.Context) error {
 	}
 	running.Go(func() { watch.Work(ctx, s.queue, workers, func(k key) { s.inspect(ctx, k, end) }) })
 	for _, follow := range s.beside {
-		running.Go(func() { follow(ctx) })
+		running.Go(func() {
+			defer panics.To(end)
+			follow(ctx)
+		})
 	}
 	if s.asksAgain {
 		timer := time.AfterFunc(again, func() { end(errRights) })
@@ -246,7 +268,10 @@ func (s *space) follow(ctx context.Context, end context.CancelCauseFunc, kind st
 	if err != nil {
 		return fmt.Errorf("reflect: watch %s: %w", kind, err)
 	}
-	running.Go(func() { informer.RunWithContext(ctx) })
+	running.Go(func() {
+		defer panics.To(end)
+		informer.RunWithContext(ctx)
+	})
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 )
@@ -43,6 +44,16 @@ func (s *Supply) space(namespace string) *space {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.spaces[namespace]
+}
+
+// Renew lists anew what the target has, in all namespaces, after a silence: it may have gone back to an earlier state, and
+// tells no watch of what it has lost.
+func (s *Supply) Renew() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.spaces {
+		changes.Poke(one.renew)
+	}
 }
 
 // Check queues the object, after a pod has stopped referring to it.

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"rivulet/fabric/httpserver"
 	"rivulet/offload/consumer/pod"
 )
 
@@ -104,17 +105,13 @@ func (s *Server) Port() uint16 { return uint16(s.listener.Addr().(*net.TCPAddr).
 // Run serves until ctx ends, and then closes open connections.
 func (s *Server) Run(ctx context.Context) error {
 	certs := &certificates{Authority: s.cfg.Authority, ip: s.cfg.IP}
-	srv := &http.Server{
-		Handler:           s.access.guard(s.routes()),
-		TLSConfig:         certs.config(),
-		ReadHeaderTimeout: 10 * time.Second,
-		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
-		BaseContext:       func(net.Listener) context.Context { return ctx },
-	}
+	srv := httpserver.New(httpserver.Kubelet, s.access.guard(s.routes()), s.cfg.Log)
+	srv.TLSConfig = certs.config()
+	srv.BaseContext = func(net.Listener) context.Context { return ctx }
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	defer srv.Close()
-	if err := srv.ServeTLS(s.listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+	if err := srv.ServeTLS(httpserver.Kubelet.Listen(s.listener), "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("offload: kubelet API of a virtual node: %w", err)
 	}
 	return ctx.Err()

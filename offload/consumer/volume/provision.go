@@ -50,7 +50,10 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	}
 	twin, err := p.Target.Namespace(ctx, claim.Namespace)
 	if err == nil {
-		err = c.createAway(ctx, p, twin, AwayClaim(claim, name, c.cfg.Cluster))
+		away := AwayClaim(claim, name, c.cfg.Cluster)
+		if err = Stamp(ctx, c.cfg.Home, away); err == nil {
+			err = c.createAway(ctx, p, twin, away)
+		}
 	}
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // quota, rights, its admission
 		return c.handBack(ctx, claim, fmt.Sprintf("%s refuses the volume: %v; ask its owner for more, or let the pod run elsewhere", p.Node, err))

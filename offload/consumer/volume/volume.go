@@ -2,14 +2,16 @@
 // volume's node affinity keeps later pods there (docs/design/volumes.md). It reads claims, volumes and StorageClasses
 // of home. It alone writes volumes with AwayLabel, their claims in twins, ReachableCondition, and a claim's chosen node
 // if the volume cannot be made. Names are derived from the UID of the claim at home, so nothing is made twice. Restart:
-// all state is in the objects; a claim away without a volume at home is deleted after home's API has confirmed it.
-// Nothing is deleted on a silent target. Failure: an event on the claim, and retries with back-off.
+// all state is in the objects; a claim away without a volume at home is deleted after home's API has confirmed it, and
+// kept if home's API is of another history (Moment). Nothing is deleted on a silent target. Failure: an event on the
+// claim, and retries with back-off; what is kept is in View.
 package volume
 
 import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -36,14 +38,14 @@ const (
 	AwayLabel = "rivulet.dev/away-on"
 	// VolumeLabel on a claim in a twin is the name of its volume at home.
 	VolumeLabel = "rivulet.dev/home-volume"
-	// RetainedLabel on a claim in a twin: its data outlive the volume at home.
+	// RetainedLabel on a claim in a twin: its data outlive the volume at home. Only a person deletes it.
 	RetainedLabel = "rivulet.dev/retained"
 	// ClaimAnnotation on a volume of home is the name of its claim in the twin; HomeClaimAnnotation on a claim in a
 	// twin that of the claim at home.
 	ClaimAnnotation     = "rivulet.dev/away-claim"
 	HomeClaimAnnotation = "rivulet.dev/home-claim"
-	// ClassAnnotation, set by users on a claim, is the provider's StorageClass; without it the provider's default is
-	// used.
+	// ClassAnnotation, set by users on a claim, is the provider's StorageClass, which it has to lend (policy.LentLabel);
+	// without it the provider's default is used.
 	ClassAnnotation = "rivulet.dev/away-class"
 	// MoveAnnotation on a volume: it is being moved, see package move.
 	MoveAnnotation = "rivulet.dev/move"
@@ -89,14 +91,16 @@ type Controller struct {
 	classes storagelisters.StorageClassLister
 	queue   workqueue.TypedRateLimitingInterface[string]
 
-	mu     sync.Mutex
-	places map[string]*Place // by node
+	mu      sync.Mutex
+	running bool                // the caches are filled
+	places  map[string]*Place   // by node
+	unknown map[string][]string // see Unknown; by target
 }
 
 // New makes a Controller; Run starts it, once.
 func New(cfg Config) *Controller {
 	return &Controller{
-		cfg: cfg, places: map[string]*Place{},
+		cfg: cfg, places: map[string]*Place{}, unknown: map[string][]string{},
 		queue: watch.Queue[string](100*time.Millisecond, 30*time.Second),
 	}
 }
@@ -115,6 +119,13 @@ func (c *Controller) Serve(p *Place) (end func()) {
 			c.queue.Add(keyAll)
 		}
 	}
+}
+
+// Running reports whether the caches are filled.
+func (c *Controller) Running() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.running
 }
 
 // Place returns a place by the name of its node, nil if there is none.
@@ -167,6 +178,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), claims.Informer().HasSynced, volumes.Informer().HasSynced, classes.Informer().HasSynced) {
 		return ctx.Err()
 	}
+	c.mu.Lock()
+	c.running = true
+	c.mu.Unlock()
 	var workers sync.WaitGroup
 	workers.Go(func() { watch.Work(ctx, c.queue, 2, func(key string) { c.checkEvery(ctx, key) }) })
 	tick := time.NewTicker(checkEvery)
@@ -265,8 +279,8 @@ func (c *Controller) syncPlace(ctx context.Context, node string) error {
 			c.queue.Add(claim.Namespace + "/" + claim.Name)
 		}
 	}
-	if !p.Ready() {
-		return nil // queued again when it is
+	if !p.Ready() || !slices.Contains(c.targets(), p) {
+		return nil // queued again when it is; one place of each target is searched
 	}
 	return c.removeOrphans(ctx, p)
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-
-	"golang.org/x/sys/unix"
 )
 
 // ErrNoRoom: the disk would become too full. ErrTooLarge: a tree is beyond its Bounds.
@@ -28,13 +26,15 @@ type Bounds struct {
 // BoundsOf are those of a volume of that size in a folder: as many entries as small files fill it, and the size of the
 // disk.
 func BoundsOf(dir string, size int64) (Bounds, error) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
+	disk, err := DiskOf(dir)
+	if err != nil {
 		return Bounds{}, err
 	}
-	disk := int64(s.Blocks) * int64(s.Bsize) //nolint:unconvert // of another size on 32-bit machines
-	return Bounds{Entries: 100_000 + size>>10, Logical: max(size, disk), Data: disk}, nil
+	return Bounds{Entries: Entries(size), Logical: max(size, disk.Size), Data: disk.Size}, nil
 }
+
+// Entries is how many files, folders and links a volume of that size, bytes, may have.
+func Entries(size int64) int64 { return 100_000 + size>>10 }
 
 // count subtracts one entry from the bounds.
 func (b *Bounds) count(size, data int64) error {
@@ -57,19 +57,19 @@ const spare = 20
 
 // Fits returns ErrNoRoom if more bytes on the disk of dir would make it too full, or if it has too few inodes left.
 func Fits(dir string, more int64) error {
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
+	d, err := DiskOf(dir)
+	if err != nil {
 		return err
 	}
-	block := int64(s.Bsize) //nolint:unconvert // of another size on 32-bit machines
-	free, keep := int64(s.Bavail)*block, int64(s.Blocks)*block/spare
-	if free-more < keep {
-		return fmt.Errorf("%w: %d MiB are free, %d MiB have to stay so, and %d MiB are needed; free space on that device", ErrNoRoom, free>>20, keep>>20, more>>20)
+	after := d
+	after.Free -= more
+	switch {
+	case !after.Lacks(spare):
+		return nil
+	case after.Free < d.Size/spare:
+		return fmt.Errorf("%w: %d MiB are free, %d MiB have to stay so, and %d MiB are needed; free space on that device", ErrNoRoom, d.Free>>20, d.Size/spare>>20, more>>20)
 	}
-	if s.Files > 0 && s.Ffree < s.Files/spare { // some file systems do not count inodes
-		return fmt.Errorf("%w: %d of %d inodes are free; remove small files on that device", ErrNoRoom, s.Ffree, s.Files)
-	}
-	return nil
+	return fmt.Errorf("%w: %d of %d inodes are free; remove small files on that device", ErrNoRoom, d.InodesFree, d.Inodes)
 }
 
 // during ends reading with ctx.

@@ -251,3 +251,79 @@ func TestNoRoom(t *testing.T) {
 		t.Errorf("device files: %v", err)
 	}
 }
+
+// What a volume takes is what the file system gives back with it: holes and second links take nothing.
+func TestUsed(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, size int64) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	used := func() Total {
+		t.Helper()
+		got, err := Used(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	empty := used()
+	big := write("a/b", 10<<20)
+	if err := os.Link(big, filepath.Join(dir, "again")); err != nil {
+		t.Fatal(err)
+	}
+	hole := write("hole", 0)
+	if err := os.Truncate(hole, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/", filepath.Join(dir, "all")); err != nil {
+		t.Fatal(err)
+	}
+	got := used()
+	if grown := got.Bytes - empty.Bytes; grown < 10<<20 || grown > 11<<20 || got.Files-empty.Files != 5 {
+		t.Errorf("%+v, and empty %+v", got, empty)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if part := Take(ctx, dir); part.Unmeasured || part.Bytes > got.Bytes {
+		t.Errorf("without time: %+v", part)
+	}
+	deep := dir
+	for range maxDepth + 1 {
+		deep = filepath.Join(deep, "d")
+	}
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if taken := Take(t.Context(), dir); !taken.Unmeasured {
+		t.Errorf("deeper than anybody looks: %+v", taken)
+	}
+	if taken := Take(t.Context(), filepath.Join(dir, "gone")); taken.Unmeasured || taken.Bytes != 0 {
+		t.Errorf("a folder that is not there: %+v", taken)
+	}
+}
+
+func TestLacks(t *testing.T) {
+	for _, x := range []struct {
+		d    Disk
+		want bool
+	}{
+		{Disk{Size: 100, Free: 10}, false}, {Disk{Size: 100, Free: 9}, true}, {Disk{Size: 100, Free: 50, Inodes: 100, InodesFree: 9}, true},
+		{Disk{Size: 100, Free: 50, Inodes: 100, InodesFree: 10}, false}, {Disk{Size: 100, Free: 50}, false}, // without a count
+	} {
+		if got := x.d.Lacks(10); got != x.want {
+			t.Errorf("%+v: %v", x.d, got)
+		}
+	}
+	d, err := DiskOf(t.TempDir())
+	if err != nil || d.Size <= 0 || d.Free <= 0 || d.Free > d.Size {
+		t.Errorf("%+v %v", d, err)
+	}
+}

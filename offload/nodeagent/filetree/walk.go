@@ -176,7 +176,7 @@ func (w *walker) list(e *Entry) (names []string, err error) {
 		more, err := d.Readdirnames(1024)
 		if errors.Is(err, io.EOF) {
 			slices.Sort(names)
-			return names, nil
+			return slices.Compact(names), nil // a damaged file system may give one twice
 		}
 		if err == nil {
 			err = w.ctx.Err()

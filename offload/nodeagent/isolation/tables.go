@@ -106,6 +106,8 @@ func same(a, b nft.Set) bool {
 func endpointsOf(id peer.ID) string { return "endpoints-" + string(id) }
 func servicesOf(id peer.ID) string  { return "services-" + string(id) }
 func lanOf(id peer.ID) string       { return "lan-" + string(id) }
+func portsOf(id peer.ID) string     { return "ports-" + string(id) }
+func groupOf(id peer.ID) string     { return "group-" + string(id) }
 
 func fault(err error) error {
 	return fmt.Errorf("isolation: nftables: %w; see that the kernel has NF_TABLES_IPV4, NF_TABLES_BRIDGE and NFT_CT: rivulet doctor --only kernel", err)
@@ -117,6 +119,8 @@ const (
 	seenTenants, selves                             = "seen", "selves"
 	apiTenants                                      = "api"
 	tenantPorts, ownAddress                         = "ports", "own"
+	portMACs, portAddresses                         = "macs", "addresses"
+	groupsOf, requestedAddrs                        = "groups", "asked"
 )
 
 // pairType is a source and a destination.
@@ -125,14 +129,20 @@ var pairType = nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAd
 // portType is a protocol and a port.
 var portType = nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)
 
+// A receiver is a port of the bridge with its MAC address, or its IPv4 address.
+var (
+	macOfPort     = nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEtherAddr)
+	addressOfPort = nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr)
+)
+
 // senderType is a port of the bridge, the MAC address and the IPv4 address of a sender.
 var senderType = nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeEtherAddr, nftables.TypeIPAddr)
 
-// write translates the world to the content of the two tables. The destination is that after Services were resolved;
-// established connections continue. Bridged packets pass as well (br_netfilter).
+// write translates the world to the content of the two tables. The destination is that after Services were resolved.
+// Bridged packets pass as well (br_netfilter).
 //
-//	forward  (base)  established: accept; saddr vmap @from ─▶ from-C; daddr vmap @to ─▶ to-C
-//	input    (base)  established: accept; saddr @tenants: to cluster DNS accept; saddr vmap @api ─▶ api-C; drop
+//	forward  (base)  answers of established connections, errors: accept; saddr vmap @from ─▶ from-C; daddr vmap @to ─▶ to-C
+//	input    (base)  the same: accept; saddr @tenants: to cluster DNS accept; saddr vmap @api ─▶ api-C; drop
 //	seen     (nat)   saddr vmap @seen ─▶ seen-C: C's home's address for a pod here becomes that pod's
 //	self     (nat)   a tenant that has reached itself this way: masqueraded, otherwise the answer would never leave it
 //	api-C            to the address and port of C's API server: accept
@@ -169,6 +179,9 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 		}
 		fromName, toName := named("from-"+string(c.ID), c.Home, closedName, w.DNS, c.API), named("to-"+string(c.ID), c.Home, w.Server)
 		decide.Chains[fromName] = func(rule func(...[]expr.Any)) {
+			// The bridge's table has decided who hears it, and a kernel routes none of it.
+			rule(nft.PacketType(unix.PACKET_BROADCAST), nft.Accept)
+			rule(nft.PacketType(unix.PACKET_MULTICAST), nft.Accept)
 			own(nft.Destination, rule)
 			rule(nft.AddressedTo(w.DNS), nft.Accept)
 			if c.API.IsValid() { // on another node
@@ -211,27 +224,48 @@ func write(w world, told map[string]nft.Set) []nft.Program {
 		}
 	}
 
-	honest := nft.Program{Family: nftables.TableFamilyBridge, Base: keepsHonest, Sets: map[string]nft.Set{}}
+	bridge := nft.Program{Family: nftables.TableFamilyBridge, Base: bridges, Chains: map[string]nft.Chain{}, Sets: map[string]nft.Set{}}
 	ports, own := nft.MakeSet(nftables.TypeIFName), nft.MakeSet(senderType)
-	honest.Sets[tenantPorts], honest.Sets[ownAddress] = ports, own
-	for _, g := range w.Tenants {
-		ports.Add(nft.InterfaceKey(g.Veth))
-		// A tenant without known addresses sends nothing.
-		if mac, err := net.ParseMAC(g.MAC); err == nil && len(mac) == 6 && g.Addr.IsValid() {
-			own.Add(append(append(append(nft.InterfaceKey(g.Veth), mac...), 0, 0), g.Addr.AsSlice()...))
+	macs, addrs, groups := nft.MakeSet(macOfPort), nft.MakeSet(addressOfPort), nft.MakeSet(nftables.TypeIFName)
+	groups.Verdicts = true
+	bridge.Sets[tenantPorts], bridge.Sets[ownAddress], bridge.Sets[requestedAddrs] = ports, own, addresses(w.Ingress)
+	bridge.Sets[portMACs], bridge.Sets[portAddresses], bridge.Sets[groupsOf] = macs, addrs, groups
+	for _, c := range w.Consumers {
+		bridge.Sets[portsOf(c.ID)] = nft.MakeSet(nftables.TypeIFName)
+		bridge.Chains[groupOf(c.ID)] = func(rule func(...[]expr.Any)) {
+			rule([]expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, &expr.Lookup{SourceRegister: 1, SetName: portsOf(c.ID)}}, nft.Accept)
 		}
 	}
-	return []nft.Program{decide, honest}
+	for _, g := range w.Tenants {
+		port := nft.InterfaceKey(g.Veth)
+		ports.Add(port)
+		// A tenant without known addresses sends and hears nothing.
+		mac, err := net.ParseMAC(g.MAC)
+		if err != nil || len(mac) != 6 || !g.Addr.IsValid() {
+			continue
+		}
+		own.Add(slices.Concat(port, mac, []byte{0, 0}, g.Addr.AsSlice()))
+		macs.Add(slices.Concat(port, mac, []byte{0, 0}))
+		addrs.Add(slices.Concat(port, g.Addr.AsSlice()))
+		if group, ok := bridge.Sets[portsOf(g.Consumer)]; ok {
+			groups.Lead(port, expr.VerdictJump, groupOf(g.Consumer))
+			group.Add(port)
+		}
+	}
+	return []nft.Program{decide, bridge}
 }
 
 func decides(dns netip.Addr) func(*nftables.Conn, *nftables.Table) {
 	return func(c *nftables.Conn, t *nftables.Table) {
 		forward := nft.Base(c, t, "forward", nftables.ChainHookForward, priority)
-		nft.Rule(c, forward, nft.Established, nft.Accept)
+		// Only answers pass unjudged: an address outlives its pod, and a connection to it as well.
+		nft.Rule(c, forward, nft.Established, nft.Reply, nft.Accept)
+		nft.Rule(c, forward, nft.Related, nft.Accept)
 		nft.Rule(c, forward, verdict(nft.Source, fromTenants))
 		nft.Rule(c, forward, verdict(nft.Destination, toTenants))
 		input := nft.Base(c, t, "input", nftables.ChainHookInput, priority)
-		nft.Rule(c, input, nft.Established, nft.Accept)
+		nft.Rule(c, input, nft.Established, nft.Reply, nft.Accept)
+		nft.Rule(c, input, nft.Related, nft.Accept)
 		nft.Rule(c, input, nft.In(nft.Source, allTenants), nft.AddressedTo(dns), nft.Accept)
 		nft.Rule(c, input, verdict(nft.Source, apiTenants))
 		nft.Rule(c, input, nft.In(nft.Source, allTenants), nft.Drop)
@@ -249,19 +283,58 @@ func decides(dns netip.Addr) func(*nftables.Conn, *nftables.Table) {
 	}
 }
 
-// keepsHonest writes the bridge's rules: which sender addresses are allowed at which port.
-func keepsHonest(c *nftables.Conn, t *nftables.Table) {
+// bridges writes the bridge's rules: which sender addresses are allowed at which port, and who hears whom. Packets for
+// one receiver are judged by the IPv4 table; these rules are for those that a bridge gives to all its ports.
+//
+//	own      (base)  from a tenant: IPv4 and ARP from its own addresses; all else: drop
+//	forward  (base)  from port to port, once for each receiver; and
+//	output   (base)  from the host to a port:
+//	                 to a tenant: its own MAC address, or ARP that asks for its own address: accept; multicast and
+//	                 broadcast: iifname vmap @groups ─▶ group-C: to C's ports accept; drop
+//	                 from a tenant to another's port: multicast and broadcast, but for ARP that asks for an ingress
+//	                 controller: drop
+func bridges(c *nftables.Conn, t *nftables.Table) {
 	chain := nft.Base(c, t, "own", nftables.ChainHookPrerouting, -300)
-	port := &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}
+	in, out := &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, &expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}
+	mac := func(offset uint32) expr.Any {
+		return &expr.Payload{DestRegister: 12, Base: expr.PayloadBaseLLHeader, Offset: offset, Len: 6}
+	}
 	// A sender is composed in registers 1 (the name), 12 (MAC) and 14 (address).
 	sender := func(address uint32) []expr.Any {
-		return []expr.Any{port, &expr.Payload{DestRegister: 12, Base: expr.PayloadBaseLLHeader, Offset: 6, Len: 6},
-			&expr.Payload{DestRegister: 14, Base: expr.PayloadBaseNetworkHeader, Offset: address, Len: 4}, &expr.Lookup{SourceRegister: 1, SetName: ownAddress}}
+		return []expr.Any{in, mac(6), &expr.Payload{DestRegister: 14, Base: expr.PayloadBaseNetworkHeader, Offset: address, Len: 4},
+			&expr.Lookup{SourceRegister: 1, SetName: ownAddress}}
 	}
-	nft.Rule(c, chain, []expr.Any{port, &expr.Lookup{SourceRegister: 1, SetName: tenantPorts, Invert: true}}, nft.Accept)
-	nft.Rule(c, chain, nft.EtherType(expr.CmpOpEq, unix.ETH_P_IP), sender(nft.Source), nft.Accept)
-	nft.Rule(c, chain, nft.EtherType(expr.CmpOpEq, unix.ETH_P_ARP), sender(14), nft.Accept)
+	fromTenant := []expr.Any{in, &expr.Lookup{SourceRegister: 1, SetName: tenantPorts}}
+	toTenant := []expr.Any{out, &expr.Lookup{SourceRegister: 1, SetName: tenantPorts}}
+	ip, arp := nft.EtherType(expr.CmpOpEq, unix.ETH_P_IP), nft.EtherType(expr.CmpOpEq, unix.ETH_P_ARP)
+	nft.Rule(c, chain, []expr.Any{in, &expr.Lookup{SourceRegister: 1, SetName: tenantPorts, Invert: true}}, nft.Accept)
+	nft.Rule(c, chain, ip, sender(nft.Source), nft.Accept)
+	nft.Rule(c, chain, arp, sender(14), nft.Accept)
 	nft.Rule(c, chain, nft.Drop)
+
+	const asked = 24 // where ARP for IPv4 on Ethernet has the target's address, RFC 826
+	heard := []expr.Any{out, mac(0), &expr.Lookup{SourceRegister: 1, SetName: portMACs}}
+	requested := []expr.Any{out, &expr.Payload{DestRegister: 12, Base: expr.PayloadBaseNetworkHeader, Offset: asked, Len: 4},
+		&expr.Lookup{SourceRegister: 1, SetName: portAddresses}}
+	forward := nft.Base(c, t, "forward", nftables.ChainHookForward, -300)
+	nft.Rule(c, forward, heard, nft.Accept)
+	nft.Rule(c, forward, arp, requested, nft.Accept)
+	nft.Rule(c, forward, nft.Not(toOne), []expr.Any{in, &expr.Lookup{SourceRegister: 1, SetName: groupsOf, DestRegister: 0, IsDestRegSet: true}})
+	nft.Rule(c, forward, toTenant, nft.Drop)
+	nft.Rule(c, forward, fromTenant, arp, []expr.Any{address(asked), &expr.Lookup{SourceRegister: 1, SetName: requestedAddrs}}, nft.Accept)
+	nft.Rule(c, forward, fromTenant, nft.Not(toOne), nft.Drop)
+	output := nft.Base(c, t, "output", nftables.ChainHookOutput, -300)
+	nft.Rule(c, output, heard, nft.Accept)
+	nft.Rule(c, output, arp, requested, nft.Accept)
+	nft.Rule(c, output, toTenant, nft.Drop)
+}
+
+// toOne matches frames for one receiver: the first bit of the first byte of their destination is not set (IEEE
+// 802-2014, 8.2.2).
+var toOne = []expr.Any{
+	&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseLLHeader, Offset: 0, Len: 1},
+	&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{1}, Xor: []byte{0}},
+	&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0}},
 }
 
 // addressedToPort matches the sender's original destination port, before kube-proxy's translation.

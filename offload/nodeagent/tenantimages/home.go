@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// Tag identifies a consumer in the names of its images.
+// Tag identifies a consumer in the names of its images. It has 128 bits: a consumer chooses its identity, and would find
+// one with another's tag among fewer.
 func Tag(consumer string) string {
 	id := sha256.Sum256([]byte(consumer))
-	return hex.EncodeToString(id[:6])
+	return hex.EncodeToString(id[:16])
 }
 
 // errNoHome: home does not serve the image.

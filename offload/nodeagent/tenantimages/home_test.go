@@ -34,7 +34,7 @@ func TestHomeGivesImages(t *testing.T) {
 	text := fmt.Sprintf("mirrors: {registry.example.org: {endpoint: [%q]}}\nconfigs: {%q: {auth: {username: owner, password: secret}}}\n", mirror.URL, host)
 	on, withheld := true, []string{}
 	ask := relay(t, RelayConfig{Registries: func() string { return text }, Withheld: func() []string { return withheld }, Home: func(tag string) (*http.Client, string, bool) {
-		return http.DefaultClient, home.URL, on && tag == "0123456789ab"
+		return http.DefaultClient, home.URL, on && tag == "0123456789abcdef0123456789abcdef"
 	}})
 	get := func(path string) string {
 		t.Helper()

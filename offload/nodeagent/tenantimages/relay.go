@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -19,6 +20,8 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+
+	"rivulet/fabric/httpserver"
 )
 
 // tokenUser is the user name of a login by an identity token in place of a password.
@@ -87,10 +90,10 @@ func (r *Relay) Serve(ctx context.Context, ready func()) error {
 	if err := r.mirror(l.Addr()); err != nil {
 		return err
 	}
-	server := &http.Server{Handler: http.HandlerFunc(r.handle), ReadHeaderTimeout: 10 * time.Second}
+	server := httpserver.New(httpserver.Images, http.HandlerFunc(r.handle), slog.New(slog.DiscardHandler))
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	ready()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(httpserver.Images.Listen(l)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("images: %w", err)
 	}
 	return nil
@@ -144,7 +147,7 @@ func (r *Relay) handleOwn(w http.ResponseWriter, in *http.Request, path string) 
 }
 
 // wanted is an object of a registry: consumer, host, repository, kind, name.
-var wanted = regexp.MustCompile(`^/([0-9a-f]{12})/([a-z0-9.-]+)(?:__([0-9]{1,5}))?/([a-z0-9._/-]+)/(manifests|blobs)/([A-Za-z0-9_.:-]+)$`)
+var wanted = regexp.MustCompile(`^/([0-9a-f]{32})/([a-z0-9.-]+)(?:__([0-9]{1,5}))?/([a-z0-9._/-]+)/(manifests|blobs)/([A-Za-z0-9_.:-]+)$`)
 
 func (r *Relay) handle(w http.ResponseWriter, in *http.Request) {
 	path, mine := strings.CutPrefix(in.URL.Path, "/"+r.secret)

@@ -86,7 +86,7 @@ func registry(t *testing.T, login string) *httptest.Server {
 	return s
 }
 
-const of = "/0123456789ab/registry.example.org"
+const of = "/0123456789abcdef0123456789abcdef/registry.example.org"
 
 // What the owner has set up for a registry is used for tenants, too: mirrors, logins that are shared.
 func TestMirrorsOfTheOwner(t *testing.T) {
@@ -157,7 +157,7 @@ func TestPrivateAddressesAreNotDialled(t *testing.T) {
 
 	ask := relay(t, RelayConfig{Registries: func() string { return "" }})
 	for _, host := range []string{"127.0.0.1", "localhost", "127.1"} {
-		if code, _, body := ask("GET", "/0123456789ab/"+host+"__"+port+"/a/b/manifests/1", "", ""); code < 400 {
+		if code, _, body := ask("GET", "/0123456789abcdef0123456789abcdef/"+host+"__"+port+"/a/b/manifests/1", "", ""); code < 400 {
 			t.Errorf("%s: %d %s", host, code, body)
 		}
 	}

@@ -1,7 +1,7 @@
 // Package tenantimages separates tenants' images from the owner's (docs/design/tenancy.md). It serves the kubelet's
 // image service in front of containerd (Serve), and is the only registry of tenants' images (Relay). In containerd
 // their names are below Registry and the consumer, so no tenant uses or replaces images of others, except those
-// labelled policy.ShareLabel. It reads containerd's images and the settings of registries. It alone writes the socket
+// labelled policy.ShareLabel, and for virtual clusters policy.ProvidedLabel. It reads containerd's images and the settings of registries. It alone writes the socket
 // and, by Hosts, containerd's configuration of Registry. Restart: names are in containerd; there is no other state.
 // Failure: the kubelet has no image service, and containers wait until it is back.
 package tenantimages
@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +30,8 @@ import (
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 )
 
@@ -57,15 +60,21 @@ func name(consumer, image string) (of, plain string, err error) {
 	return of, ref.String(), err
 }
 
+// Members are the virtual clusters of this device.
+type Members interface {
+	// Members returns the virtual clusters with their groups.
+	Members() map[peer.ID]offer.Member
+}
+
 // Run is Serve and a Relay together, until ctx ends or one of them fails.
-func Run(ctx context.Context, socket, containerd string, cfg RelayConfig, ready func()) error {
+func Run(ctx context.Context, socket, containerd string, members Members, cfg RelayConfig, ready func()) error {
 	ctx, stop := context.WithCancel(ctx)
 	ended, listens := make(chan error, 2), make(chan struct{})
 	go func() { ended <- NewRelay(cfg).Serve(ctx, func() { close(listens) }) }()
 	go func() {
 		select {
 		case <-listens:
-			ended <- Serve(ctx, socket, containerd, ready)
+			ended <- Serve(ctx, socket, containerd, members, ready)
 		case <-ctx.Done():
 			ended <- nil
 		}
@@ -77,7 +86,7 @@ func Run(ctx context.Context, socket, containerd string, cfg RelayConfig, ready 
 
 // Serve is the kubelet's image service until ctx ends; containerd is the socket of containerd. ready is called once it
 // listens.
-func Serve(ctx context.Context, socket, containerd string, ready func()) error {
+func Serve(ctx context.Context, socket, containerd string, members Members, ready func()) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return fmt.Errorf("images: %w", err)
 	}
@@ -102,7 +111,7 @@ func Serve(ctx context.Context, socket, containerd string, ready func()) error {
 		return fmt.Errorf("images: %w", err)
 	}
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
-	runtime.RegisterImageServiceServer(server, &service{cri: runtime.NewImageServiceClient(conn), store: imagesapi.NewImagesClient(conn)})
+	runtime.RegisterImageServiceServer(server, &service{cri: runtime.NewImageServiceClient(conn), store: imagesapi.NewImagesClient(conn), members: members})
 	defer context.AfterFunc(ctx, server.Stop)()
 	ready()
 	if err := server.Serve(l); err != nil && ctx.Err() == nil {
@@ -113,8 +122,9 @@ func Serve(ctx context.Context, socket, containerd string, ready func()) error {
 
 type service struct {
 	runtime.UnimplementedImageServiceServer
-	cri   runtime.ImageServiceClient
-	store imagesapi.ImagesClient
+	cri     runtime.ImageServiceClient
+	store   imagesapi.ImagesClient
+	members Members
 }
 
 func (s *service) ListImages(ctx context.Context, r *runtime.ListImagesRequest) (*runtime.ListImagesResponse, error) {
@@ -129,8 +139,8 @@ func (s *service) ImageFsInfo(ctx context.Context, r *runtime.ImageFsInfoRequest
 	return s.cri.ImageFsInfo(ctx, r)
 }
 
-// ImageStatus reports an image as present to a tenant if the owner shares it or this consumer has had it pulled. The ID
-// is then its name, so that the kubelet's records of access by ID do not mix the owner and consumers, which may have
+// ImageStatus reports an image as present to a tenant if the owner shares it, a Course of the tenant names it, or this
+// consumer has had it pulled. The ID is then its name, so that the kubelet's records of access by ID do not mix the owner and consumers, which may have
 // the same content.
 func (s *service) ImageStatus(ctx context.Context, r *runtime.ImageStatusRequest) (*runtime.ImageStatusResponse, error) {
 	consumer, tenant := r.GetImage().GetAnnotations()[policy.OriginLabel]
@@ -141,7 +151,7 @@ func (s *service) ImageStatus(ctx context.Context, r *runtime.ImageStatusRequest
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	if shared, err := s.shared(ctx, plain); err != nil {
+	if shared, err := s.shared(ctx, peer.ID(consumer), plain); err != nil {
 		return nil, err
 	} else if shared {
 		of = plain
@@ -154,13 +164,22 @@ func (s *service) ImageStatus(ctx context.Context, r *runtime.ImageStatusRequest
 	return answer, err
 }
 
-// shared reports whether the owner has labelled the image, or every device has it.
-func (s *service) shared(ctx context.Context, image string) (bool, error) {
+// shared reports whether the owner has labelled the image for all tenants or for a group of this one, or every device has
+// it.
+func (s *service) shared(ctx context.Context, consumer peer.ID, image string) (bool, error) {
 	if image == Pause {
 		return true, nil
 	}
 	got, err := s.stored(ctx, image)
-	return got.GetLabels()[policy.ShareLabel] == "true", err
+	if err != nil || got.GetLabels()[policy.ShareLabel] == "true" {
+		return err == nil, err
+	}
+	_, groups, provided := strings.Cut(got.GetLabels()[policy.ProvidedLabel], "+")
+	if !provided {
+		return false, nil
+	}
+	names := strings.Split(groups, "+")
+	return slices.ContainsFunc(s.members.Members()[consumer].Groups, func(g offer.Group) bool { return slices.Contains(names, g.Name) }), nil
 }
 
 // inNamespace is for requests of images of the kubelet's.

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 )
 
@@ -48,11 +50,24 @@ func TestNames(t *testing.T) {
 
 func hash(s string) string { return strings.Repeat(s, 64) }
 
+// members are virtual clusters with their groups.
+type members map[peer.ID]offer.Member
+
+func (m members) Members() map[peer.ID]offer.Member { return m }
+
+func in(groups ...string) (m offer.Member) {
+	for _, g := range groups {
+		m.Groups = append(m.Groups, offer.Group{Name: g})
+	}
+	return m
+}
+
 // runtimes is containerd as far as Serve sees it: images by name, and those with the label.
 type runtimes struct {
 	runtime.UnimplementedImageServiceServer
 	imagesapi.UnimplementedImagesServer
-	has    map[string]bool // and whether it is shared
+	has    map[string]bool   // and whether it is shared
+	given  map[string]string // values of policy.ProvidedLabel
 	pinned map[string]bool
 	fails  bool
 	pulled []string
@@ -84,6 +99,9 @@ func (r *runtimes) Get(_ context.Context, in *imagesapi.GetImageRequest) (*image
 	if shared {
 		out.Labels[policy.ShareLabel] = "true"
 	}
+	if value := r.given[in.Name]; value != "" {
+		out.Labels[policy.ProvidedLabel] = value
+	}
 	if r.pinned[in.Name] {
 		out.Labels[pinned] = "pinned"
 	}
@@ -114,7 +132,9 @@ func (r *runtimes) kubelet(t *testing.T) (ctx context.Context, kubelet runtime.I
 	t.Cleanup(server.Stop)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	ended, ready := make(chan error, 1), make(chan struct{})
-	go func() { ended <- Serve(ctx, Socket(dir), l.Addr().String(), func() { close(ready) }) }()
+	go func() {
+		ended <- Serve(ctx, Socket(dir), l.Addr().String(), members{"db-ann": in("lab/db", "lab/year"), "web-ben": in("lab/web")}, func() { close(ready) })
+	}()
 	<-ready
 	conn, err := grpc.NewClient("unix://"+Socket(dir), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -155,7 +175,8 @@ func TestAnImportedImageIsPulledAgain(t *testing.T) {
 
 // A tenant neither finds nor replaces what the owner or another consumer has, but what is shared.
 func TestTenantsHaveImagesOfTheirOwn(t *testing.T) {
-	below := &runtimes{has: map[string]bool{"a.b/private:1": false, "a.b/shared:1": true, Pause: false}}
+	below := &runtimes{has: map[string]bool{"a.b/private:1": false, "a.b/shared:1": true, "a.b/lesson:1": false, "a.b/kept:1": false, Pause: false},
+		given: map[string]string{"a.b/lesson:1": "kept+lab/db+lab/exam", "a.b/kept:1": "kept"}}
 	ctx, kubelet := below.kubelet(t)
 	of := func(consumer, image string) *runtime.ImageSpec {
 		s := &runtime.ImageSpec{Image: image}
@@ -174,6 +195,11 @@ func TestTenantsHaveImagesOfTheirOwn(t *testing.T) {
 	}
 	if id("", "a.b/private:1") == "" || id("mallory", "a.b/private:1") != "" || id("mallory", "a.b/shared:1") != "a.b/shared:1" || id("mallory", Pause) != Pause {
 		t.Error("the owner's images: what is not shared is found, or what is shared is not")
+	}
+	for consumer, has := range map[string]bool{"db-ann": true, "web-ben": false, "mallory": false} {
+		if id(consumer, "a.b/lesson:1") != "" != has || id(consumer, "a.b/kept:1") != "" {
+			t.Errorf("the image of a course: %s has it: %t", consumer, !has)
+		}
 	}
 	pull := func(in *runtime.PullImageRequest) {
 		t.Helper()

@@ -142,6 +142,11 @@ func attempts(t *testing.T) map[string][2]string {
 		"a node":                    pod(`"nodeName":"n"`),
 		"a volume of the network":   pod(`"volumes":[{"name":"v","nfs":{"server":"192.0.2.1","path":"/"}}]`),
 		"precedence":                pod(`"priorityClassName":"system-node-critical"`),
+		"no node of others":         pod(`"affinity":{"podAntiAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"kubernetes.io/hostname","namespaceSelector":{},"labelSelector":{}}]}}`),
+		"a free volume of the owner's": {"/api/v1/namespaces/%s/persistentvolumeclaims",
+			`{"metadata":{"generateName":"x-"},"spec":{"storageClassName":"manual","accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Mi"}}}}`},
+		"pods that a Service chooses": {"/api/v1/namespaces/%s/services", `{"metadata":{"generateName":"x-"},"spec":{"selector":{"a":"b"},"ports":[{"port":80}]}}`},
+		"endpoints without number":    {"/apis/discovery.k8s.io/v1/namespaces/%s/endpointslices", largeSlice(101, 10)},
 		"a token Secret": {"/api/v1/namespaces/%s/secrets",
 			`{"metadata":{"generateName":"x-","annotations":{"kubernetes.io/service-account.name":"default"}},"type":"kubernetes.io/service-account-token"}`},
 		"an address of the LAN": {"/api/v1/namespaces/%s/services", `{"metadata":{"generateName":"x-"},"spec":{"externalIPs":["192.0.2.1"],"ports":[{"port":80}]}}`},
@@ -175,10 +180,10 @@ func (l *told) have(so func(string) bool) error {
 }
 
 // Whoever deletes or changes what bounds consumers, one by one or by its label: no request of a consumer that tries
-// without pause finds a gap, nor do controllers in what it wrote before; all is made again, and consumers have their rights again.
+// twenty times a second finds a gap, nor do controllers in what it wrote before; all is made again, and consumers have their rights again.
 func testPoliciesAreKept(t *testing.T, p *provider) {
 	ctx := t.Context()
-	twin := p.twinOf(t, carol, "kept")
+	twin := p.twinOf(t, carol, "bounded")
 	c, _ := p.consumer(t, carol, nil)
 	objects := dynamic.NewForConfigOrDie(p.server.Config)
 	policies, bindings := map[string]schema.GroupVersionResource{}, map[string]schema.GroupVersionResource{}
@@ -195,7 +200,7 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 	for what, try := range attempts(t) {
 		refused[what], tried[what] = &atomic.Int32{}, &atomic.Int32{}
 		trying.Go(func() {
-			for range time.Tick(5 * time.Millisecond) { // together they try more often than a consumer may
+			for range time.Tick(50 * time.Millisecond) {
 				if ctxTries.Err() != nil {
 					return
 				}
@@ -229,7 +234,7 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 	watching, watched := context.WithCancel(ctx)
 	defer watched()
 	trying.Go(func() {
-		for range time.Tick(time.Millisecond) {
+		for range time.Tick(10 * time.Millisecond) {
 			if watching.Err() != nil {
 				return
 			}
@@ -244,7 +249,7 @@ func testPoliciesAreKept(t *testing.T, p *provider) {
 			t.Fatal(err)
 		}
 		trying.Go(func() {
-			for n := range time.Tick(20 * time.Millisecond) {
+			for n := range time.Tick(50 * time.Millisecond) {
 				if ctxTries.Err() != nil {
 					return
 				}

@@ -81,7 +81,7 @@ func testClaimsOfTenants(t *testing.T, p *provider) {
 	c, _ := p.consumer(t, alice, nil)
 	claim := func(name string, change func(*corev1.PersistentVolumeClaimSpec)) *corev1.PersistentVolumeClaim {
 		out := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: ptr.To("some"),
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: ptr.To(ownClass),
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}}}}
 		change(&out.Spec)
 		return out
@@ -104,16 +104,21 @@ func testClaimsOfTenants(t *testing.T, p *provider) {
 	}
 
 	// One that this cluster binds: the test plays its provisioner.
-	dir := t.TempDir()
-	if _, err := c.CoreV1().PersistentVolumeClaims(twin).Create(ctx, claim("data", func(*corev1.PersistentVolumeClaimSpec) {}), metav1.CreateOptions{}); err != nil {
+	data, err := c.CoreV1().PersistentVolumeClaims(twin).Create(ctx, claim("data", func(*corev1.PersistentVolumeClaimSpec) {}), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := "pvc-" + string(data.UID)
+	dir := filepath.Join(t.TempDir(), twin+"_data_"+name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.CoreV1().PersistentVolumeClaims(twin).Patch(ctx, "data", "application/merge-patch+json", []byte(`{"spec":{"volumeName":"theirs"}}`), metav1.PatchOptions{}); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 		t.Errorf("a volume chosen later: %v", err)
 	}
-	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "made"}, Spec: corev1.PersistentVolumeSpec{
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": "rivulet.dev/local-path"}}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		StorageClassName: "some", ClaimRef: &corev1.ObjectReference{Namespace: twin, Name: "data"},
+		StorageClassName: ownClass, ClaimRef: &corev1.ObjectReference{Namespace: twin, Name: "data", UID: data.UID},
 		PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}},
 		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"n"}}}}}}}}}

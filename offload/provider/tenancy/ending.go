@@ -29,9 +29,9 @@ const (
 	graceMost = 600
 	// graceLast is the grace period, in seconds, in a twin that is being deleted, and of pods that are taken back.
 	graceLast = 30
-	// forceAfter is when the remaining objects in a twin that is being deleted are removed by force, despite
+	// DefaultForceAfter is when the remaining objects in a twin that is being deleted are removed by force, despite
 	// finalizers. A twin is empty within a minute.
-	forceAfter = 40 * time.Second
+	DefaultForceAfter = 40 * time.Second
 	// emptiedAnnotation marks a twin that is being deleted and has no pods left.
 	emptiedAnnotation = "rivulet.dev/emptied"
 	// endLook is the interval of checks of twins that are being deleted.
@@ -94,7 +94,7 @@ func (t *Tenancy) end(ctx context.Context, since map[types.UID]time.Time) (left 
 		if since[ns.UID].IsZero() {
 			since[ns.UID] = now()
 		}
-		errs = append(errs, t.empty(ctx, ns, now().Sub(since[ns.UID]) >= forceAfter))
+		errs = append(errs, t.empty(ctx, ns, now().Sub(since[ns.UID]) >= t.ForceAfter))
 	}
 	for uid := range since {
 		if !going[uid] {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"os"
 	"reflect"
 	"regexp"
 	"slices"
@@ -12,20 +13,26 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"rivulet/test/harness/tree"
 )
 
-// refusedFields are those of the types that pods.yaml has a list for which are not in it,
-// and why.
+// refusedFields are those of the types that pods.yaml has a list for which are not in it, and why.
 var refusedFields = map[string]map[string]string{
 	"PodSpec": {
 		"hostNetwork": "the host's", "hostPID": "the host's", "hostIPC": "the host's", "hostUsers": "namespaces of users are the kernel's newest doors",
 		"resourceClaims": "devices of this cluster", "workloadRef": "gangs of pods that the scheduler would hold room for",
 	},
+	"Affinity":           {"podAffinity": "enforced against pods of others", "podAntiAffinity": "enforced against pods of others"},
 	"PodSecurityContext": {"windowsOptions": "no Windows"},
 	"Container":          {},
 	"SecurityContext":    {"windowsOptions": "no Windows"},
@@ -38,135 +45,85 @@ var refusedFields = map[string]map[string]string{
 	"VolumeProjection": {"serviceAccountToken": "this cluster's", "clusterTrustBundle": "this cluster's", "podCertificate": "this cluster's"},
 }
 
-// allowedWhole are the types inside a pod that tenants may use with every field they have
-// now. What a newer Kubernetes adds to them is to be judged here.
-var allowedWhole = map[string]string{
-	"Affinity":                          "nodeAffinity podAffinity podAntiAffinity",
-	"AppArmorProfile":                   "localhostProfile type", // the type is validated
-	"Capabilities":                      "add drop",              // validated, and by Pod Security
-	"ConfigMapEnvSource":                "name optional",
-	"ConfigMapKeySelector":              "key name optional",
-	"ConfigMapProjection":               "items name optional",
-	"ConfigMapVolumeSource":             "defaultMode items name optional",
-	"ContainerResizePolicy":             "resourceName restartPolicy",
-	"ContainerRestartRule":              "action exitCodes",
-	"ContainerRestartRuleOnExitCodes":   "operator values",
-	"DownwardAPIProjection":             "items",
-	"DownwardAPIVolumeFile":             "fieldRef mode path resourceFieldRef",
-	"DownwardAPIVolumeSource":           "defaultMode items",
-	"EmptyDirVolumeSource":              "medium sizeLimit",
-	"EnvFromSource":                     "configMapRef prefix secretRef",
-	"EnvVar":                            "name value valueFrom",
-	"EnvVarSource":                      "configMapKeyRef fieldRef fileKeyRef resourceFieldRef secretKeyRef",
-	"EphemeralVolumeSource":             "volumeClaimTemplate",
-	"ExecAction":                        "command",
-	"FileKeySelector":                   "key optional path volumeName",
-	"GRPCAction":                        "port service",
-	"HTTPGetAction":                     "host httpHeaders path port scheme", // host: refused by Pod Security
-	"HTTPHeader":                        "name value",
-	"HostAlias":                         "hostnames ip",
-	"ImageVolumeSource":                 "pullPolicy reference", // the reference: images.yaml
-	"KeyToPath":                         "key mode path",
-	"Lifecycle":                         "postStart preStop stopSignal",
-	"LifecycleHandler":                  "exec httpGet sleep tcpSocket",
-	"LocalObjectReference":              "name",
-	"NodeAffinity":                      "preferredDuringSchedulingIgnoredDuringExecution requiredDuringSchedulingIgnoredDuringExecution",
-	"NodeSelector":                      "nodeSelectorTerms",
-	"NodeSelectorRequirement":           "key operator values",
-	"NodeSelectorTerm":                  "matchExpressions matchFields",
-	"ObjectFieldSelector":               "apiVersion fieldPath",
-	"PersistentVolumeClaimSpec":         "accessModes dataSource dataSourceRef resources selector storageClassName volumeAttributesClassName volumeMode volumeName", // rivulet-twin-claims
-	"PersistentVolumeClaimTemplate":     "metadata spec",
-	"PersistentVolumeClaimVolumeSource": "claimName readOnly",
-	"PodAffinity":                       "preferredDuringSchedulingIgnoredDuringExecution requiredDuringSchedulingIgnoredDuringExecution",
-	"PodAffinityTerm":                   "labelSelector matchLabelKeys mismatchLabelKeys namespaceSelector namespaces topologyKey",
-	"PodAntiAffinity":                   "preferredDuringSchedulingIgnoredDuringExecution requiredDuringSchedulingIgnoredDuringExecution",
-	"PodDNSConfig":                      "nameservers options searches",
-	"PodDNSConfigOption":                "name value",
-	"PodOS":                             "name",
-	"PodReadinessGate":                  "conditionType",
-	"PodSchedulingGate":                 "name",
-	"PreferredSchedulingTerm":           "preference weight",
-	"Probe":                             "exec failureThreshold grpc httpGet initialDelaySeconds periodSeconds successThreshold tcpSocket terminationGracePeriodSeconds timeoutSeconds",
-	"ProjectedVolumeSource":             "defaultMode sources",
-	"ResourceClaim":                     "name request", // of a claim of the pod, and there are none
-	"ResourceFieldSelector":             "containerName divisor resource",
-	"ResourceRequirements":              "claims limits requests",
-	"SELinuxOptions":                    "level role type user",  // by Pod Security
-	"SeccompProfile":                    "localhostProfile type", // the type is validated
-	"SecretEnvSource":                   "name optional",
-	"SecretKeySelector":                 "key name optional",
-	"SecretProjection":                  "items name optional",
-	"SecretVolumeSource":                "defaultMode items optional secretName",
-	"SleepAction":                       "seconds",
-	"Sysctl":                            "name value", // by Pod Security
-	"TCPSocketAction":                   "host port",  // host: refused by Pod Security
-	"Toleration":                        "effect key operator tolerationSeconds value",
-	"TopologySpreadConstraint":          "labelSelector matchLabelKeys maxSkew minDomains nodeAffinityPolicy nodeTaintsPolicy topologyKey whenUnsatisfiable",
-	"TypedLocalObjectReference":         "apiGroup kind name",
-	"TypedObjectReference":              "apiGroup kind name namespace",
-	"VolumeDevice":                      "devicePath name",
-	"VolumeMount":                       "mountPath mountPropagation name readOnly recursiveReadOnly subPath subPathExpr",
-	"VolumeResourceRequirements":        "limits requests",
-	"WeightedPodAffinityTerm":           "podAffinityTerm weight",
-}
-
-// Each field that Kubernetes knows in a pod is judged: it is in a list of pods.yaml, or
-// refused with a reason, or part of what is allowed as a whole. One that is new fails here,
-// and is refused by the API server if its type has a list.
-func TestEveryFieldOfATenantsPodIsJudged(t *testing.T) {
-	lists := fieldLists(t)
-	seen := map[string]bool{}
-	for _, typ := range within(reflect.TypeFor[corev1.PodSpec]()) {
+// Each field that Kubernetes knows in what a consumer may write is judged: the table of docs/design/tenancy.md says what it reaches of
+// others, and what bounds that. A field of a type with a list in pods.yaml is in that list, or refused with a reason. One that is new
+// fails here, and is refused by the API server if its type has a list.
+func TestEveryFieldOfATenantIsJudged(t *testing.T) {
+	lists, table := fieldLists(t), judged(t)
+	types := append(within(reflect.TypeFor[corev1.PodSpec](), reflect.TypeFor[corev1.PersistentVolumeClaimSpec](), reflect.TypeFor[corev1.ServiceSpec](),
+		reflect.TypeFor[discoveryv1.EndpointSlice](), reflect.TypeFor[networkingv1.NetworkPolicySpec](), reflect.TypeFor[networkingv1.IngressSpec](),
+		reflect.TypeFor[batchv1.JobSpec](), reflect.TypeFor[appsv1.ReplicaSetSpec](), reflect.TypeFor[corev1.ConfigMap](), reflect.TypeFor[corev1.Secret]()),
+		reflect.TypeFor[metav1.ObjectMeta]())
+	if len(rules()) != 13 {
+		t.Errorf("consumers have %d rules: do they make another kind? Then its fields are judged here", len(rules()))
+	}
+	all := map[string]map[string]bool{}
+	for _, typ := range types {
 		name := typ.Name()
 		if name == "EphemeralContainer" { // is a Container that names its target
 			name = "Container"
 		}
-		seen[name] = true
-		have := jsonFields(typ)
-		whole, isWhole := allowedWhole[name]
+		if all[name] == nil {
+			all[name] = map[string]bool{}
+		}
+		maps.Copy(all[name], jsonFields(typ))
+	}
+	for name, have := range all {
+		if slices.Contains([]string{"EndpointSlice", "ConfigMap", "Secret"}, name) { // as a whole
+			maps.DeleteFunc(have, func(field string, _ bool) bool {
+				return slices.Contains([]string{"apiVersion", "kind", "metadata"}, field)
+			})
+		}
 		list, listed := lists[name]
-		switch {
-		case listed && isWhole:
-			t.Errorf("%s has a list and is allowed as a whole", name)
-		case isWhole:
-			if got := strings.Join(slices.Sorted(maps.Keys(have)), " "); got != whole {
-				t.Errorf("%s has the fields %q, those judged are %q", name, got, whole)
+		for field := range have {
+			_, refused := refusedFields[name][field]
+			if slices.Contains(table[name], field) == refused || listed && slices.Contains(list, field) == refused {
+				t.Errorf("%s.%s is new, or judged twice: may tenants have it, and what does it reach of others?", name, field)
 			}
-		case listed:
-			for field := range have {
-				_, refused := refusedFields[name][field]
-				if slices.Contains(list, field) == refused {
-					t.Errorf("%s.%s is new, or judged twice: may tenants have it?", name, field)
+		}
+		for _, field := range slices.Concat(list, table[name], slices.Collect(maps.Keys(refusedFields[name]))) {
+			if !have[field] {
+				t.Errorf("Kubernetes has no %s.%s", name, field)
+			}
+		}
+	}
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(lists)), slices.Collect(maps.Keys(table)), slices.Collect(maps.Keys(refusedFields))) {
+		if all[name] == nil {
+			t.Errorf("there is no %s in what a consumer writes", name)
+		}
+	}
+}
+
+// judged are the fields in the table of the design page, by type; each is there once.
+func judged(t *testing.T) map[string][]string {
+	t.Helper()
+	page, err := os.ReadFile(tree.Path("docs/design/tenancy.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(page), "\n| fields | reach | bound |\n|---|---|---|\n")
+	if !found {
+		t.Fatal("tenancy.md has no table of fields")
+	}
+	text, _, _ = strings.Cut(text, "\n\n")
+	out := map[string][]string{}
+	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+		cells := strings.Split(strings.Trim(line, "| "), " | ")
+		if len(cells) != 3 || cells[1] == "" || cells[2] == "" {
+			t.Errorf("the line %q lacks a reach or a bound", line)
+		}
+		for _, part := range strings.Split(cells[0], "; ") {
+			name, fields, _ := strings.Cut(part, " ")
+			name = strings.Trim(name, "`")
+			for _, field := range strings.Split(fields, ", ") {
+				if slices.Contains(out[name], field) {
+					t.Errorf("%s.%s is judged twice", name, field)
 				}
-			}
-			for field := range refusedFields[name] {
-				if !have[field] {
-					t.Errorf("Kubernetes has no %s.%s", name, field)
-				}
-			}
-		default:
-			t.Errorf("%s is new: %v", name, slices.Sorted(maps.Keys(have)))
-		}
-	}
-	for name, list := range lists {
-		all := map[string]bool{}
-		for _, typ := range within(reflect.TypeFor[corev1.PodSpec]()) {
-			if typ.Name() == name || name == "Container" && typ.Name() == "EphemeralContainer" {
-				maps.Copy(all, jsonFields(typ))
-			}
-		}
-		for _, field := range list {
-			if !all[field] {
-				t.Errorf("pods.yaml allows %s.%s, which Kubernetes does not have", name, field)
+				out[name] = append(out[name], field)
 			}
 		}
 	}
-	for name := range allowedWhole {
-		if !seen[name] {
-			t.Errorf("there is no %s in a pod", name)
-		}
-	}
+	return out
 }
 
 // fieldLists are the variables of policy rivulet-twin-pods that are called like a type.
@@ -196,9 +153,9 @@ func fieldLists(t *testing.T) map[string][]string {
 	}
 }
 
-// within are the struct types of a value of typ, itself included, without what is only in
+// within are the struct types of values of the types, themselves included, without what is only in
 // fields that are refused.
-func within(typ reflect.Type) (out []reflect.Type) {
+func within(types ...reflect.Type) (out []reflect.Type) {
 	seen := map[reflect.Type]bool{ // judged by their own policies, or as a whole
 		reflect.TypeFor[resource.Quantity](): true, reflect.TypeFor[intstr.IntOrString](): true, reflect.TypeFor[metav1.ObjectMeta](): true, reflect.TypeFor[metav1.LabelSelector](): true,
 	}
@@ -230,7 +187,9 @@ func within(typ reflect.Type) (out []reflect.Type) {
 			}
 		}
 	}
-	walk(typ)
+	for _, typ := range types {
+		walk(typ)
+	}
 	return out
 }
 

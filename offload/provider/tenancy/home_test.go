@@ -91,6 +91,8 @@ var notTaken = map[string]string{
 	"a host in a hook":                   inContainer(`lifecycle: {preStop: {httpGet: {host: 10.0.0.1, port: 80}}}`),
 	"a host in a hook before":            inContainer(`lifecycle: {postStart: {tcpSocket: {host: 10.0.0.1, port: 80}}}`),
 	"an image volume of no public name":  inVolume(`image: {reference: "localhost:5000/x"}`),
+	"huge pages":                         inContainer(`resources: {requests: {hugepages-2Mi: 2Mi, cpu: 1m}, limits: {hugepages-2Mi: 2Mi}}`),
+	"huge pages of the pod":              inPod(`resources: {requests: {hugepages-2Mi: 2Mi, cpu: 1m}, limits: {hugepages-2Mi: 2Mi}}`),
 	"an init container of such an image": inPod(`initContainers: [{name: d, image: nas.lan/x}]`),
 }
 
@@ -109,7 +111,7 @@ var taken = map[string]string{
 	"its own volumes":                  inPod(`volumes: [{name: a, emptyDir: {}}, {name: b, configMap: {name: x}}, {name: c, secret: {secretName: x}}, {name: d, image: {reference: quay.io/a/b}}, {name: e, downwardAPI: {items: []}}]`),
 	"a volume of nothing":              inVolume(`projected: {sources: []}`),
 	"tokens":                           projected(`serviceAccountToken: {path: x}`),
-	"what is home's, and stays behind": inPod(`topologySpreadConstraints: [{maxSkew: 1, topologyKey: x, whenUnsatisfiable: DoNotSchedule}], priorityClassName: system-node-critical`),
+	"what is home's, and stays behind": inPod(`affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: x, namespaceSelector: {}}]}}, tolerations: [{key: gpu, operator: Exists}], topologySpreadConstraints: [{maxSkew: 1, topologyKey: x, whenUnsatisfiable: DoNotSchedule}], priorityClassName: system-node-critical`),
 }
 
 // What no provider takes home's admission keeps at home, where the namespace may run there, and nothing else: else it would wait
@@ -119,7 +121,7 @@ func testWhatHomeKeeps(t *testing.T, p *provider) {
 	for typ, fields := range refusedFields {
 		for field := range fields {
 			name := typ + "." + field
-			dropped := slices.Contains([]string{"PodSpec.workloadRef", "VolumeProjection.serviceAccountToken"}, name) // by package pod: they are home's
+			dropped := slices.Contains([]string{"PodSpec.workloadRef", "Affinity.podAffinity", "Affinity.podAntiAffinity", "VolumeProjection.serviceAccountToken"}, name) // by package pod: they are home's
 			if _, has := notTaken[name]; has == dropped {
 				t.Errorf("%s is refused here: give notTaken a pod with it", name)
 			}

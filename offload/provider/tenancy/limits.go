@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -13,10 +12,10 @@ import (
 
 	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/apiproxy"
 )
 
 // The limits of one consumer for all of its requests. Usual consumers stay far below; above a limit a request gets 429,
@@ -241,7 +240,18 @@ func (t *Tenancy) write(w http.ResponseWriter, r *http.Request, consumer peer.ID
 		later(w, "your cluster has sent too much in a short time")
 		return
 	}
+	used, err := routesIn(r, what)
+	if err != nil {
+		status(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
+	}
 	settle, err := t.stored.admit(r.Context(), t.account(consumer), r.ContentLength)
+	settleRoutes := func(int64) {}
+	if err == nil && used > 0 {
+		if settleRoutes, err = t.routes.admit(r.Context(), t.account(consumer), used); err != nil {
+			settle(0)
+		}
+	}
 	var full *fullError
 	switch {
 	case errors.As(err, &full):
@@ -261,8 +271,9 @@ func (t *Tenancy) write(w http.ResponseWriter, r *http.Request, consumer peer.ID
 	defer func() { // an aborted proxy panics
 		wrote := max(answer.n, r.ContentLength)
 		if answer.code >= http.StatusBadRequest || r.URL.Query().Has("dryRun") {
-			wrote = 0
+			wrote, used = 0, 0
 		}
+		settleRoutes(used)
 		t.visitors.owe(consumer, wrote-r.ContentLength)
 		settle(wrote)
 	}()
@@ -306,15 +317,8 @@ func later(w http.ResponseWriter, why string) {
 
 // requested is how the API server parses the request.
 func requested(r *http.Request) *request.RequestInfo {
-	as := &http.Request{Method: r.Method, URL: &url.URL{Path: strings.TrimPrefix(r.URL.Path, prefix), RawQuery: r.URL.RawQuery}}
-	info, err := infos.NewRequestInfo(as)
-	if err != nil { // without a resource
-		return &request.RequestInfo{Verb: strings.ToLower(r.Method)}
-	}
-	return info
+	return apiproxy.Parse(r, strings.TrimPrefix(r.URL.Path, prefix))
 }
-
-var infos = request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 
 // lasts reports whether the API server sets no deadline of its own for the request.
 func lasts(what *request.RequestInfo) bool {

@@ -2,6 +2,8 @@ package tenancy
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +17,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"rivulet/fabric/logbound"
 	"rivulet/fabric/peer"
 )
 
@@ -177,7 +180,7 @@ func TestNoWriteGoesUncounted(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		w.WriteHeader(http.StatusCreated)
 	})
-	body := strings.Repeat("x", 1<<20)
+	body := `"` + strings.Repeat("x", 1<<20-2) + `"`
 	for name, change := range map[string]func(*http.Request){
 		"plain":   func(*http.Request) {},
 		"watch":   func(r *http.Request) { r.URL.RawQuery = "watch=true" },
@@ -252,4 +255,27 @@ func (v *visitors) open(id peer.ID) int {
 		return g.short + g.long + g.offers + g.files
 	}
 	return 0
+}
+
+// A consumer whose requests for twins are refused gets an answer for each, and a bounded number of lines in the owner's
+// log.
+func TestRefusedRequestsDoNotFillTheLog(t *testing.T) {
+	var log bytes.Buffer
+	tenancy, err := New(Config{Local: &rest.Config{Host: "http://127.0.0.1:1"}, PeerID: func(*http.Request) (peer.ID, bool) { return alice, true }, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 10 * logbound.PerMinute {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(ctx, http.MethodPut, "/v1/namespaces/shop", nil)
+		r.SetPathValue("home", "shop")
+		if tenancy.ensure(w, r, alice); w.Code != http.StatusServiceUnavailable {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+	}
+	if n := strings.Count(log.String(), "no twin"); n == 0 || n > 2*logbound.PerMinute { // a minute may end meanwhile
+		t.Errorf("%d lines of %d requests", n, 10*logbound.PerMinute)
+	}
 }

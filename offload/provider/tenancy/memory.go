@@ -2,7 +2,6 @@ package tenancy
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -15,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/nodeagent/podmemory"
@@ -159,6 +157,17 @@ func usage(ctx context.Context, memory PodMemory, log *slog.Logger, pods map[typ
 	return use, short
 }
 
+// tenantsOn are the unfinished pods of consumers that are on a node, as far as the Watcher keeps of them.
+func tenantsOn(room *offer.Watcher) (pods []*corev1.Pod) {
+	for _, obj := range room.Pods().GetStore().List() {
+		p, ok := obj.(*corev1.Pod)
+		if ok && p.Labels[policy.OriginLabel] != "" && p.Spec.NodeName != "" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			pods = append(pods, p)
+		}
+	}
+	return pods
+}
+
 // relieve makes one pass, and reports whether there are pods of tenants.
 func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) (tenants bool) {
 	known := map[types.UID]*corev1.Pod{}
@@ -171,11 +180,8 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 			lent[id == offer.Pool] += parts[id]
 		}
 	}
-	for _, obj := range t.room.Pods().GetStore().List() {
-		p, ok := obj.(*corev1.Pod)
-		if ok && p.Labels[policy.OriginLabel] != "" && p.Spec.NodeName != "" && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
-			known[p.UID] = p
-		}
+	for _, p := range tenantsOn(t.room) {
+		known[p.UID] = p
 	}
 	tenants = len(known) > 0
 	all, short := usage(ctx, t.PodMemory, t.Log, known, false)
@@ -223,36 +229,12 @@ func (t *Tenancy) relieve(ctx context.Context, leaving map[types.UID]time.Time) 
 	return tenants
 }
 
-// evictForMemory deletes the pod at once, with the reason in an event and in its status, which its home receives.
+// evictForMemory evicts the pod with the reason.
 func (t *Tenancy) evictForMemory(ctx context.Context, p *corev1.Pod, one heldBy, short bool) error {
 	why := "the pods of other clusters together hold more memory than is lent"
 	if short {
 		why = "the node is short of memory"
 	}
 	message := fmt.Sprintf("evicted: it held %d MiB of memory and asked for %d, and %s; raise its request to what it needs", one.held>>20, one.requested>>20, why)
-	at := metav1.NewTime(now())
-	_, err := t.client.CoreV1().Events(p.Namespace).Create(ctx, &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{GenerateName: p.Name + ".", Namespace: p.Namespace},
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID},
-		Type:           corev1.EventTypeWarning, Reason: "Evicted", Message: message, Count: 1, FirstTimestamp: at, LastTimestamp: at,
-		Source: corev1.EventSource{Component: "rivulet"},
-	}, metav1.CreateOptions{FieldManager: policy.FieldManager})
-	if err != nil {
-		t.Log.Debug("an eviction is not told", "pod", p.Namespace+"/"+p.Name, "err", err)
-	}
-	told, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID}, "status": map[string]any{"conditions": []corev1.PodCondition{
-		{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "Evicted", Message: message, LastTransitionTime: at}}}})
-	if err == nil {
-		_, err = t.client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, told, metav1.PatchOptions{FieldManager: policy.FieldManager}, "status")
-	}
-	if err != nil {
-		t.Log.Debug("the reason of an eviction is not told", "pod", p.Namespace+"/"+p.Name, "err", err)
-	}
-	err = t.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: ptr.To[int64](1), Preconditions: &metav1.Preconditions{UID: &p.UID}})
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return err
-	}
-	t.Log.Warn("pod of another cluster evicted for its memory", "peer", peer.ID(p.Labels[policy.OriginLabel]).Short(), "pod", p.Namespace+"/"+p.Name, "held", one.held, "asked", one.requested, "reason", why)
-	return nil
+	return evict(ctx, t.client, t.Log, p, message)
 }

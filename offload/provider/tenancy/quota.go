@@ -152,6 +152,34 @@ func (t *Tenancy) defaults(ctx context.Context, twin string, consumer peer.ID) e
 	return nil
 }
 
+// apartName is the name of the ResourceQuota that admits no pod of a twin whose affinity names other namespaces: the
+// scheduler enforces it against pods there. Policies refuse such pods; this is the second line.
+const apartName = "rivulet-apart"
+
+// apart creates that quota.
+func apart(ctx context.Context, t *Tenancy, twin string, consumer peer.ID) error {
+	quotas := t.client.CoreV1().ResourceQuotas(twin)
+	want := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: apartName, Namespace: twin, Labels: map[string]string{policy.OriginLabel: string(consumer), "app.kubernetes.io/managed-by": "rivulet"}},
+		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.Quantity{}},
+			ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
+				{ScopeName: corev1.ResourceQuotaScopeCrossNamespacePodAffinity, Operator: corev1.ScopeSelectorOpExists}}}}}
+	have, err := quotas.Get(ctx, apartName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		if _, err = quotas.Create(ctx, want, metav1.CreateOptions{FieldManager: policy.FieldManager}); apierrors.IsAlreadyExists(err) {
+			err = nil
+		}
+	case err == nil && !equality.Semantic.DeepEqual(have.Spec, want.Spec):
+		have.Spec = want.Spec
+		_, err = quotas.Update(ctx, have, metav1.UpdateOptions{FieldManager: policy.FieldManager})
+	}
+	if err != nil {
+		return fmt.Errorf("tenancy: quota of twin %s: %w", twin, err)
+	}
+	return nil
+}
+
 // bounded returns when the twin has a quota in force, which keepRations makes: before that the API server would admit
 // everything. It also waits for capacity for a pod, if there is any left.
 func (t *Tenancy) bounded(ctx context.Context, twin string) error {

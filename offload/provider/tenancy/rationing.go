@@ -33,7 +33,7 @@ const (
 	// DefaultGrace is how long a consumer that uses more than its part may take to hand back the rest itself. Then its
 	// newest pods are deleted here.
 	DefaultGrace = 10 * time.Minute
-	// nudgeEvery is the least time between two nudges of one object.
+	// nudgeEvery is the least time between two nudges of one object, and before the first of a Job.
 	nudgeEvery = 2 * time.Second
 )
 
@@ -188,7 +188,7 @@ func (t *Tenancy) rations(ctx context.Context, over map[peer.ID]time.Time, nudge
 			continue
 		}
 		q := quotas[name]
-		if pods := corev1.ResourcePods; t.stored.over(t.account(twins[name].consumer)) {
+		if pods := corev1.ResourcePods; t.stored.over(t.account(twins[name].consumer)) || t.routes.over(t.account(twins[name].consumer)) {
 			next[pods] = min(next[pods], twins[name].used[pods]) // controllers make no more of them
 		}
 		hard := merged(counts(q, byConsumer[counted(name)], t.bounds(twins[name].consumer)), next)
@@ -405,9 +405,8 @@ func (t *Tenancy) nudge(ctx context.Context, twins map[string]account, nudged ma
 	}
 	jobs, _ := t.jobs.Lister().List(labels.Everything())
 	for _, j := range jobs {
-		// A new Job is in its first attempt.
-		if now().Sub(j.CreationTimestamp.Time) < nudgeEvery {
-			continue
+		if _, known := nudged[j.UID]; !known {
+			nudged[j.UID] = now() // a new Job is in its first attempt
 		}
 		try(j, unmade(j), &j.Spec.Template.Spec, func() error {
 			_, err := t.client.BatchV1().Jobs(j.Namespace).Patch(ctx, j.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
@@ -501,7 +500,7 @@ func (t *Tenancy) twinsOf(consumer peer.ID) []*corev1.Namespace {
 func slim(o any) (any, error) {
 	if m, err := meta.Accessor(o); err == nil {
 		m.SetManagedFields(nil)
-		m.SetAnnotations(keepOnly(m.GetAnnotations(), policy.HomeNamespaceAnnotation, memoryAnnotation, emptiedAnnotation))
+		m.SetAnnotations(keepOnly(m.GetAnnotations(), policy.HomeNamespaceAnnotation, memoryAnnotation, stoppedAnnotation, emptiedAnnotation))
 	}
 	trim := func(s *corev1.PodSpec) {
 		s.Volumes, s.Affinity, s.Tolerations = nil, nil, nil

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -34,12 +33,7 @@ var imageAdmission []byte
 func imagesWithout(withheld []string) []byte {
 	list := "['-'" // a CEL list, never empty: an empty one has no type
 	for _, host := range withheld {
-		list += ", '" + strings.Map(func(r rune) rune {
-			if r == '\'' || r == '"' || r == '\\' || r < ' ' {
-				return -1
-			}
-			return r
-		}, host) + "'"
+		list += ", " + inCEL(host)
 	}
 	return bytes.Replace(imageAdmission, []byte("['WITHHELD']"), []byte(list+"]"), 1)
 }
@@ -117,7 +111,7 @@ func (t *Tenancy) furnish(ctx context.Context, twin string, consumer peer.ID) er
 		if _, err := t.client.CoreV1().ServiceAccounts(twin).Apply(ctx, account, options()); err != nil {
 			return fmt.Errorf("tenancy: service account of twin %s: %w", twin, err)
 		}
-		return t.defaults(ctx, twin, consumer)
+		return errors.Join(apart(ctx, t, twin, consumer), t.defaults(ctx, twin, consumer))
 	})
 	if err := errors.Join(t.bounded(ctx, twin), beside.Wait()); err != nil {
 		return err

@@ -43,16 +43,20 @@ type provider struct {
 	share  *atomic.Pointer[offer.Shares]
 	keeps  *atomic.Pointer[[]string] // Config.Withheld
 	fault  *fault                    // between the Tenancy and its API server
+	// released are twins that were given back, by consumer and name at home.
+	released [][2]string
 }
 
 const (
 	who   = "Test-Peer"
 	grace = 2 * time.Second
+	// The product's is DefaultForceAfter. What is left goes that much sooner.
+	forceAfter = 4 * time.Second
 )
 
 func start(t *testing.T) *provider {
 	t.Helper()
-	server := apiserver.Start(t)
+	server := apiserver.Start(t, "--kube-controller-manager-arg=pvclaimbinder-sync-period=1s") // when it looks again for a claim's volume
 	share := &atomic.Pointer[offer.Shares]{}
 	share.Store(&offer.Shares{})
 	keeps := &atomic.Pointer[[]string]{}
@@ -63,7 +67,7 @@ func start(t *testing.T) *provider {
 	between.set(noBindings)
 	tenancy, err := New(Config{
 		Local: local, ClusterName: func() string { return "p" },
-		Shares: func() offer.Shares { return *share.Load() }, Grace: grace, Volumes: folders{}, Withheld: func() []string { return *keeps.Load() },
+		Shares: func() offer.Shares { return *share.Load() }, Grace: grace, ForceAfter: forceAfter, Volumes: folders{}, Withheld: func() []string { return *keeps.Load() },
 		PeerID: func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(who)), r.Header.Get(who) != "" },
 		LAN:    &LAN{Ports: func() Ports { return Ports{First: 31000, Last: 31019} }, Address: func() netip.Addr { return netip.MustParseAddr("192.0.2.7") }, Changed: new(changes.Signal).Changed},
 		PeerName: func(id peer.ID) string {
@@ -184,11 +188,17 @@ func TestProvider(t *testing.T) {
 		{"a smaller share", testSmallerShare},
 		{"revocation", testRevocation},
 		{"claims of tenants", testClaimsOfTenants},
+		{"storage classes", testStorageClasses},
+		{"disks", testDisks},
+		{"runtime classes", testRuntimeClasses},
+		{"what tenants do to others", testOthersPods},
+		{"ports and endpoints", testPortsAndEndpoints},
 		{"what home keeps", testWhatHomeKeeps},
 		{"what the owner's admission adds", testOwnersAdmission},
 		{"twins at once", testTwinsAtOnce},
 		{"labels of twins", testLabelsOfTwins},
 		{"policies that somebody deletes or changes", testPoliciesAreKept},
+		{"twins that were given back", testReleasedTwins},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, p) })
 	}

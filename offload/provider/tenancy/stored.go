@@ -33,12 +33,13 @@ func storeBound(memory uint64) int64 {
 	return int64(min(max(memory/storePart, minStore), maxStore))
 }
 
-// store bounds the size of the objects in each consumer's twins. They are counted by listing them; each write is added
+// store bounds the size of the objects in each consumer's twins, in bytes or in what count counts. They are counted by listing them; each write is added
 // until the next count, even if it replaces something. So deletions by anybody are found at the next count, and
 // concurrent requests never get more than there is room for.
 type store struct {
 	bound, all int64
 	count      func(context.Context, peer.ID) (int64, error)
+	full       fullError // without the amounts
 
 	mu sync.Mutex
 	by map[peer.ID]*holding
@@ -57,17 +58,20 @@ type holding struct {
 
 func newStore(memory uint64, count func(context.Context, peer.ID) (int64, error)) *store {
 	bound := storeBound(memory)
-	return &store{bound: bound, all: storeAll * bound, count: count, by: map[peer.ID]*holding{}}
+	return &store{bound: bound, all: storeAll * bound, count: count, by: map[peer.ID]*holding{}, full: fullError{
+		text: "the objects of your cluster take %.1f MiB here, and may take %.1f MiB; delete some, or have part of them elsewhere: rivulet unoffload NS", unit: 1 << 20}}
 }
 
 // fullError means that there is no room for an object.
-type fullError struct{ held, bound int64 }
-
-func (e *fullError) Error() string {
-	return fmt.Sprintf("the objects of your cluster take %s here, and may take %s; delete some, or have part of them elsewhere: rivulet unoffload NS", mebibytes(e.held), mebibytes(e.bound))
+type fullError struct {
+	text        string // with a place for held and one for bound, both in units
+	unit        float64
+	held, bound int64
 }
 
-func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+func (e *fullError) Error() string {
+	return fmt.Sprintf(e.text, float64(e.held)/e.unit, float64(e.bound)/e.unit)
+}
 
 func (h *holding) held() int64 { return h.counted + h.since + h.flying }
 
@@ -92,6 +96,13 @@ func (s *store) of(id peer.ID) *holding {
 	return h
 }
 
+// fullFor is the error of a consumer for which there is no room. mu is held.
+func (s *store) fullFor(id peer.ID, h *holding) *fullError {
+	full := s.full
+	full.held, full.bound = h.held(), s.mine(id)
+	return &full
+}
+
 // admit reserves n bytes. settle has to be called with the actual size when the write is over. Without room the error
 // is a *fullError.
 func (s *store) admit(ctx context.Context, id peer.ID, n int64) (settle func(wrote int64), err error) {
@@ -108,7 +119,7 @@ func (s *store) admit(ctx context.Context, id peer.ID, n int64) (settle func(wro
 				h.since += wrote
 			}, nil
 		}
-		full := &fullError{h.held(), s.mine(id)}
+		full := s.fullFor(id, h)
 		if h.busy == nil && h.known && now().Sub(h.begun) < max(countGap, countShare*h.took) {
 			s.mu.Unlock()
 			return nil, full
@@ -122,7 +133,7 @@ func (s *store) admit(ctx context.Context, id peer.ID, n int64) (settle func(wro
 		}
 		s.mu.Lock()
 		failed, known, fits := h.failed, h.known, h.held()+n <= s.mine(id)
-		full = &fullError{h.held(), s.mine(id)}
+		full = s.fullFor(id, h)
 		s.mu.Unlock()
 		switch {
 		case failed != nil:

@@ -33,6 +33,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/logbound"
 	"rivulet/fabric/peer"
 	"rivulet/offload/nodeagent/transfer"
 	"rivulet/offload/offer"
@@ -69,6 +70,8 @@ type Config struct {
 	// Grace is how long a consumer may use more than its part before its newest pods
 	// are deleted; 0 is DefaultGrace.
 	Grace time.Duration
+	// ForceAfter is when what is left in a twin that is being deleted is removed by force; 0 is DefaultForceAfter.
+	ForceAfter time.Duration
 	// Withheld returns the hosts of registries from which nothing is pulled for consumers, "*" for all; nil withholds
 	// none. Call WithheldChanged after a change.
 	Withheld func() []string
@@ -89,7 +92,8 @@ type Tenancy struct {
 	room    *offer.Watcher
 	proxy   *proxy
 	lists   rest.Interface // lists of which only the size is read
-	stored  *store
+	stored  *store         // bytes of objects
+	routes  *store         // what kube-proxy has rules for
 	factory informers.SharedInformerFactory
 	twins   corelisters.NamespaceLister
 
@@ -98,6 +102,8 @@ type Tenancy struct {
 	sets       appsinformers.ReplicaSetInformer
 	jobs       batchinformers.JobInformer
 	hosted     atomic.Pointer[map[peer.ID]offer.Member] // see Host
+	runtimes   cache.SharedIndexInformer                // RuntimeClasses that are lent, and StorageClasses
+	storages   cache.SharedIndexInformer                // (both are set by keepBounds)
 	visitors   *visitors
 	policies   *bounds.Bounds
 	mayPass    func(namespace string, consumer peer.ID) (code int, why string) // refused, except in tests
@@ -119,6 +125,7 @@ func New(c Config) (*Tenancy, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	c.Log = logbound.New(c.Log) // consumers cause records with their requests
 	if c.ClusterName == nil {
 		c.ClusterName = func() string { return "this cluster" }
 	}
@@ -150,6 +157,9 @@ func New(c Config) (*Tenancy, error) {
 	if c.Grace == 0 {
 		c.Grace = DefaultGrace
 	}
+	if c.ForceAfter == 0 {
+		c.ForceAfter = DefaultForceAfter
+	}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(slim),
 		watch.Labelled(policy.OriginLabel))
 	t := &Tenancy{
@@ -161,6 +171,7 @@ func New(c Config) (*Tenancy, error) {
 	}
 	t.room.HostOf = c.HostOf
 	t.stored = newStore(c.Memory, t.sizes)
+	t.routes = newRoutes(func(ctx context.Context, consumer peer.ID) (int64, error) { return countRoutes(ctx, t, consumer) })
 	t.policies, err = bounds.New(bounds.Config{Local: c.Local, Manifests: t.manifests, Log: c.Log,
 		Grant: func(ctx context.Context) error { return applyRole(ctx, client) }})
 	if err != nil {
@@ -209,7 +220,7 @@ func (t *Tenancy) Run(ctx context.Context) error {
 	defer t.factory.Shutdown()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { _ = t.policies.Run(ctx) }) // ends with ctx
+	wg.Go(func() { keepBounds(ctx, t) })
 	wg.Go(func() { t.keepRations(ctx) })
 	wg.Go(func() { t.keepHosts(ctx) })
 	wg.Go(func() { t.keepLabels(ctx) })
@@ -217,14 +228,20 @@ func (t *Tenancy) Run(ctx context.Context) error {
 		wg.Go(func() { t.keepPorts(ctx) })
 	}
 	wg.Go(func() { t.watchAdmission(ctx) })
-	wg.Go(func() {
-		t.stored.run(ctx, func(id peer.ID) bool {
-			return slices.ContainsFunc(t.consumers(), func(c peer.ID) bool { return t.account(c) == id })
-		}, t.poke)
-	})
+	for _, s := range []*store{t.stored, t.routes} {
+		wg.Go(func() {
+			s.run(ctx, func(id peer.ID) bool {
+				return slices.ContainsFunc(t.consumers(), func(c peer.ID) bool { return t.account(c) == id })
+			}, t.poke)
+		})
+	}
 	wg.Go(func() { t.endTwins(ctx) })
 	if t.PodMemory != nil {
 		wg.Go(func() { t.keepMemory(ctx) })
+	}
+	if t.Volumes != nil {
+		d := &disks{client: t.client, room: t.room, twins: t.twins, synced: t.namespaces.Informer().HasSynced, volumes: t.Volumes, log: t.Log}
+		wg.Go(func() { d.keep(ctx) })
 	}
 	wg.Go(func() {
 		_ = replacement.New(replacement.Config{Client: t.client, Pods: t.room.Pods(), Log: t.Log}).Run(ctx) // ends with ctx
@@ -238,7 +255,8 @@ func (t *Tenancy) manifests() [][]byte {
 	if t.Withheld != nil {
 		withheld = t.Withheld()
 	}
-	return [][]byte{podAdmission, imagesWithout(withheld), admission, fairness}
+	runtimes, storages := t.runtimes.GetStore().List(), t.storages.GetStore().List()
+	return [][]byte{lending(podAdmission, runtimes, storages), imagesWithout(withheld), lending(admission, runtimes, storages), fairness}
 }
 
 // WithheldChanged applies changed Withheld at once.

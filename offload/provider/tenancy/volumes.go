@@ -31,6 +31,11 @@ type Volumes interface {
 	// error if it is no folder of a node. held ends with ctx, and when the volume is held again or removed. A volume in
 	// use by a pod is filetree.ErrInUse.
 	Hold(ctx context.Context, v *corev1.PersistentVolume) (held context.Context, files filetree.Tree, release func(), err error)
+	// NodeOf is the node on whose disk a volume is; "" if it is no folder of a node.
+	NodeOf(v *corev1.PersistentVolume) string
+	// Usage reads the disk of a node, and what these volumes on it take. Those that are not there, or are held, are left
+	// out.
+	Usage(ctx context.Context, node string, of []*corev1.PersistentVolume) (filetree.Usage, error)
 }
 
 const (

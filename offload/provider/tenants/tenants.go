@@ -65,6 +65,7 @@ type Tracker struct {
 	mu     sync.Mutex
 	open   map[peer.ID]int  // requests under way
 	seen   map[peer.ID]bool // since the last check
+	called map[peer.ID]bool // since the start: what the annotations of their twins say is older
 	silent map[peer.ID]time.Duration
 	poke   chan struct{}
 }
@@ -80,7 +81,7 @@ func New(cfg Config) *Tracker {
 	if cfg.PeerID == nil {
 		cfg.PeerID = rpc.PeerID
 	}
-	return &Tracker{cfg: cfg, open: map[peer.ID]int{}, seen: map[peer.ID]bool{}, silent: map[peer.ID]time.Duration{}, poke: make(chan struct{}, 1)}
+	return &Tracker{cfg: cfg, open: map[peer.ID]int{}, seen: map[peer.ID]bool{}, called: map[peer.ID]bool{}, silent: map[peer.ID]time.Duration{}, poke: make(chan struct{}, 1)}
 }
 
 // Observe records the senders of requests to h. A request that lasts, such as a watch, counts all the time.
@@ -110,7 +111,7 @@ func (g *Tracker) enter(id peer.ID) {
 
 // observe resets a recorded silence at once: after a restart the count would continue from it.
 func (g *Tracker) observe(id peer.ID) {
-	g.seen[id] = true
+	g.seen[id], g.called[id] = true, true
 	if g.silent[id] > 0 {
 		delete(g.silent, id)
 		changes.Poke(g.poke)
@@ -156,10 +157,12 @@ func (g *Tracker) Run(ctx context.Context) error {
 	defer tick.Stop()
 	for last := time.Now(); ; {
 		now := time.Now()
-		if err := g.round(ctx, now.Sub(last)); err != nil && ctx.Err() == nil {
-			g.cfg.Log.Warn("tenants were not looked at; again in a while", "err", err)
-		} else {
-			last = now // a failed check is included in the next
+		counted, err := g.round(ctx, now.Sub(last))
+		if counted {
+			last = now // what failed after that is retried, and counts no time again
+		}
+		if err != nil && ctx.Err() == nil {
+			g.cfg.Log.Warn("tenants were not all looked at; again in a while", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -170,13 +173,14 @@ func (g *Tracker) Run(ctx context.Context) error {
 	}
 }
 
-// round adds the passed time, and deletes twins above the limit.
-func (g *Tracker) round(ctx context.Context, passed time.Duration) error {
+// round adds the passed time, and deletes twins above the limit. counted reports whether the time was added, also with
+// an error.
+func (g *Tracker) round(ctx context.Context, passed time.Duration) (counted bool, err error) {
 	list, err := g.cfg.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel, ResourceVersion: "0"})
 	if err != nil {
-		return fmt.Errorf("tenants: list twins: %w", err)
+		return false, fmt.Errorf("tenants: list twins: %w", err)
 	}
-	counted := g.count(list.Items, passed)
+	silence := g.count(list.Items, passed)
 	var errs []error
 	for i := range list.Items {
 		ns := &list.Items[i]
@@ -184,7 +188,7 @@ func (g *Tracker) round(ctx context.Context, passed time.Duration) error {
 			continue
 		}
 		id := peer.ID(ns.Labels[policy.OriginLabel])
-		d, silent := counted[id]
+		d, silent := silence[id]
 		// Never in the first check, so that consumers have time to return after a start.
 		if silent && passed > 0 && d >= g.limit(id) {
 			errs = append(errs, g.end(ctx, ns, id, d))
@@ -192,7 +196,7 @@ func (g *Tracker) round(ctx context.Context, passed time.Duration) error {
 		}
 		errs = append(errs, g.note(ctx, ns, d, silent))
 	}
-	return errors.Join(errs...)
+	return true, errors.Join(errs...)
 }
 
 // count returns how long each silent consumer has been silent.
@@ -210,11 +214,12 @@ func (g *Tracker) count(twins []corev1.Namespace, passed time.Duration) map[peer
 		if g.seen[id] || g.open[id] > 0 || g.cfg.Stays(id) {
 			continue
 		}
-		if known, ok := g.silent[id]; ok {
+		if known, ok := g.silent[id]; ok || g.called[id] {
 			d = known
 		}
 		next[id] = max(0, d) + passed
 	}
+	maps.DeleteFunc(g.called, func(id peer.ID, _ bool) bool { _, ok := saved[id]; return !ok })
 	g.silent = next
 	clear(g.seen)
 	return maps.Clone(next)

@@ -2,14 +2,19 @@ package tenants
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	ktesting "k8s.io/client-go/testing"
 	"pgregory.net/rapid"
 
 	"rivulet/fabric/peer"
@@ -39,7 +44,7 @@ func (w *world) restart() {
 }
 
 func (w *world) round(t interface{ Fatal(...any) }, passed time.Duration) {
-	if err := w.tenants.round(context.Background(), passed); err != nil {
+	if _, err := w.tenants.round(context.Background(), passed); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -150,6 +155,65 @@ func TestNobodyIsThrownOutEarly(t *testing.T) {
 			}
 		}
 	})
+}
+
+// unwritable fails every write until the returned function is called.
+func (w *world) unwritable() (mend func()) {
+	var mended atomic.Bool
+	w.client.PrependReactor("patch", "namespaces", func(ktesting.Action) (bool, runtime.Object, error) {
+		return !mended.Load(), nil, errors.New("no space left on device")
+	})
+	return func() { mended.Store(true) }
+}
+
+// TestAFailedWriteCountsNoTimeAgain runs a provider whose disk is full for a night while two consumers are off.
+func TestAFailedWriteCountsNoTimeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		ctx, cancel := context.WithCancel(t.Context())
+		mend := w.unwritable()
+		go func() { _ = w.tenants.Run(ctx) }()
+		time.Sleep(16*time.Hour + time.Minute)
+		synctest.Wait()
+		for _, id := range []peer.ID{"a", "x"} {
+			if s := w.tenants.Silence(id); s.For != 16*time.Hour {
+				t.Errorf("after 16 hours %s has been silent for %s", id, s.For)
+			}
+		}
+		mend()
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if got := w.left(t); got != "[lab-a lab-c lab-x shop-a]" {
+			t.Errorf("after 18 hours: %s", got)
+		}
+		time.Sleep(7 * time.Hour) // the stranger's day is over
+		synctest.Wait()
+		if got := w.left(t); got != "[lab-a lab-c shop-a]" {
+			t.Errorf("after 25 hours: %s", got)
+		}
+		cancel()
+	})
+}
+
+// TestACallEndsASilenceThatIsStillWritten: the annotation of before the call cannot be removed.
+func TestACallEndsASilenceThatIsStillWritten(t *testing.T) {
+	w := newWorld()
+	w.round(t, 0)
+	w.round(t, 29*24*time.Hour)
+	mend := w.unwritable()
+	w.tenants.enter("c")
+	w.tenants.leave("c")
+	for range 12 {
+		_, _ = w.tenants.round(t.Context(), 4*time.Hour)
+	}
+	mend()
+	w.round(t, time.Hour)
+	if s := w.tenants.Silence("c"); s.For != 45*time.Hour {
+		t.Errorf("c called 45 hours ago and has been silent for %s", s.For)
+	}
+	if got := w.left(t); got != "[lab-c]" {
+		t.Errorf("%s", got)
+	}
 }
 
 func TestARestartRemembersAndACallForgets(t *testing.T) {

@@ -33,7 +33,7 @@ func TestBeyondThePlainPod(t *testing.T) {
 	ctx := t.Context()
 	there := enrol(t, servers[2])
 	apiserver.StartKubelet(t, there.Server, "campus-node")
-	credential, err := external.ReadCredential(there.kubeconfig, t.TempDir(), "")
+	credential, err := external.ReadCredential(there.kubeconfig, t.TempDir(), "", false)
 	must(t, err)
 	there.grant(t, external.Role(shared, "system:serviceaccount:default:"+account, external.NetworkNone))
 	_, err = there.Client.CoreV1().ResourceQuotas(shared).Patch(ctx, "quota", types.MergePatchType, []byte(`{"spec":{"hard":{"requests.cpu":"4","pods":"20"}}}`), metav1.PatchOptions{})

@@ -172,6 +172,7 @@ type nobody struct{}
 
 func (nobody) Links() []peer.Link                           { return nil }
 func (nobody) Link(peer.ID) (l peer.Link, ok bool)          { return l, ok }
+func (nobody) Peerings() (l []peer.Link, u []peer.Unlinked) { return l, u }
 func (nobody) Departed() []peer.ID                          { return nil }
 func (nobody) Gateways() []netip.Prefix                     { return nil }
 func (nobody) Nodes() []peer.Record                         { return nil }

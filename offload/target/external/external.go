@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -21,6 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 
+	"rivulet/fabric/panics"
+	"rivulet/offload/foreign"
 	"rivulet/offload/offer"
 	"rivulet/offload/target"
 	"rivulet/offload/target/external/rewrite"
@@ -64,6 +65,7 @@ type Target struct {
 	conns   *connrotation.Dialer
 	streams *connrotation.Dialer
 	link    target.Link
+	kept    *foreign.Kept
 	rules   rules
 	reached bool // the way to home was ready once; used by the loop of Offers only
 
@@ -79,9 +81,6 @@ func ID(server, namespace string) string {
 	return "burst." + hex.EncodeToString(sum[:8])
 }
 
-// dialTimeout bounds an attempt to reach the campus.
-const dialTimeout = 10 * time.Second
-
 // New makes a Target. It does not use the network.
 func New(cfg Config) (*Target, error) {
 	raw, err := cfg.Credential.REST()
@@ -89,9 +88,8 @@ func New(cfg Config) (*Target, error) {
 		return nil, err
 	}
 	cfg.CheckEvery = cmp.Or(cfg.CheckEvery, checkEvery)
-	t := &Target{cfg: cfg, id: ID(cfg.Credential.Server, cfg.Settings.Namespace), used: map[string]bool{}}
-	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}
-	t.conns, t.streams = connrotation.NewDialer(dialer.DialContext), connrotation.NewDialer(dialer.DialContext)
+	t := &Target{cfg: cfg, kept: &foreign.Kept{From: cfg.Credential.Origin()}, id: ID(cfg.Credential.Server, cfg.Settings.Namespace), used: map[string]bool{}}
+	t.conns, t.streams = connrotation.NewDialer(raw.Dial), connrotation.NewDialer(raw.Dial)
 	raw.Dial = t.conns.DialContext
 	raw.Wrap(t.link.Wrap)
 	server, err := url.Parse(raw.Host)
@@ -127,6 +125,9 @@ func (t *Target) Config() *rest.Config { return rest.CopyConfig(t.rest) }
 
 // Link is that of Client and Config.
 func (t *Target) Link() *target.Link { return &t.link }
+
+// Kept bounds what home keeps of the campus's objects.
+func (t *Target) Kept() *foreign.Kept { return t.kept }
 
 // Close drops the connections.
 func (t *Target) Close() {
@@ -205,9 +206,12 @@ func (t *Target) Away(addr netip.Addr) (netip.Addr, bool) {
 // Offers streams what the campus has capacity for, see Room.
 func (t *Target) Offers(ctx context.Context) <-chan offer.Offer {
 	out := make(chan offer.Offer, 1)
+	ctx, end := context.WithCancelCause(ctx)
 	go func() {
-		defer close(out)
-		t.follow(ctx, out)
+		defer func() { offer.End(ctx, out) }()
+		defer end(nil)
+		defer panics.To(end)
+		t.follow(ctx, end, out)
 	}()
 	return out
 }

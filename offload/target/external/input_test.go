@@ -40,7 +40,7 @@ func TestBadKubeconfigs(t *testing.T) {
 		"token file":        {file + clusters + contexts + "users: [{name: u, user: {tokenFile: none}}]\n", "", "the kubeconfig's tokenFile: "},
 		"authority missing": {strings.Replace(file+clusters+users+contexts, "6443'", "6443', certificate-authority: none", 1), "", "certificate-authority: "},
 	} {
-		_, err := ReadCredential([]byte(tc.text), t.TempDir(), tc.context)
+		_, err := ReadCredential([]byte(tc.text), t.TempDir(), tc.context, false)
 		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "; ") || strings.Contains(err.Error(), "secretword") {
 			t.Errorf("%s: %v, want %q", what, err, tc.want)
 		}
@@ -58,7 +58,7 @@ func TestCredentials(t *testing.T) {
 	}
 	text := strings.Replace(file+clusters, "6443'", "6443', certificate-authority: ca", 1) + contexts +
 		"users: [{name: u, user: {tokenFile: token}}, {name: other, user: {token: not-ours}}]\n"
-	c, err := ReadCredential([]byte(text), dir, "")
+	c, err := ReadCredential([]byte(text), dir, "", false)
 	if err != nil {
 		t.Fatal(err)
 	}

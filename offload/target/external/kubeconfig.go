@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/transport"
+
+	"rivulet/offload/foreign"
 )
 
 // Credential is a kubeconfig reduced to what is needed for one namespace: one context, one user, one cluster. Inline
@@ -29,8 +31,9 @@ type Credential struct {
 }
 
 // ReadCredential reads a kubeconfig. Paths in it are relative to the folder dir; context selects one of several, empty
-// is the current one.
-func ReadCredential(raw []byte, dir, context string) (Credential, error) {
+// is the current one. A server that anybody on the way can be is refused, unless insecure. So are files and a plug-in
+// that others can change: see Trusted.
+func ReadCredential(raw []byte, dir, context string, insecure bool) (Credential, error) {
 	file, err := clientcmd.Load(raw)
 	if err != nil {
 		// The library's message may quote the content.
@@ -60,6 +63,9 @@ func ReadCredential(raw []byte, dir, context string) (Credential, error) {
 	if user == nil {
 		return Credential{}, fmt.Errorf("context %s of this kubeconfig names user %q, who is not in it; ask the cluster's administrator for a complete one", context, chosen.AuthInfo)
 	}
+	if plain := !strings.HasPrefix(strings.ToLower(cluster.Server), "https://"); (plain || cluster.InsecureSkipTLSVerify) && !insecure {
+		return Credential{}, fmt.Errorf("this kubeconfig does not verify who %s is (insecure-skip-tls-verify, or no https), so anybody on the way gets its credential; ask the cluster's administrator for one with certificate-authority-data, or allow it: --insecure-skip-tls-verify, in the configuration insecureSkipTLSVerify: true", cluster.Server)
+	}
 	if err := gather(cluster, user, dir); err != nil {
 		return Credential{}, err
 	}
@@ -81,7 +87,14 @@ func ReadCredential(raw []byte, dir, context string) (Credential, error) {
 // gather makes the parts independent of their file.
 func gather(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, dir string) error {
 	if cluster.CertificateAuthority != "" && len(cluster.CertificateAuthorityData) == 0 {
-		data, err := os.ReadFile(absolute(dir, cluster.CertificateAuthority))
+		path := absolute(dir, cluster.CertificateAuthority)
+		err := Trusted(path)
+		var data []byte
+		if err == nil {
+			data, err = os.ReadFile(path)
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("the kubeconfig's certificate-authority: %w", err)
+		}
 		if err != nil {
 			return fmt.Errorf("the kubeconfig's certificate-authority: %w; bring that file along", err)
 		}
@@ -89,16 +102,22 @@ func gather(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, dir stri
 	}
 	cluster.CertificateAuthority, cluster.LocationOfOrigin = "", ""
 	user.LocationOfOrigin = ""
-	for what, path := range map[string]*string{"client-certificate": &user.ClientCertificate, "client-key": &user.ClientKey, "tokenFile": &user.TokenFile} {
-		if *path == "" {
+	for _, file := range []struct { // in this order, so that of two faults always the same one is told
+		what string
+		path *string
+	}{{"client-certificate", &user.ClientCertificate}, {"client-key", &user.ClientKey}, {"tokenFile", &user.TokenFile}} {
+		if *file.path == "" {
 			continue
 		}
-		*path = absolute(dir, *path)
-		f, err := os.Open(*path)
+		*file.path = absolute(dir, *file.path)
+		f, err := os.Open(*file.path)
 		if err != nil {
-			return fmt.Errorf("the kubeconfig's %s: %w; bring that file along", what, err)
+			return fmt.Errorf("the kubeconfig's %s: %w; bring that file along", file.what, err)
 		}
 		f.Close()
+		if err := Trusted(*file.path); err != nil {
+			return fmt.Errorf("the kubeconfig's %s: %w", file.what, err)
+		}
 	}
 	if user.AuthProvider != nil {
 		return fmt.Errorf("the kubeconfig's user needs auth-provider %q, which Kubernetes has given up; ask for one with an exec plug-in or a token", user.AuthProvider.Name)
@@ -116,7 +135,12 @@ func gather(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, dir stri
 			}
 			return fmt.Errorf("the kubeconfig's user is authenticated by the command %q, which is not here; %s", e.Command, hint)
 		}
-		e.Command = found
+		if e.Command, err = filepath.Abs(found); err != nil {
+			return err
+		}
+		if err := Trusted(e.Command); err != nil {
+			return fmt.Errorf("the kubeconfig's plug-in: %w", err)
+		}
 	}
 	if user.Exec == nil && user.Token == "" && user.TokenFile == "" && user.Username == "" &&
 		user.ClientCertificate == "" && len(user.ClientCertificateData) == 0 {
@@ -132,11 +156,29 @@ func absolute(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// REST makes the client's configuration.
+// Origin is whose answers those of the cluster are.
+func (c Credential) Origin() foreign.Origin {
+	return foreign.Origin{Name: c.Server, Cure: "rivulet burst list"}
+}
+
+// REST makes the client's configuration: all connections to the cluster are made with it.
 func (c Credential) REST() (*rest.Config, error) {
 	config, err := clientcmd.RESTConfigFromKubeConfig(c.Kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("burst: kubeconfig: %w", err)
+	}
+	for _, path := range []string{config.BearerTokenFile, config.CertFile, config.KeyFile} {
+		if path == "" {
+			continue
+		}
+		if err := Trusted(path); err != nil {
+			return nil, fmt.Errorf("burst: kubeconfig: %w", err)
+		}
+	}
+	if config.ExecProvider != nil {
+		if err := confine(config.ExecProvider); err != nil {
+			return nil, fmt.Errorf("burst: kubeconfig: %w", err)
+		}
 	}
 	config.QPS, config.Burst = 50, 100
 	config.UserAgent = "rivulet"
@@ -144,6 +186,9 @@ func (c Credential) REST() (*rest.Config, error) {
 		// By itself the library reads the file once a minute only, also after its token is refused.
 		config.BearerToken, config.BearerTokenFile = "", ""
 		config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(path)))
+	}
+	if err := foreign.Guard(config, c.Origin()); err != nil {
+		return nil, fmt.Errorf("burst: %w", err)
 	}
 	return config, nil
 }
@@ -184,6 +229,25 @@ func (c Credential) life() (from, to time.Time) {
 		token = strings.TrimSpace(string(data))
 	}
 	return tokenLife(token)
+}
+
+// Uses describes, in a sentence, what the kubeconfig has this device run, or read and send to the server; empty if
+// nothing.
+func (c Credential) Uses() string {
+	file, err := clientcmd.Load(c.Kubeconfig)
+	if err != nil || file.AuthInfos["burst"] == nil {
+		return ""
+	}
+	user := file.AuthInfos["burst"]
+	switch e := user.Exec; {
+	case e != nil:
+		return fmt.Sprintf("this kubeconfig runs a command on this device, as the user nobody, again and again: %q", append([]string{e.Command}, e.Args...))
+	case user.TokenFile != "":
+		return fmt.Sprintf("this kubeconfig sends the content of the file %q to %q", user.TokenFile, c.Server)
+	case user.ClientCertificate != "":
+		return fmt.Sprintf("this kubeconfig uses the files %q and %q of this device for %q", user.ClientCertificate, user.ClientKey, c.Server)
+	}
+	return ""
 }
 
 // Renewed is what renews the credential, empty if nothing does.

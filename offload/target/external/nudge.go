@@ -33,7 +33,7 @@ func (t *Target) nudge(ctx context.Context) {
 		if !refusedPods(s) || !Ours(s, "replicasets") || s.DeletionTimestamp != nil {
 			continue
 		}
-		s.Annotations[triedAnnotation] = stamp
+		metav1.SetMetaDataAnnotation(&s.ObjectMeta, triedAnnotation, stamp)
 		_, _ = t.campus.AppsV1().ReplicaSets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{FieldManager: policy.FieldManager}) // retried later
 	}
 	jobs, err := t.campus.BatchV1().Jobs(t.cfg.Settings.Namespace).List(ctx, selector)
@@ -43,10 +43,11 @@ func (t *Target) nudge(ctx context.Context) {
 	for i := range jobs.Items {
 		j := &jobs.Items[i]
 		unmade := j.Status.Active == 0 && len(j.Status.Conditions) == 0 && j.Status.Succeeded == 0 && j.Status.Failed == 0
-		if !unmade || !Ours(j, "jobs") || j.DeletionTimestamp != nil || time.Since(j.CreationTimestamp.Time) < checkEvery {
+		if !unmade || !Ours(j, "jobs") || j.DeletionTimestamp != nil {
 			continue
 		}
-		j.Annotations[triedAnnotation] = stamp
+		// A new Job, too: its age by the campus's clock says nothing, and one attempt more does no harm.
+		metav1.SetMetaDataAnnotation(&j.ObjectMeta, triedAnnotation, stamp)
 		_, _ = t.campus.BatchV1().Jobs(j.Namespace).Update(ctx, j, metav1.UpdateOptions{FieldManager: policy.FieldManager})
 	}
 }

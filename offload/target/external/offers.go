@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/panics"
 	"rivulet/offload/offer"
 )
 
@@ -54,10 +55,13 @@ type Health struct {
 }
 
 // follow checks the campus until ctx ends, and sends its offers. A change of the quota is detected at once if it may be
-// watched.
-func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
+// watched. end ends ctx.
+func (t *Target) follow(ctx context.Context, end context.CancelCauseFunc, out chan offer.Offer) {
 	changed := make(chan struct{}, 1)
-	go t.watchQuotas(ctx, changed)
+	go func() {
+		defer panics.To(end)
+		t.watchQuotas(ctx, changed)
+	}()
 	var health Health
 	var reread time.Time
 	failed, good, lost := 0, 0, true // no answer yet
@@ -76,10 +80,18 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 		}
 		if err == nil && begun.Sub(reread) >= rereadEvery {
 			reread = begun
-			go t.nudge(ctx)
+			go func() {
+				defer panics.To(end)
+				t.nudge(ctx)
+			}()
 		}
 		if err == nil && !t.reaches() {
 			err = errNoWay
+		}
+		last := offer.Offer{}
+		if err == nil {
+			last = t.offer(now, running)
+			err = last.Check()
 		}
 		switch {
 		case err == nil:
@@ -93,17 +105,16 @@ func (t *Target) follow(ctx context.Context, out chan offer.Offer) {
 				t.streams.CloseAll()
 			}
 			lost = false
-			last := t.offer(now, running)
 			health.Ready, health.Refused, health.Reason, health.Version, health.Arch = true, false, "", running, last.Architecture
 			health.Security, health.Room, health.Notes = now.security, last.Allocatable, nil
 			if now.unmeasured != "" {
 				health.Notes = []string{noTop + now.unmeasured}
 			}
-			send(out, last)
+			offer.Replace(out, last)
 		case failed+1 >= patience, final(err):
 			failed, good, lost = failed+1, 0, true
 			health.Ready, health.Refused, health.Reason = false, unwelcome(err), fmt.Sprintf("%s: %v", t.cfg.Settings.Name, explain(err, t.cfg.Settings.Namespace))
-			send(out, offer.Offer{Reason: health.Reason}) // the nodes keep the rest of the last offer
+			offer.Replace(out, offer.Offer{Reason: health.Reason}) // the nodes keep the rest of the last offer
 		default:
 			failed, good = failed+1, 0
 		}
@@ -143,15 +154,6 @@ func (t *Target) reaches() bool {
 // final reports whether a repetition would get the same answer.
 func final(err error) bool {
 	return errors.Is(err, errNoWay) || unwelcome(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
-}
-
-// send replaces the waiting value of the channel; there is one sender.
-func send(out chan offer.Offer, o offer.Offer) {
-	select {
-	case <-out:
-	default:
-	}
-	out <- o
 }
 
 // check reads the campus's state; with all, also what rarely changes.
@@ -196,7 +198,7 @@ func (t *Target) offer(now state, version string) offer.Offer {
 	}
 	maps.Copy(o.Labels, now.labels)
 	maps.Copy(o.Labels, t.cfg.Settings.Labels)
-	for _, arch := range now.arches {
+	for _, arch := range now.arches[:min(len(now.arches), offer.MaxPlatforms)] {
 		o.Platforms = append(o.Platforms, offer.PlatformOffer{Platform: offer.Platform{OS: o.OS, Architecture: arch}, Ready: true,
 			Allocatable: now.roomOf(arch, t.cfg.Settings.Limits), KubeVersion: o.KubeVersion, Labels: o.Labels})
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/changes"
+	"rivulet/offload/foreign"
 	"rivulet/offload/target/external/rewrite"
 )
 
@@ -51,7 +52,14 @@ func list(ctx context.Context, config *rest.Config, namespace, selector string) 
 	allowed := false
 	var denied error
 	for _, kind := range kinds {
-		found, err := client.Resource(kind).Namespace(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+		err := foreign.Pages(ctx, foreign.Origin{Name: config.Host, Cure: "rivulet burst list"}, metav1.ListOptions{LabelSelector: selector}, client.Resource(kind).Namespace(namespace).List,
+			func(l *metav1.PartialObjectMetadataList) {
+				for _, item := range l.Items {
+					if Ours(&item, kind.Resource) {
+						out = append(out, object{item, kind})
+					}
+				}
+			})
 		switch {
 		case apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
 			denied = err
@@ -60,11 +68,6 @@ func list(ctx context.Context, config *rest.Config, namespace, selector string) 
 			return nil, err
 		}
 		allowed = true
-		for _, item := range found.Items {
-			if Ours(&item, kind.Resource) {
-				out = append(out, object{item, kind})
-			}
-		}
 	}
 	if !allowed {
 		return nil, denied

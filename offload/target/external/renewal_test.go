@@ -79,6 +79,9 @@ func (h *heard) lastGood() (time.Time, error) {
 func renewals(t *testing.T, c *campus) (check func(*testing.T)) {
 	t.Helper()
 	ctx, dir := t.Context(), t.TempDir()
+	for _, readable := range []string{filepath.Dir(dir), dir} { // the plug-in is nobody
+		must(t, os.Chmod(readable, 0o755))
+	}
 	write := func(name, text string, mode os.FileMode) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
@@ -91,9 +94,12 @@ func renewals(t *testing.T, c *campus) (check func(*testing.T)) {
 	must(t, err)
 
 	token := c.boundToken(t, "first")
-	plugin := write("plugin", "#!/bin/sh\nset -e\necho x >>"+dir+"/runs\n"+
-		`printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}' "$(cat `+dir+`/token)"`+"\n", 0o755)
+	must(t, os.Mkdir(filepath.Join(dir, "plugin.d"), 0o777))
+	must(t, os.Chmod(filepath.Join(dir, "plugin.d"), 0o777))
+	plugin := write("plugin", "#!/bin/sh\nset -e\necho x >>"+dir+"/plugin.d/runs\n"+
+		`printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}' "$(cat `+dir+`/token.open)"`+"\n", 0o755)
 	write("token", token, 0o600)
+	write("token.open", token, 0o644)
 	certificate, key := c.certificate(t, "renewed", 15*time.Second)
 	write("certificate", certificate, 0o600)
 	write("key", key, 0o600)
@@ -129,7 +135,9 @@ func renewals(t *testing.T, c *campus) (check func(*testing.T)) {
 		c.credential(t, &clientcmdapi.AuthInfo{Token: token}),
 		c.credential(t, &clientcmdapi.AuthInfo{ClientCertificateData: []byte(certificate), ClientKeyData: []byte(key)}),
 	}
-	write("token", c.boundToken(t, "second"), 0o600)
+	second := c.boundToken(t, "second")
+	write("token", second, 0o600)
+	write("token.open", second, 0o644)
 	certificate, key = c.certificate(t, "renewed", time.Hour)
 	write("key", key, 0o600)
 	write("certificate", certificate, 0o600)
@@ -161,7 +169,7 @@ func renewals(t *testing.T, c *campus) (check func(*testing.T)) {
 				return ""
 			})
 		}
-		runs, err := os.ReadFile(filepath.Join(dir, "runs"))
+		runs, err := os.ReadFile(filepath.Join(dir, "plugin.d", "runs"))
 		must(t, err)
 		if n := strings.Count(string(runs), "x"); n < 2 || n > 20 {
 			t.Errorf("the plug-in was run %d times", n)
@@ -179,7 +187,7 @@ func (c *campus) credential(t *testing.T, user *clientcmdapi.AuthInfo) external.
 	file.CurrentContext = "x"
 	raw, err := clientcmd.Write(*file)
 	must(t, err)
-	out, err := external.ReadCredential(raw, "", "")
+	out, err := external.ReadCredential(raw, "", "", false)
 	must(t, err)
 	return out
 }

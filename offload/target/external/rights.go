@@ -10,6 +10,8 @@ import (
 	authv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"rivulet/fabric/panics"
 )
 
 // need is a right that a target needs, and its purpose.
@@ -84,6 +86,7 @@ func Rights(ctx context.Context, client kubernetes.Interface, namespace, network
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
+			defer panics.To(func(err error) { errs[i] = err })
 			answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authv1.SelfSubjectAccessReview{
 				Spec: authv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authv1.ResourceAttributes{
 					Namespace: namespace, Verb: q.verb, Group: q.group, Resource: q.resource, Subresource: q.sub}}}, metav1.CreateOptions{})

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/foreign"
 	"rivulet/offload/target/external/rewrite"
 )
 
@@ -79,6 +80,7 @@ func (r *rules) set(s state) { r.now.Store(&s) }
 // read reads all of it. What may not be read is left out.
 func read(ctx context.Context, client kubernetes.Interface, config *rest.Config, s Settings, cluster string) (state, error) {
 	var out state
+	from := foreign.Origin{Name: config.Host, Cure: "rivulet burst list"}
 	quotas, err := client.CoreV1().ResourceQuotas(s.Namespace).List(ctx, metav1.ListOptions{})
 	if denied(&err) {
 		return out, err
@@ -91,13 +93,20 @@ func read(ctx context.Context, client kubernetes.Interface, config *rest.Config,
 	} else if limits != nil {
 		out.limits = limits.Items
 	}
-	pods, err := client.CoreV1().Pods(s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: rewrite.HomeLabel + "=" + cluster})
+	var pods []corev1.Pod
+	err = foreign.Pages(ctx, from, metav1.ListOptions{LabelSelector: rewrite.HomeLabel + "=" + cluster}, client.CoreV1().Pods(s.Namespace).List,
+		func(l *corev1.PodList) { pods = append(pods, l.Items...) })
 	if err != nil {
 		return out, err
 	}
-	out.own = asks(pods.Items)
+	for _, read := range []any{out.quotas, out.limits, pods} {
+		if err := foreign.Quantities(read); err != nil {
+			return out, err
+		}
+	}
+	out.own = asks(pods)
 	byArch := map[string][]corev1.Pod{}
-	for _, p := range pods.Items {
+	for _, p := range pods {
 		arch := p.Spec.NodeSelector[corev1.LabelArchStable]
 		byArch[arch] = append(byArch[arch], p)
 	}
@@ -105,12 +114,12 @@ func read(ctx context.Context, client kubernetes.Interface, config *rest.Config,
 	for arch, list := range byArch {
 		out.ownBy[arch] = asks(list)
 	}
-	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	var nodes []corev1.Node
+	err = foreign.Pages(ctx, from, metav1.ListOptions{}, client.CoreV1().Nodes().List, func(l *corev1.NodeList) { nodes = append(nodes, l.Items...) })
 	if denied(&err) {
 		return out, err
-	} else if nodes != nil {
-		out.arches, out.labels = platforms(nodes.Items)
 	}
+	out.arches, out.labels = platforms(nodes)
 	out.unmeasured = unmeasured(ctx, client, s.Namespace)
 	out.security, err = security(ctx, client, config, s.Namespace)
 	return out, err

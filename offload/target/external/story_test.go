@@ -32,7 +32,7 @@ func TestBurst(t *testing.T) {
 	apiserver.StartKubelet(t, there.Server, "campus-node")
 	h := &home{Server: servers[0], test: t}
 
-	credential, err := external.ReadCredential(there.kubeconfig, t.TempDir(), "")
+	credential, err := external.ReadCredential(there.kubeconfig, t.TempDir(), "", false)
 	must(t, err)
 	settings := external.Settings{Name: "campus", Namespace: credential.Namespace, Arch: "arm64", Network: external.NetworkNone,
 		Limits: corev1.ResourceList{"cpu": resource.MustParse("8"), "memory": resource.MustParse("1Gi")}}

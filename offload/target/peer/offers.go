@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/panics"
+	"rivulet/fabric/peer"
 	"rivulet/offload/offer"
 )
 
@@ -34,7 +36,14 @@ const (
 	firstRetry, lastRetry = 200 * time.Millisecond, 3 * time.Second
 )
 
-// Offers streams the peer's offer. Only the newest value waits in the channel.
+// line is one line of the peer's stream, or why it is not used: a later line may be.
+type line struct {
+	offer.Offer
+	refused error
+}
+
+// Offers streams the peer's offer. Only the newest value waits in the channel. A line that is not understood is an offer
+// that is not ready.
 func (t *Target) Offers(ctx context.Context) <-chan offer.Offer {
 	return t.offers(ctx, offer.Silence, offer.CalmSilence)
 }
@@ -47,16 +56,20 @@ func (t *Target) calms() bool {
 
 // offers streams the offer. A peer that says nothing for usual is silent, for calm one whose offer is repeated rarely.
 func (t *Target) offers(ctx context.Context, usual, calm time.Duration) <-chan offer.Offer {
-	out, lines, broken := make(chan offer.Offer, 1), make(chan offer.Offer), make(chan error)
+	out, lines, broken := make(chan offer.Offer, 1), make(chan line), make(chan error)
 	hurry := make(chan struct{}, 1) // the offer is repeated often from now on
 	var calmly atomic.Bool          // it is repeated rarely
-	go t.readForever(ctx, lines, broken, func() time.Duration {
-		if calmly.Store(t.calms()); calmly.Load() {
-			return calm
-		}
-		changes.Poke(hurry)
-		return usual
-	})
+	ctx, end := context.WithCancelCause(ctx)
+	go func() {
+		defer panics.To(end)
+		t.readForever(ctx, lines, broken, func() time.Duration {
+			if calmly.Store(t.calms()); calmly.Load() {
+				return calm
+			}
+			changes.Poke(hurry)
+			return usual
+		})
+	}()
 	silence := usual
 	var links, through <-chan struct{}
 	unfollow, unfollow2 := func() {}, func() {}
@@ -68,14 +81,16 @@ func (t *Target) offers(ctx context.Context, usual, calm time.Duration) <-chan o
 		t.reach.Notify() // they may have changed since New
 	}
 	go func() {
-		defer close(out)
+		defer func() { offer.End(ctx, out) }()
+		defer end(nil)
+		defer panics.To(end)
 		defer unfollow()
 		defer unfollow2()
 		timer, hopeless := time.NewTimer(silence), time.NewTimer(hope(silence))
 		defer timer.Stop()
 		defer hopeless.Stop()
 		why := errors.New("no answer through the tunnel")
-		silent, heard, lost := false, time.Now(), false
+		silent, heard, lost, said := false, time.Now(), false, ""
 		for {
 			select {
 			case <-ctx.Done():
@@ -104,7 +119,7 @@ func (t *Target) offers(ctx context.Context, usual, calm time.Duration) <-chan o
 					timer.Reset(usual)
 				}
 				hopeless.Reset(hope(usual))
-			case o := <-lines:
+			case l := <-lines:
 				if silence = usual; calmly.Load() {
 					silence = calm
 				}
@@ -116,13 +131,25 @@ func (t *Target) offers(ctx context.Context, usual, calm time.Duration) <-chan o
 					t.conns.CloseAll() // after a long cut they may be dead
 				}
 				t.link.Works()
+				o := l.Offer
 				t.mu.Lock()
 				back := t.silent
 				t.silent = false
+				if l.refused != nil { // what is known of the peer stays
+					o = t.latest
+				}
 				moved := !maps.Equal(t.latest.Neighbours, o.Neighbours)
 				told := !t.received || !slices.Equal(t.latest.Tenants, o.Tenants)
-				t.latest, t.received = o, true
+				t.latest, t.received = o, t.received || l.refused == nil
 				t.mu.Unlock()
+				if l.refused != nil {
+					o.Ready, o.Reason = false, fmt.Sprintf("the offer of peer %s is not understood: %s; upgrade the older of the two clusters, or end it: rivulet unpeer %[1]s",
+						t.cfg.Name, peer.Text(l.refused.Error()))
+					if said != o.Reason {
+						t.cfg.Log.Warn("an offer is not understood", "err", l.refused)
+					}
+				}
+				said = o.Reason
 				if (told || moved) && t.cfg.Changed != nil {
 					t.cfg.Changed()
 				}
@@ -156,7 +183,7 @@ func (t *Target) offers(ctx context.Context, usual, calm time.Duration) <-chan o
 func hope(silence time.Duration) time.Duration { return silence * 5 / 3 }
 
 // readForever reads connections; silence is how long each may be silent.
-func (t *Target) readForever(ctx context.Context, lines chan<- offer.Offer, broken chan<- error, silence func() time.Duration) {
+func (t *Target) readForever(ctx context.Context, lines chan<- line, broken chan<- error, silence func() time.Duration) {
 	for pause := (changes.Backoff{First: firstRetry, Longest: lastRetry}); ctx.Err() == nil; {
 		got, err := t.read(ctx, silence(), lines)
 		if got {
@@ -182,7 +209,7 @@ func (t *Target) others() (ids []string) {
 }
 
 // read reads one connection's lines until it ends or goes silent.
-func (t *Target) read(ctx context.Context, silence time.Duration, lines chan<- offer.Offer) (got bool, err error) {
+func (t *Target) read(ctx context.Context, silence time.Duration, lines chan<- line) (got bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The transport's timeouts do not cover a body without an end.
@@ -205,6 +232,7 @@ func (t *Target) read(ctx context.Context, silence time.Duration, lines chan<- o
 		busy = c
 	}
 	go func() {
+		defer panics.To(cancel)
 		idle := time.NewTicker(becomesCalm)
 		defer idle.Stop()
 		for {
@@ -252,14 +280,12 @@ func (t *Target) read(ctx context.Context, silence time.Duration, lines chan<- o
 	scan := bufio.NewScanner(resp.Body)
 	scan.Buffer(nil, maxLine)
 	for scan.Scan() {
-		var o offer.Offer
-		if err := decode(scan.Bytes(), &o); err != nil {
-			return got, fmt.Errorf("the peer's offer is not understood, are the versions too far apart? %w", err)
-		}
-		got = true
+		l := line{}
+		l.refused = panics.Call(func() (err error) { l.Offer, err = offer.Decode(scan.Bytes()); return err })
+		got = got || l.refused == nil
 		watchdog.Reset(silence)
 		select {
-		case lines <- o:
+		case lines <- l:
 		case <-ctx.Done():
 			return got, ctx.Err()
 		}

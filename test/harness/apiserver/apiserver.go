@@ -1,19 +1,16 @@
 // Package apiserver starts real Kubernetes API servers for tests: the engine
 // without an agent, on loopback, with controllers and scheduler but without nodes.
-// It writes nothing outside the test's temporary folder and ends the processes
-// that it started.
+// It writes nothing outside the test's temporary folder, but for locks (test/harness/locks), and ends the processes that
+// it started.
 package apiserver
 
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,14 +20,14 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"rivulet/appliance/engine"
+	"rivulet/appliance/machine/process"
 	"rivulet/offload/policy"
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/locks"
 	"rivulet/test/harness/tree"
 )
 
-// BinaryEnv names the engine to start: a k3s, or a rivulet. Without it
-// bin/rivulet of this repository is taken.
+// BinaryEnv names the engine to start: a k3s, or a rivulet.
 const BinaryEnv = "RIVULET_TEST_K3S"
 
 // startTimeout is generous: tests may share two cores with whatever else runs.
@@ -43,10 +40,10 @@ type Server struct {
 	Client kubernetes.Interface
 	// TLSDir is its server/tls folder.
 	TLSDir string
-	// launch starts a process. It is ended with the test or by end; ended is closed once it has.
-	launch     func(t testing.TB) (end func(), ended <-chan struct{})
-	end        func()
-	ended      <-chan struct{}
+	// launch starts a process, which ends with the test.
+	launch     func(t testing.TB) *process.Child
+	engine     *process.Child
+	log        string
 	kubeconfig string
 }
 
@@ -54,8 +51,15 @@ type Server struct {
 func (s *Server) Again(t testing.TB) {
 	t.Helper()
 	s.end()
-	s.end, s.ended = s.launch(t)
+	s.engine = s.launch(t)
 	s.wait(t)
+}
+
+// end kills the engine and all that it has started, and waits until it is gone.
+func (s *Server) end() {
+	_ = syscall.Kill(-s.engine.Pid, syscall.SIGKILL) // a group of its own; it may have ended
+	<-s.engine.Done
+	s.engine.Done <- nil // for the next who asks
 }
 
 // Start starts one and waits until it answers. It skips the test if there is no
@@ -78,10 +82,11 @@ func StartAll(t testing.TB, n int, args ...string) []*Server {
 // StartEach starts one for each list of arguments, all at the same time.
 func StartEach(t testing.TB, args ...[]string) []*Server {
 	t.Helper()
-	binary := Binary(t)
+	path := binary(t, "engine", "rivulet") // the Makefile says what the first is
+	defer locks.Turn(t, "engine", starts)()
 	servers := make([]*Server, len(args))
 	for i := range servers {
-		servers[i] = launch(t, binary, args[i])
+		servers[i] = launch(t, path, args[i])
 	}
 	for _, s := range servers {
 		s.wait(t)
@@ -89,8 +94,14 @@ func StartEach(t testing.TB, args ...[]string) []*Server {
 	return servers
 }
 
-// Binary is the path of the engine; it skips the test if there is none.
+// Binary is the path of the rivulet of this tree, or what BinaryEnv names; it skips the test if there is none.
 func Binary(t testing.TB) string {
+	t.Helper()
+	return binary(t, "rivulet")
+}
+
+// binary is the first of bin that there is.
+func binary(t testing.TB, names ...string) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("starts an engine, which takes its time: run it without -short")
@@ -98,84 +109,91 @@ func Binary(t testing.TB) string {
 	if path := os.Getenv(BinaryEnv); path != "" {
 		return path
 	}
-	path := tree.Path("bin", "rivulet")
-	if _, err := os.Stat(path); err != nil {
-		t.Skipf("needs an engine: %v; run `make build`, or set %s to a k3s binary", err, BinaryEnv)
+	for _, name := range names {
+		if path := tree.Path("bin", name); exists(path) {
+			return path
+		}
 	}
-	return path
+	t.Skipf("needs an engine: run `make build`, or set %s to a k3s binary", BinaryEnv)
+	return ""
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 func launch(t testing.TB, binary string, args []string) *Server {
 	t.Helper()
 	dir := t.TempDir()
-	port := freePair(t)
-	kubeconfig := filepath.Join(dir, "kubeconfig")
-	logPath := filepath.Join(dir, "log")
+	port := locks.Ports(t, 2) // the engine takes the next for the API server proper
+	s := &Server{TLSDir: filepath.Join(dir, "server", "tls"), kubeconfig: filepath.Join(dir, "kubeconfig"), log: filepath.Join(dir, "log")}
 	scheduler := filepath.Join(dir, "scheduler.yaml")
 	if err := os.WriteFile(scheduler, []byte(policy.SchedulerConfig(filepath.Join(dir, "server", "cred", "scheduler.kubeconfig"))), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// argv[0] is what a rivulet looks at to become the engine; a k3s does not mind.
-	argv := append([]string{"rivulet-engine", "server", "--disable-agent",
-		"--data-dir", dir, "--write-kubeconfig", kubeconfig,
+	argv := []string{"rivulet-engine", "server", "--disable-agent",
+		"--data-dir", dir, "--write-kubeconfig", s.kubeconfig,
 		"--bind-address", "127.0.0.1", "--https-listen-port", strconv.Itoa(port), "--node-ip", "127.0.0.1",
 		"--disable", "traefik,servicelb,coredns,local-storage,metrics-server",
 		"--disable-helm-controller", "--disable-cloud-controller", "--disable-network-policy",
 		"--flannel-backend", "none", "--egress-selector-mode", "disabled",
 		"--kube-controller-manager-arg", "secure-port=0", "--kube-scheduler-arg", "secure-port=0",
-		"--kube-scheduler-arg", "config=" + scheduler, // as the product has it
-		"--kube-controller-manager-arg", "kube-api-qps=200", "--kube-controller-manager-arg", "kube-api-burst=400", // as the product has it
-		"--kube-apiserver-arg", "feature-gates=MutatingAdmissionPolicy=true",
-		"--kube-apiserver-arg", "runtime-config=admissionregistration.k8s.io/v1beta1=true",
-		"--kube-apiserver-arg", "service-account-jwks-uri=" + engine.JWKS, // as the product has it
-	}, args...)
-	s := &Server{TLSDir: filepath.Join(dir, "server", "tls"), kubeconfig: kubeconfig}
-	s.launch = func(t testing.TB) (func(), <-chan struct{}) {
+		"--kube-scheduler-arg", "config=" + scheduler,
+	}
+	for _, a := range policy.APIServerArgs() {
+		argv = append(argv, "--kube-apiserver-arg", a)
+	}
+	for _, a := range policy.ControllerArgs() {
+		argv = append(argv, "--kube-controller-manager-arg", a)
+	}
+	argv = append(argv, args...)
+	s.launch = func(t testing.TB) *process.Child {
 		t.Helper()
-		log, err := os.OpenFile(logPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		log, err := os.OpenFile(s.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer log.Close()
-		cmd := &exec.Cmd{Path: binary, Args: argv, Dir: dir, Stdout: log, Stderr: log,
-			SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL},
-			Env:         []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "GOMEMLIMIT=400MiB"}}
-		if err := cmd.Start(); err != nil {
+		child, err := process.Start(&exec.Cmd{Path: binary, Args: argv, Dir: dir, Stdout: log, Stderr: log,
+			Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "GOMEMLIMIT=400MiB"}}, syscall.SIGKILL, nil)
+		if err != nil {
 			t.Fatalf("start %s: %v", binary, err)
 		}
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			_ = cmd.Wait()
-		}()
-		return sync.OnceFunc(func() {
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // a group of its own
-			<-ended
-		}), ended
+		return child
 	}
-	s.end, s.ended = s.launch(t)
+	s.engine = s.launch(t)
 	t.Cleanup(func() {
 		s.end()
 		if t.Failed() {
-			text, _ := os.ReadFile(logPath)
-			t.Logf("the end of the API server's log:\n%s", text[max(0, len(text)-4000):])
+			t.Logf("the end of the API server's log:\n%s", s.tail())
 		}
 	})
 	return s
 }
 
-// wait reads the kubeconfig, once the server answers. One that has ended is started again, as the product's
-// supervisor does: a hook of the engine panics where the machine is so busy that it takes a minute.
+// tail is the end of the engine's log.
+func (s *Server) tail() []byte {
+	text, _ := os.ReadFile(s.log)
+	return text[max(0, len(text)-4000):]
+}
+
+// wait reads the kubeconfig, once the server answers. An engine that ended is started again once, as the product's
+// supervisor does, and its log is shown: a hook of it panics where the machine is so busy that it takes a minute. The
+// second end fails the test.
 func (s *Server) wait(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
+	ends := 0
 	await.NoError(t, ctx, 0, "the API server is up", func() error {
-		select {
-		case <-s.ended:
-			s.end()
-			s.end, s.ended = s.launch(t)
-		default:
+		if s.engine.Ended() {
+			if ends++; ends > 1 {
+				t.Fatalf("the engine has ended twice before it was up:\n%s", s.tail())
+			}
+			fmt.Fprintf(os.Stderr, "%s: the engine ended before it was up and is started once more:\n%s\n", t.Name(), s.tail())
+			s.engine = s.launch(t)
 		}
 		return s.try(ctx)
 	})
@@ -202,26 +220,5 @@ func (s *Server) try(ctx context.Context) error {
 	return nil
 }
 
-// freePair finds a port p with p+1 free as well, which the engine takes for the API
-// server proper. It takes them by chance from below those that the kernel gives away,
-// so that nobody is given one before the engine has it.
-func freePair(t testing.TB) int {
-	t.Helper()
-	const first, last = 15000, 32000
-	for range 100 {
-		port := first + rand.IntN((last-first)/2)*2
-		if free(port) && free(port+1) {
-			return port
-		}
-	}
-	t.Fatal("no two free ports in a row")
-	return 0
-}
-
-func free(port int) bool {
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	if err == nil {
-		l.Close()
-	}
-	return err == nil
-}
+// starts is how many tests of all packages may start engines at a time: more starve each other on two cores.
+const starts = 2

@@ -75,6 +75,9 @@ func (p *Provisioner) sync(ctx context.Context, key string) (err error) {
 	return err
 }
 
+// nowhere is where the folders of its volumes would be.
+const nowhere = "/nowhere/"
+
 func (p *Provisioner) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	node := claim.Annotations[storageutil.AnnSelectedNode]
 	if claim.Spec.VolumeName != "" || claim.DeletionTimestamp != nil || claim.Annotations[storageutil.AnnStorageProvisioner] != p.name || !slices.Contains(p.nodes, node) {
@@ -88,7 +91,7 @@ func (p *Provisioner) provision(ctx context.Context, claim *corev1.PersistentVol
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
 			StorageClassName:              storageutil.GetPersistentVolumeClaimClass(claim),
 			ClaimRef:                      &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
-			PersistentVolumeSource:        corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/nowhere"}},
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: nowhere + claim.Namespace + "_" + claim.Name + "_pvc-" + string(claim.UID)}},
 			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
 			}}}},
@@ -99,7 +102,7 @@ func (p *Provisioner) provision(ctx context.Context, claim *corev1.PersistentVol
 
 func (p *Provisioner) release(ctx context.Context, v *corev1.PersistentVolume) error {
 	if v.Status.Phase != corev1.VolumeReleased || v.DeletionTimestamp != nil || v.Annotations[storageutil.AnnDynamicallyProvisioned] != p.name ||
-		v.Spec.Local == nil || v.Spec.Local.Path != "/nowhere" {
+		v.Spec.Local == nil || !strings.HasPrefix(v.Spec.Local.Path, nowhere) {
 		return nil
 	}
 	return p.client.CoreV1().PersistentVolumes().Delete(ctx, v.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.UID}})

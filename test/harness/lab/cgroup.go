@@ -140,9 +140,34 @@ func removeCgroup(ctx context.Context, dir string) error {
 		return errors.Is(err, fs.ErrNotExist), nil
 	})
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		return fmt.Errorf("lab: cgroup %s still has processes: see its cgroup.procs, end them and run `rivulet-lab down` again", dir)
+		return fmt.Errorf("lab: cgroup %s cannot be removed, processes hold it: %s: end them and run `rivulet-lab down` again", dir, strings.Join(holders(dir), ", "))
 	}
 	return err
+}
+
+// holders lists the processes in a cgroup and below it, by PID and name. A zombie holds a cgroup, too.
+func holders(dir string) (list []string) {
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return nil //nolint:nilerr // it was removed meanwhile
+		}
+		pids, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+		for _, pid := range strings.Fields(string(pids)) {
+			what := pid
+			status, _ := os.ReadFile("/proc/" + pid + "/status")
+			for line := range strings.Lines(string(status)) {
+				if strings.HasPrefix(line, "Name:") || strings.HasPrefix(line, "State:") {
+					what += " " + strings.Join(strings.Fields(line)[1:], " ")
+				}
+			}
+			list = append(list, what)
+		}
+		return nil
+	})
+	if list == nil {
+		list = []string{"none that its cgroup.procs lists"}
+	}
+	return list
 }
 
 // mountCgroups mounts every hierarchy anew inside a device. The caller is already in its own cgroup namespace, so what

@@ -3,7 +3,6 @@ package lab
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -292,17 +291,9 @@ type VirtualNode struct {
 	Ready bool   `json:"ready"`
 }
 
-// Status asks the device's rivulet.
-func (d *Device) Status(ctx context.Context) (Status, error) {
-	var st Status
-	out, err := d.Run(ctx, "rivulet", "status", "-o", "json")
-	if out == "" {
-		return st, err
-	}
-	if err := json.Unmarshal([]byte(out), &st); err != nil { // exit code 3, not ready, comes with a status too
-		return st, fmt.Errorf("lab: status of %s: %w", d.Name, err)
-	}
-	return st, nil
+// Status asks the device's supervisor. A program of its own for each question, `rivulet status`, would be a load.
+func (d *Device) Status(ctx context.Context) (st Status, err error) {
+	return st, d.Ask(ctx, "/v1/status", &st)
 }
 
 // WaitReady waits until the device's cluster can run pods.
@@ -333,20 +324,30 @@ func (d *Device) WaitPeered(ctx context.Context, n int) error {
 
 // wait polls the status until missing returns nothing.
 func (d *Device) wait(ctx context.Context, missing func(Status) string) error {
+	return d.WaitStatus(ctx, func(ctx context.Context) (string, error) {
+		st, err := d.Status(ctx)
+		if err != nil {
+			return "", err
+		}
+		return missing(st), nil
+	})
+}
+
+// WaitStatus calls missing until it returns neither text nor error. It fails where rivulet has ended.
+func (d *Device) WaitStatus(ctx context.Context, missing func(context.Context) (string, error)) error {
 	last := "no answer yet"
 	err := poll(ctx, 300*time.Millisecond, func() (bool, error) {
 		if got, err := d.ask(ctx, "status"); err == nil && strings.HasPrefix(got, "ended") {
 			return false, fmt.Errorf("rivulet does not run, it %s", got)
 		}
-		st, err := d.Status(ctx)
-		if err != nil {
-			if ctx.Err() == nil { // else it says only that it was given up
-				last = err.Error()
-			}
-			return false, nil
+		text, err := missing(ctx)
+		switch {
+		case err == nil:
+			last = text
+		case ctx.Err() == nil: // else it says only that it was given up
+			last = err.Error()
 		}
-		last = missing(st)
-		return last == "", nil
+		return err == nil && text == "", nil
 	})
 	if err != nil {
 		return fmt.Errorf("lab: device %s: %w: %s; its log is %s", d.Name, err, last, d.Log())

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,9 +27,55 @@ func (d *Device) Dial(ctx context.Context, network, addr string) (c net.Conn, er
 	return c, err
 }
 
+// Listen opens a TCP port inside the device's network, as a program of its owner would.
+func (d *Device) Listen(addr string) (l net.Listener, err error) {
+	err = d.inNetwork(func() (err error) {
+		l, err = net.Listen("tcp", addr)
+		return err
+	})
+	return l, err
+}
+
 // HTTP is a client inside the device's network; its URLs hold IP addresses.
 func (d *Device) HTTP() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: d.Dial, DisableKeepAlives: true}}
+}
+
+// supervisorSocket is where the supervisor answers on a device.
+const supervisorSocket = "/run/rivulet/rivulet.sock"
+
+// Ask gets a path of the supervisor's local API, such as /v1/status, and decodes the answer into out.
+func (d *Device) Ask(ctx context.Context, path string, out any) error {
+	s, err := loadState(d.lab.dir)
+	if err != nil {
+		return err
+	}
+	ds := s.device(d.Name)
+	if ds == nil || !ds.Init.Alive() {
+		return fmt.Errorf("lab: device %s is off: switch it on with `rivulet-lab start %s`", d.Name, d.Name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	socket := fmt.Sprintf("/proc/%d/root%s", ds.Init.PID, supervisorSocket)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.Name+path, nil)
+	if err != nil {
+		return fmt.Errorf("lab: %w", err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("lab: rivulet of %s: %w", d.Name, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("lab: rivulet of %s: %s: %s", d.Name, path, resp.Status)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		return fmt.Errorf("lab: rivulet of %s: %s: %w", d.Name, path, err)
+	}
+	return nil
 }
 
 // inNetwork calls f on a thread in the device's network namespace. A socket that is made there stays there.

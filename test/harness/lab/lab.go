@@ -43,6 +43,8 @@ type Options struct {
 	Unplugged bool
 	// Env is given to `rivulet run`, by device; "" is for all devices.
 	Env map[string][]string
+	// Warm leaves the program in the page cache, if this boot has read it anew before: for labs whose memory nobody judges.
+	Warm bool
 	// Systemd names devices whose PID 1 is the host's systemd. Rivulet is not started on them:
 	// it is there as /opt/rivulet/rivulet, to be installed.
 	Systemd []string
@@ -70,18 +72,32 @@ func Beside() string {
 
 // uncached has the devices read the program from the disk, as after a boot. The linker's output has folios of 2 MiB in
 // the page cache, of which Linux 6.18 maps each as a whole: 190 MB of the ELF instead of 100 for each process. What an
-// installation or an upgrade writes has folios of 64 KiB.
-func uncached(binary string) error {
+// installation or an upgrade writes has folios of 64 KiB. A warm lab does it once for each build and boot.
+func uncached(binary string, warm bool) error {
 	f, err := os.Open(binary)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	var at unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &at); err != nil {
+		return err
+	}
+	this := fmt.Sprintln(at.Dev, at.Ino, at.Size, at.Mtim.Nano())
+	if last, err := os.ReadFile(readAnew); warm && err == nil && string(last) == this {
+		return nil
+	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return err
+	}
+	return os.WriteFile(readAnew, []byte(this), 0o600)
 }
+
+// readAnew names the build that was read anew last. It is in memory: after a boot nothing is cached.
+const readAnew = "/run/rivulet-lab.read"
 
 // Up makes the devices and starts rivulet on each. When it fails it removes what it made; when it is killed, Down does.
 func Up(ctx context.Context, o Options) (*Lab, error) {
@@ -98,7 +114,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if filepath.Base(binary) != "rivulet" {
 		return nil, fmt.Errorf("lab: the binary must be called rivulet, not %s", filepath.Base(binary))
 	}
-	if err := uncached(binary); err != nil {
+	if err := uncached(binary, o.Warm); err != nil {
 		return nil, fmt.Errorf("lab: %w", err)
 	}
 	names := o.names()
@@ -419,9 +435,12 @@ func Down(ctx context.Context, dir string) error {
 	defer unlock()
 	s, err := loadState(dir)
 	if errors.Is(err, ErrNoLab) { // an Up that was killed before it had made anything
-		os.Remove(stateFile(dir) + ".new")
-		os.Remove(filepath.Join(dir, "lock"))
-		os.Remove(dir)
+		if err := endWarden(ctx, dir); err != nil {
+			return err
+		}
+		for _, name := range []string{stateFile(dir) + ".new", filepath.Join(dir, "lock"), ownerFile(dir) + ".new", ownerFile(dir), dir} {
+			os.Remove(name)
+		}
 	}
 	if err != nil {
 		return err
@@ -448,7 +467,10 @@ func (l *Lab) remove(ctx context.Context, s *state) error {
 			return fmt.Errorf("lab: %w", err)
 		}
 	}
-	for _, name := range []string{stateFile(l.dir) + ".new", stateFile(l.dir), filepath.Join(l.dir, "lock")} {
+	if err := endWarden(ctx, l.dir); err != nil { // while the lock keeps it from waiting for another
+		return err
+	}
+	for _, name := range []string{stateFile(l.dir) + ".new", stateFile(l.dir), filepath.Join(l.dir, "lock"), ownerFile(l.dir) + ".new", ownerFile(l.dir)} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("lab: %w", err)
 		}

@@ -10,9 +10,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 )
 
 // story is one lab of three devices that the steps of TestLab share.
@@ -59,6 +65,7 @@ func TestLab(t *testing.T) {
 		{"everybody hears everybody", func(s story) { s.hears("ab ac bc", "") }},
 		{"cut two devices", cutTwo},
 		{"take a cable out", unplug},
+		{"what is left on a device", leftOnDevice},
 		{"another address", renumber},
 		{"a radio beside the cable", secondInterface},
 		{"processes killed", killed},
@@ -125,6 +132,66 @@ func ownMachine(s story) {
 	s.is(s.a, other, "sh", "-c", "printf "+other+" > /proc/sys/vm/overcommit_memory; cat /proc/sys/vm/overcommit_memory")
 	if after, _ := os.ReadFile("/proc/sys/vm/overcommit_memory"); string(after) != string(before) {
 		s.Errorf("a device changed the host's vm.overcommit_memory to %s", after)
+	}
+}
+
+func leftOnDevice(s story) {
+	lines := func() []string {
+		s.Helper()
+		lines, err := s.a.Fingerprint()
+		if err != nil {
+			s.Fatal(err)
+		}
+		return lines
+	}
+	before := lines()
+	if want := fmt.Sprintf("listens on tcp6 port %d", standInPort); !slices.Contains(before, want) {
+		s.Errorf("%q is not among %q", want, before)
+	}
+	s.out(s.a, "sh", "-c", "mkdir -p /etc/rivulet /tmp/left && echo 'mode: lan' >/etc/rivulet/config.yaml && mount -t tmpfs left /tmp/left")
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: "left"}
+	s.rules(func(c *nftables.Conn) {
+		chain := c.AddChain(&nftables.Chain{Name: "c", Table: c.AddTable(table)})
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}})
+	})
+	if err := s.lab.Cut("a", "b"); err != nil {
+		s.Fatal(err)
+	}
+	var more []string
+	for _, line := range lines() {
+		if !slices.Contains(before, line) {
+			more = append(more, strings.TrimRight(line, "0123456789abcdef")) // without the hash
+		}
+	}
+	if want := []string{"a and b are cut", "config.yaml ", "mount /tmp/left", "nft table 1 left, chain c: 1 rules"}; !slices.Equal(more, want) {
+		s.Errorf("left are %q, want %q", more, want)
+	}
+	s.out(s.a, "sh", "-c", "rm /etc/rivulet/config.yaml; umount /tmp/left")
+	s.rules(func(c *nftables.Conn) { c.DelTable(table) })
+	if err := s.lab.Heal(); err != nil {
+		s.Fatal(err)
+	}
+	if after := lines(); !slices.Equal(after, before) {
+		s.Errorf("all is undone, and %q is not %q", after, before)
+	}
+}
+
+// rules changes the nftables of a.
+func (s story) rules(change func(*nftables.Conn)) {
+	s.Helper()
+	state, err := loadState(s.lab.dir)
+	if err == nil {
+		err = inNetns(state.device("a").Init, func(_ *netlink.Handle, ns netns.NsHandle) error {
+			c, err := nftables.New(nftables.WithNetNSFd(int(ns)))
+			if err != nil {
+				return err
+			}
+			change(c)
+			return c.Flush()
+		})
+	}
+	if err != nil {
+		s.Fatal(err)
 	}
 }
 

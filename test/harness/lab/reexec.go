@@ -21,6 +21,7 @@ const (
 	initName   = "rivulet-lab-init"   // PID 1 of a device
 	enterName  = "rivulet-lab-enter"  // runs one program inside a device
 	insideName = "rivulet-lab-inside" // becomes that program
+	wardenName = "rivulet-lab-warden" // takes the lab down when its owner has ended
 )
 
 func init() {
@@ -32,6 +33,10 @@ func init() {
 		err = boot()
 	case initName:
 		err = pid1()
+	case wardenName:
+		if err = warden(os.Args[1]); err == nil {
+			os.Exit(0)
+		}
 	case enterName, insideName:
 		run := map[string]func() (int, error){enterName: enter, insideName: inside}[filepath.Base(os.Args[0])]
 		code, err := run()

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,6 +20,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(victimEnv) != "":
 		os.Exit(victim(os.Getenv(victimEnv)))
+	case os.Getenv(keeperEnv) != "":
+		os.Exit(keeper(os.Getenv(keeperEnv)))
 	case filepath.Base(os.Args[0]) == "rivulet":
 		if err := standIn(os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, "rivulet stand-in:", err)
@@ -49,13 +52,6 @@ func standIn(args []string) error {
 		for { // not select {}: with no other goroutine Go would call that a deadlock and end
 			_ = syscall.Pause()
 		}
-	case "status":
-		boots, err := os.ReadFile(filepath.Join(standInState, "boots"))
-		if err != nil {
-			return err
-		}
-		fmt.Printf(`{"ready": true, "waiting": %q, "peers": [{"name":"x","state":"Connected"}], "virtualNodes": [{"name":"x","ready":true}]}`, boots)
-		os.Exit(3) // as the real one does while it is not ready: the JSON counts
 	case "kubectl":
 		return json.NewEncoder(os.Stdout).Encode(args[1:])
 	}
@@ -93,6 +89,9 @@ func standInSupervisor() error {
 	if err := writePID("supervisor"); err != nil {
 		return err
 	}
+	if err := serveStatus(); err != nil {
+		return err
+	}
 	ended <- "engine"
 	ended <- "tunnel"
 	for {
@@ -107,6 +106,24 @@ func standInSupervisor() error {
 			}()
 		}
 	}
+}
+
+// serveStatus answers on the supervisor's socket with the boots so far.
+func serveStatus() error {
+	_ = os.Remove(supervisorSocket) // of one that was killed
+	l, err := net.Listen("unix", supervisorSocket)
+	if err != nil {
+		return err
+	}
+	go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		boots, err := os.ReadFile(filepath.Join(standInState, "boots"))
+		if err != nil || r.URL.Path != "/v1/status" {
+			http.NotFound(w, r)
+			return
+		}
+		fmt.Fprintf(w, `{"ready": true, "waiting": %q, "peers": [{"name":"x","state":"Connected"}], "virtualNodes": [{"name":"x","ready":true}]}`, boots)
+	}))
+	return nil
 }
 
 func writePID(what string) error {

@@ -82,17 +82,19 @@ func hostBoot() string {
 	return strings.TrimSpace(string(b))
 }
 
-// save replaces the file in one step, so that a kill at any moment leaves the old or the new state.
-func (s *state) save(dir string) error {
-	b, err := json.MarshalIndent(s, "", "  ")
+// save replaces the file.
+func (s *state) save(dir string) error { return replaceFile(stateFile(dir), s) }
+
+// replaceFile replaces a file by JSON in one step, so that a kill at any moment leaves the old or the new one.
+func replaceFile(name string, content any) error {
+	b, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}
-	tmp := stateFile(dir) + ".new"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+	if err := os.WriteFile(name+".new", b, 0o600); err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}
-	if err := os.Rename(tmp, stateFile(dir)); err != nil {
+	if err := os.Rename(name+".new", name); err != nil {
 		return fmt.Errorf("lab: %w", err)
 	}
 	return nil

@@ -8,13 +8,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,12 +27,14 @@ import (
 	"rivulet/offload/policy"
 	"rivulet/test/harness/lab"
 	"rivulet/test/harness/mainjob"
+	"rivulet/test/harness/pressure"
 	"rivulet/test/harness/tree"
 )
 
 const (
-	tail      = 6000            // bytes of a log that are told
-	upTimeout = 4 * time.Minute // until the devices are prepared
+	tail      = 6000             // bytes of a log that are told
+	lastWords = 20 * time.Second // before the time limit of the test program: it ends by a panic, and the lab with it
+	labs      = "/var/lib"       // where the labs of tests are
 )
 
 // Suite is a lab and its devices by name. Its zero value has none.
@@ -40,13 +45,22 @@ type Suite struct {
 	Binary string
 	// Needs are further files without which there are no tests, and what makes each.
 	Needs map[string]string
+	// Expected are the codes of health problems that its devices have from the start.
+	Expected []string
+	// LeavesNothing is set where each test leaves the lab as it was: one that does not fails.
+	LeavesNothing bool
 	// Tell prints what else there is to know when something failed.
 	Tell func(ctx context.Context, s *Suite)
 
 	Lab     *lab.Lab
 	Devices map[string]*lab.Device
 	why     string // set when there can be no lab
+
+	watched sync.Map // names of tests whose machine is watched
 }
+
+// upTime is how long it may take until n devices are prepared, on two cores.
+func upTime(n int) time.Duration { return 3*time.Minute + time.Duration(n)*time.Minute }
 
 // Binary is the rivulet under test: RIVULET_BIN, or bin/rivulet of this tree, wherever the
 // test is started.
@@ -71,10 +85,11 @@ func NeedsLong(t *testing.T) {
 	}
 }
 
-// OwnDir makes the folder for a lab of a test's own, which ends with the test.
+// OwnDir makes the folder for a lab of a test's own, which ends with the test, or with
+// the process.
 func OwnDir(t *testing.T, name string) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/lib", "rivulet-lab-"+name+"-")
+	dir, err := lab.OwnDir(labs, "rivulet-lab-"+name+"-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +113,11 @@ func (s *Suite) Main(m *testing.M, name string, o lab.Options, logs ...string) {
 // something failed, as paths on a device.
 func (s *Suite) Run(m *testing.M, name string, o lab.Options, logs ...string) int {
 	code, err := s.run(m, name, o, append([]string{"/var/log/rivulet.log"}, logs...))
-	if err != nil {
+	switch {
+	case errors.Is(err, errNotUp): // at the start of the line, for what reads it
+		fmt.Fprintln(os.Stderr, err.Error()+": "+name)
+		code = 1
+	case err != nil:
 		fmt.Fprintln(os.Stderr, name+": "+err.Error())
 		code = 1
 	}
@@ -112,7 +131,11 @@ func (s *Suite) run(m *testing.M, name string, o lab.Options, logs []string) (co
 	if s.why = missing(o.Binary, s.Needs); s.why != "" {
 		return m.Run(), nil
 	}
-	if o.Dir, err = os.MkdirTemp("/var/lib", "rivulet-lab-"+name+"-"); err != nil {
+	if err := sweep(); err != nil {
+		return 1, err
+	}
+	o.Warm = o.Memory == 0 // boards with a limit are those whose memory is judged
+	if o.Dir, err = lab.OwnDir(labs, "rivulet-lab-"+name+"-"); err != nil {
 		return 1, err
 	}
 	defer func() {
@@ -121,16 +144,48 @@ func (s *Suite) run(m *testing.M, name string, o lab.Options, logs []string) (co
 		if code != 0 {
 			s.tellLogs(ctx, o.Dir, logs)
 		}
-		err = errors.Join(err, lab.Down(ctx, o.Dir))
+		if down := lab.Down(ctx, o.Dir); s.Lab != nil || !errors.Is(down, lab.ErrNoLab) { // an Up that fails has removed all
+			err = errors.Join(err, down)
+		}
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), upTimeout)
+	if err := s.up(o); err != nil {
+		return 1, fmt.Errorf("%w: %w", errNotUp, err)
+	}
+	flag.Parse()
+	if limit := flag.Lookup("test.timeout").Value.(flag.Getter).Get().(time.Duration); limit > lastWords {
+		defer time.AfterFunc(limit-lastWords, func() {
+			fmt.Fprintf(os.Stderr, "--- the time limit of %s is nearly over\n", limit)
+			s.tellLogs(context.Background(), o.Dir, logs)
+		}).Stop()
+	}
+	return m.Run(), nil
+}
+
+// errNotUp is a verdict of its own: no test has run.
+var errNotUp = errors.New("lab did not come up")
+
+// up makes the lab and prepares it.
+func (s *Suite) up(o lab.Options) (err error) {
+	meter, devices := pressure.Start(), o.Devices
+	for _, c := range o.Clusters {
+		devices += len(c.Devices())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), upTime(devices))
 	defer cancel()
+	begun := time.Now()
+	defer func() {
+		if figures := meter.Stop(); err != nil {
+			tellPressure(os.Stderr, figures)
+		} else {
+			fmt.Fprintf(os.Stderr, "the lab of %d devices is up after %.1f s\n", devices, time.Since(begun).Seconds())
+		}
+	}()
 	if s.Lab, err = lab.Up(ctx, o); err != nil {
-		return 1, err
+		return err
 	}
 	all, err := s.Lab.Devices()
 	if err != nil {
-		return 1, err
+		return err
 	}
 	s.Devices = map[string]*lab.Device{}
 	for _, d := range all {
@@ -140,10 +195,44 @@ func (s *Suite) run(m *testing.M, name string, o lab.Options, logs []string) (co
 	if prepare == nil {
 		prepare = Ready
 	}
-	if err := prepare(ctx, s); err != nil {
-		return 1, err
+	return prepare(ctx, s)
+}
+
+// tellPressure prints how busy the machine was, and whether a failure may be its own.
+func tellPressure(w io.Writer, f pressure.Figures) {
+	fmt.Fprintln(w, "pressure: "+f.String())
+	if f.Exceeded() {
+		fmt.Fprintf(w, "NOT JUDGED: the machine was late by %d ms or more in a hundredth of the time; %d ms are allowed\n", f.P99.Milliseconds(), pressure.Bound.Milliseconds())
 	}
-	return m.Run(), nil
+}
+
+// watch tells how busy the machine was, where the test fails.
+func (s *Suite) watch(t *testing.T) {
+	name, _, _ := strings.Cut(t.Name(), "/")
+	if _, already := s.watched.LoadOrStore(name, true); already {
+		return
+	}
+	m := pressure.Start()
+	t.Cleanup(func() {
+		s.watched.Delete(name)
+		if figures := m.Stop(); t.Failed() {
+			tellPressure(os.Stdout, figures)
+		}
+	})
+	if s.LeavesNothing {
+		s.leavesNothing(t)
+	}
+}
+
+// sweep takes down labs of tests that ended without doing so, and whose warden was killed, too.
+func sweep() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	swept, err := lab.Sweep(ctx, filepath.Join(labs, "rivulet-lab-*"))
+	for _, dir := range swept {
+		fmt.Fprintf(os.Stderr, "swept: %s, whose owner has ended\n", dir)
+	}
+	return err
 }
 
 // missing says what there can be no lab without, in words for a skipped test.
@@ -172,22 +261,26 @@ func Ready(ctx context.Context, s *Suite) error {
 	return nil
 }
 
-// Peered waits until all devices are ready and each is the peer of all others.
+// Peered is Ready, and the lab is Settled.
 func Peered(ctx context.Context, s *Suite) error {
-	for _, d := range s.All() {
-		if err := d.WaitPeered(ctx, len(s.Devices)-1); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// PeeredWithImage is Peered, and all devices have the image of test/harness/mainjob.
-func PeeredWithImage(ctx context.Context, s *Suite) error {
-	if err := Peered(ctx, s); err != nil {
+	if err := Ready(ctx, s); err != nil {
 		return err
 	}
-	return mainjob.ImportImage(ctx, s.All())
+	return Settled(ctx, s)
+}
+
+// PeeredWithImage is Peered, all devices have the image of test/harness/mainjob, and pods of it reach each other.
+func PeeredWithImage(ctx context.Context, s *Suite) error {
+	if err := errors.Join(Ready(ctx, s), s.each(ctx, s.known)); err != nil {
+		return err
+	}
+	if err := mainjob.ImportImage(ctx, s.All()); err != nil {
+		return err
+	}
+	if err := Echo(ctx, s); err != nil {
+		return err
+	}
+	return Settled(ctx, s)
 }
 
 // All are the devices in the order of their names.
@@ -198,6 +291,12 @@ func (s *Suite) All() []*lab.Device {
 // tellLogs reads what is in the lab's folder, which may be half made, or on the disk of
 // a device that has its own.
 func (s *Suite) tellLogs(ctx context.Context, dir string, logs []string) {
+	inits, _ := filepath.Glob(filepath.Join(dir, "*", "init.log"))
+	for _, log := range inits {
+		if raw, err := os.ReadFile(log); err == nil && len(raw) > 0 {
+			fmt.Fprintf(os.Stderr, "--- the init of device %s\n%s\n", filepath.Base(filepath.Dir(log)), raw[max(0, len(raw)-tail):])
+		}
+	}
 	roots, _ := filepath.Glob(filepath.Join(dir, "*", "root"))
 	for _, root := range roots {
 		name := filepath.Base(filepath.Dir(root))
@@ -216,22 +315,35 @@ func (s *Suite) tellLogs(ctx context.Context, dir string, logs []string) {
 	}
 }
 
-// Need skips a test without a lab.
+// Need skips a test without a lab. Where the test fails it tells how busy the machine was. It comes before all clean-up
+// of the test, so that what the test leaves is seen.
 func (s *Suite) Need(t *testing.T) {
 	t.Helper()
 	if s.why != "" {
 		t.Skip(s.why)
 	}
+	s.watch(t)
 }
 
-// Bounded skips without a lab, and bounds what a test does. What is done in a
-// t.Cleanup is within it, too.
+// Bounded skips without a lab, and bounds what a test does. What it leaves is removed in
+// a time of its own: see CleanUp.
 func (s *Suite) Bounded(t *testing.T, limit time.Duration) context.Context {
 	t.Helper()
 	s.Need(t)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// CleanUp is t.Cleanup with a context that ends after a minute, however much of its own
+// time the test has used.
+func CleanUp(t *testing.T, f func(ctx context.Context)) {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		f(ctx)
+	})
 }
 
 // Result is how a program ended.

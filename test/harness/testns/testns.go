@@ -162,35 +162,9 @@ func (r Room) Listen(addr string) {
 			return err
 		}
 		r.t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				c.Close()
-			}
-		}()
+		go hangUp(l)
 		return nil
 	})
-}
-
-// Reaches dials from an address of the room, or "". What is dropped is silent, so
-// patience decides nothing else.
-func (r Room) Reaches(from, addr string) (ok bool) {
-	r.t.Helper()
-	r.Do(func() error {
-		d := net.Dialer{Timeout: time.Second}
-		if from != "" {
-			d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
-		}
-		c, err := d.Dial("tcp", addr)
-		if ok = err == nil; ok {
-			c.Close()
-		}
-		return nil
-	})
-	return ok
 }
 
 // Echo answers UDP at the address.

@@ -5,7 +5,8 @@
 // It works in a folder of its own (-dir), on a copy of bin/rivulet, in labs and
 // network namespaces that it makes, and removes all of that whatever happens. A
 // measurement that fails or takes too long is reported as cut short; the others
-// are made all the same, and the exit status is 1.
+// are made all the same, and the exit status is 1. Files of such a run stay in
+// _build/bench; bench/ has those of whole runs only.
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -21,6 +23,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"k8s.io/klog/v2"
 
 	"rivulet/test/harness/tree"
 	"rivulet/test/programs/bench/internal/device"
@@ -80,7 +84,7 @@ func main() {
 	}
 	dir := flag.String("dir", "/var/lib/rivulet-lab-bench", "folder to work in")
 	binary := flag.String("binary", tree.Path("bin", "rivulet"), "what to measure; demo-web.tar must lie beside it")
-	out := flag.String("out", "bench", "folder of the reports")
+	out := flag.String("out", "bench", "folder of the reports of a run that measured everything")
 	commit := flag.String("commit", "unknown", "of the tree that the binary is of")
 	var names []string
 	for _, m := range measurements {
@@ -102,6 +106,8 @@ func main() {
 			exit(fmt.Errorf("bench: there is no measurement %q; there are %s", n, strings.Join(names, ", ")))
 		}
 	}
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard) // clients whose lab is not up yet try again; what fails is told by the measurement
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	sections, err := run(ctx, *dir, *binary, *commit, *out, chosen, *gate != "")
@@ -119,8 +125,8 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// run measures what is chosen and writes the file of each, as far as it goes, into the folder
-// out, or without one to standard output.
+// run measures what is chosen and writes the file of each, as far as it goes, to _build/bench, and
+// at last all files into the folder out if nothing failed. Without out it writes to standard output.
 func run(ctx context.Context, dir, binary, commit, out string, chosen []string, quick bool) (done []figures.Section, err error) {
 	begun := time.Now()
 	b := &bench{quick: quick, tell: func(format string, args ...any) {
@@ -157,12 +163,27 @@ func run(ctx context.Context, dir, binary, commit, out string, chosen []string, 
 		file, all := "", []figures.Section{s}
 		if out != "" {
 			sections[m.file] = append(sections[m.file], s)
-			file, all = filepath.Join(out, m.file), sections[m.file]
+			file, all = tree.Path(unfinished, m.file), sections[m.file]
 		}
 		errs = append(errs, report(file, b.version(ctx, commit), all))
 	}
-	return done, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || out == "" {
+		return done, err
+	}
+	for file := range sections {
+		text, err := os.ReadFile(tree.Path(unfinished, file))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(out, file), text, 0o644)
+		}
+		if err != nil {
+			return done, fmt.Errorf("bench: %w", err)
+		}
+	}
+	return done, nil
 }
+
+// unfinished is the folder of reports while a run goes on, below the root of the tree.
+const unfinished = "_build/bench"
 
 // hide keeps this machine's folders out of the report.
 func hide(err error, dir string) error {

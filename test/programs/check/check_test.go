@@ -3,29 +3,23 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"rivulet/test/harness/tree"
 )
 
-func load(t *testing.T) suites {
+func load(t *testing.T) (s suites) {
 	t.Helper()
-	s, err := readSuites(tree.Path("test", "suites.yaml"))
-	if err != nil {
+	if err := read("test/suites.yaml", &s); err != nil {
 		t.Fatal(err)
 	}
 	return s
-}
-
-func names(list []suite) (out []string) {
-	for _, x := range list {
-		out = append(out, x.Name)
-	}
-	return out
 }
 
 // Every package of test/ whose tests have a lab is a suite or in the group of labs, and
@@ -49,14 +43,15 @@ func TestSuitesFile(t *testing.T) {
 			continue
 		}
 		found++
-		if !(s.has(name) && folder == tree.Path(suiteFolder(name))) && !slices.Contains(labs, "rivulet"+strings.TrimPrefix(folder, tree.Path())) {
+		if p := "rivulet" + strings.TrimPrefix(folder, tree.Path()); !(s.has(name) && folder == tree.Path(suiteFolder(name))) &&
+			!slices.ContainsFunc(labs, func(g group) bool { return slices.Contains(g.packages, p) }) {
 			t.Errorf("%s has a lab and is no suite: add it to test/suites.yaml", folder)
 		}
 	}
 	if found < 20 {
 		t.Errorf("only %d packages with a lab", found)
 	}
-	paths := slices.Concat(s.Everything, s.Safety)
+	paths := slices.Concat(s.Everything, s.Elsewhere)
 	for _, x := range s.Suites {
 		if x.Minutes <= 0 || len(x.Guards) == 0 {
 			t.Errorf("%s: no minutes, or nothing that it guards", x.Name)
@@ -64,33 +59,50 @@ func TestSuitesFile(t *testing.T) {
 		paths = append(append(paths, x.Guards...), suiteFolder(x.Name))
 	}
 	for _, p := range paths {
-		if _, err := os.Stat(tree.Path(p)); err != nil {
-			t.Errorf("test/suites.yaml: %v", err)
+		if found, err := filepath.Glob(tree.Path(p)); len(found) == 0 {
+			t.Errorf("test/suites.yaml: there is no %s: %v", p, err)
+		}
+	}
+	for _, x := range s.Excused {
+		folder, name, _ := strings.Cut(x.Test, " ")
+		if _, err := time.Parse(time.DateOnly, x.Until); err != nil || x.Why == "" || !exists(t, "rivulet/"+folder, name) {
+			t.Errorf("test/suites.yaml: excused: %+v: %v", x, err)
+		}
+	}
+	for _, pattern := range s.Skips {
+		if _, err := regexp.Compile(pattern); err != nil {
+			t.Errorf("test/suites.yaml: skips: %v", err)
 		}
 	}
 }
 
-// Every test with a second try exists, has a reason, and is of no package under safety.
-func TestFlakyFile(t *testing.T) {
+// Each file of the product is guarded by a suite, or by what the file names beside them.
+func TestEveryFileIsGuarded(t *testing.T) {
 	s := load(t)
-	text, err := os.ReadFile(tree.Path("test", "flaky.md"))
+	out, err := exec.Command("git", "-C", tree.Path(), "ls-files", "cmd", "appliance", "fabric", "offload", "image", "systemd").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	flaky, err := readFlaky(tree.Path("test", "flaky.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if rows := strings.Count(string(text), "\n| `"); rows != len(flaky) {
-		t.Errorf("%d rows, %d of them are | `package` TestName | why |", rows, len(flaky))
-	}
-	for key := range flaky {
-		p, name, _ := strings.Cut(key, " ")
-		if s.safety(p) {
-			t.Errorf("%s: under safety", key)
+	files := strings.Fields(string(out))
+	for _, file := range files {
+		if strings.HasSuffix(file, ".go") && !strings.HasSuffix(file, "_test.go") && len(s.pick([]string{file})) == 0 && !listed(file, s.Elsewhere) {
+			t.Errorf("no suite guards %s: test/suites.yaml", file)
 		}
-		if !exists(t, p, name) {
-			t.Errorf("%s: there is no such test", key)
+	}
+	if len(files) < 1000 {
+		t.Errorf("only %d files", len(files))
+	}
+}
+
+// The budgets are of packages that exist.
+func TestBudgets(t *testing.T) {
+	var b budget
+	if err := read("test/budget.yaml", &b); err != nil {
+		t.Fatal(err)
+	}
+	for folder, seconds := range b.Packages {
+		if tests, _ := filepath.Glob(tree.Path(folder, "*_test.go")); len(tests) == 0 || seconds <= b.Default {
+			t.Errorf("test/budget.yaml: %s: %d s, and %d files of tests", folder, seconds, len(tests))
 		}
 	}
 }
@@ -108,13 +120,24 @@ func exists(t *testing.T, pkg, name string) bool {
 	})
 }
 
-// Every claim of docs/design/security.md names a test, and every test that it names is there.
+// Every claim of docs/design/security.md and data.md names a test, and every test that it names is there.
 func TestClaimsOfSecurityAreTested(t *testing.T) {
-	text, err := os.ReadFile(tree.Path(securityPage))
+	if n := tested(t, securityPage); n < 20 {
+		t.Errorf("%s has %d claims", securityPage, n)
+	}
+	if tested(t, dataPage) == 0 {
+		t.Errorf("%s has no claim", dataPage)
+	}
+}
+
+// tested checks the tests that the tables of a page name, and returns the number of claims.
+func tested(t *testing.T, page string) (claims int) {
+	t.Helper()
+	text, err := os.ReadFile(tree.Path(page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	claims, table := 0, false
+	table := false
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
 		switch last := cells[len(cells)-1]; {
@@ -137,47 +160,7 @@ func TestClaimsOfSecurityAreTested(t *testing.T) {
 			}
 		}
 	}
-	if claims < 20 {
-		t.Errorf("docs/design/security.md has %d claims", claims)
-	}
-}
-
-func TestPick(t *testing.T) {
-	s := suites{Everything: []string{"go.mod"}, Suites: []suite{
-		{Name: "first", Guards: []string{"fabric", "appliance/api"}},
-		{Name: "second", Guards: []string{"fabric/tunnel"}},
-		{Name: "third", Guards: []string{"README.md"}},
-	}}
-	for _, c := range []struct{ changed, want string }{
-		{"go.mod", "first second third"},
-		{"fabric/tunnel/wg.go", "first second"},
-		{"fabric2/x.go", ""},
-		{"test/suites/second/x_test.go", "second"},
-		{"CHANGELOG.md README.md", "third"},
-		{"appliance/apiserver/x.go", ""},
-	} {
-		if got := strings.Join(names(s.pick(strings.Fields(c.changed))), " "); got != c.want {
-			t.Errorf("%s: %q, want %q", c.changed, got, c.want)
-		}
-	}
-}
-
-// With nothing to compare, each commit has the same three and every suite has its turn.
-func TestTurn(t *testing.T) {
-	s := load(t)
-	seen := map[string]bool{}
-	for n := range len(s.Suites) - len(always) {
-		got := names(s.turn(n))
-		if len(got) != len(always)+1 || !slices.Equal(got[:len(always)], always) {
-			t.Fatalf("commit %d: %v", n, got)
-		}
-		for _, x := range got {
-			seen[x] = true
-		}
-	}
-	if len(seen) != len(s.Suites) {
-		t.Errorf("%d of %d suites have a turn", len(seen), len(s.Suites))
-	}
+	return claims
 }
 
 const events = `{"Action":"start","Package":"rivulet/a"}
@@ -194,6 +177,7 @@ const events = `{"Action":"start","Package":"rivulet/a"}
 {"Action":"pass","Package":"rivulet/b","Elapsed":0.1}
 {"Action":"output","Package":"rivulet/c","Output":"panic: oh\n"}
 {"Action":"fail","Package":"rivulet/c","Elapsed":3}
+{"Action":"output","Package":"rivulet/d","Test":"TestSlow","Output":"    d.go:9: NOT JUDGED: late by 0.4 s\n"}
 {"Action":"start","Package":"rivulet/d"}
 `
 
@@ -202,87 +186,95 @@ func TestResultOfEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	frame := "a panic, a race, a lab that did not come up, or the frame of the tests:"
 	want := []result{
-		{Kind: "race", Name: "rivulet/a", State: failed, Seconds: 30, Passed: 1, Failed: 1},
-		{Kind: "race", Name: "rivulet/b", State: skipped, Seconds: 0.1, Skipped: 1, Note: "vm.go:7: needs KVM"},
-		{Kind: "race", Name: "rivulet/c", State: failed, Seconds: 3, Failed: 1},
-		{Kind: "race", Name: "rivulet/d", State: failed, Failed: 1}, // it never ended
+		{Kind: "race", Name: "rivulet/a", State: failed, Seconds: 30, Passed: 1, Failed: 1, Note: "TestTwo"},
+		{Kind: "race", Name: "rivulet/b", State: skipped, Seconds: 0.1, Skipped: 1, Note: "TestVM: vm.go:7: needs KVM"},
+		{Kind: "race", Name: "rivulet/c", State: failed, Seconds: 3, Failed: 1, Note: frame + " panic: oh"},
+		{Kind: "race", Name: "rivulet/d", State: failed, Failed: 1, Note: frame}, // it never ended
 	}
 	for i, p := range packages {
-		if got := p.result("race"); got != want[i] {
+		got := p.result("race")
+		if got.Tests = nil; got.Note != want[i].Note || got.State != want[i].State || got.Passed != want[i].Passed || got.Failed != want[i].Failed || got.Skipped != want[i].Skipped || got.Seconds != want[i].Seconds {
 			t.Errorf("%+v\nwant %+v", got, want[i])
 		}
 	}
 	if len(packages) != len(want) {
 		t.Fatalf("%d packages", len(packages))
 	}
-	var table strings.Builder
-	if err := printTable(&table, want, 0); !errors.Is(err, errRed) {
-		t.Errorf("a table with failures: %v", err)
+	if packages[3].unjudged != "late by 0.4 s" || packages[0].unjudged != "" {
+		t.Errorf("not judged: %q, %q", packages[3].unjudged, packages[0].unjudged)
 	}
-	if text := table.String(); !strings.HasSuffix(text, "\n1 passed, 3 failed, 1 skipped\n") || strings.Count(text, "FAIL") != 3 {
-		t.Error(text)
+	for until, state := range map[string]state{"2999-12-31": excused, "2026-11-01": failed} {
+		c := checker{suites: suites{Excused: []excuse{{Test: "a TestTwo", Why: "known", Until: until}}}}
+		if got := c.judge(packages[0], "race"); got.State != state {
+			t.Errorf("excused until %s: %+v", until, got)
+		}
+		if got := c.judge(packages[2], "race"); got.State != failed {
+			t.Errorf("a panic was excused: %+v", got)
+		}
 	}
-	if err := printTable(&table, want[1:2], 0); err != nil {
-		t.Errorf("a table with nothing but a skip: %v", err)
+	for allowed, state := range map[string]state{"needs KVM$": skipped, "needs UEFI": failed} {
+		c := checker{must: true, suites: suites{Skips: []string{allowed}}}
+		if got := c.judge(packages[1], "race"); got.State != state {
+			t.Errorf("%s is allowed: %+v", allowed, got)
+		}
 	}
 }
 
-// Only tests of test/flaky.md run again, all that failed of a package or none.
-func TestSecondTry(t *testing.T) {
-	packages, err := readEvents(strings.NewReader(events))
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, panicked := packages[0], packages[2]
-	tried := "second try: TestTwo"
+func TestVerdictOfATable(t *testing.T) {
+	ok, bad, none := result{State: passed, Passed: 1}, result{State: failed, Failed: 1}, result{Kind: "suite", State: leftOut}
+	busy := result{State: notJudged, Failed: 1}
 	for _, c := range []struct {
-		what  string
-		flaky map[string]string
-		pkg   *pkg
-		note  string
+		all  []result
+		want error
+		end  string
 	}{
-		{"not listed", map[string]string{"rivulet/a TestOne": "slow"}, a, "TestTwo"},
-		{"listed", map[string]string{"rivulet/a TestTwo": "slow"}, a, tried},
-		{"a race", map[string]string{"rivulet/a TestTwo": "slow"}, &pkg{name: a.name, ended: "fail", tests: a.tests, race: true}, "without a failed test"},
-		{"a panic", map[string]string{"rivulet/c TestTwo": "slow"}, panicked, "without a failed test"},
+		{[]result{ok, ok}, nil, "2 passed, 0 failed, 0 skipped\n"},
+		{[]result{ok, none}, errIncomplete, "1 passed, 0 failed, 0 skipped\n"},
+		{[]result{none, bad, ok}, errRed, "1 passed, 1 failed, 0 skipped\n"},
+		{[]result{busy, ok}, nil, "1 passed, 0 failed, 0 skipped\n"},
+		{[]result{busy, bad}, errRed, "0 passed, 1 failed, 0 skipped\n"},
+		{[]result{ok, {Kind: "suite", State: skipped, Skipped: 3}}, errIncomplete, "1 passed, 0 failed, 3 skipped\n"},
 	} {
-		r := c.pkg.result("race")
-		(&checker{flaky: c.flaky}).again(group{name: "race"}, c.pkg, &r) // there is no package rivulet/a: a second try fails
-		if r.State != failed || !strings.HasPrefix(r.Note, c.note) {
-			t.Errorf("%s: %+v", c.what, r)
+		var b strings.Builder
+		if err := printTable(&b, c.all, 0); !errors.Is(err, c.want) || !strings.HasSuffix(b.String(), "\n"+c.end) {
+			t.Errorf("%+v: %v\n%s", c.all, err, b.String())
+		}
+	}
+	for _, c := range []struct {
+		seconds float64
+		state   state
+		noted   bool
+	}{{29, passed, false}, {31, passed, true}, {61, failed, true}} {
+		r := result{State: passed, Name: "rivulet/a", Seconds: c.seconds}
+		if (budget{Default: 20}).judge(&r); r.State != c.state || (r.Note != "") != c.noted {
+			t.Errorf("%+v, want %+v", r, c)
 		}
 	}
 }
 
-// What a suite needs and cannot be made is a failure of that suite alone.
-func TestASuiteThatCannotBeMade(t *testing.T) {
-	c := checker{record: filepath.Join(t.TempDir(), "record")}
-	for blocks, want := range map[string]state{"": red, "0123abcd": failed} {
-		r, err := c.suite(suite{Name: "none", Make: "no-such-target", Blocks: blocks})
-		if err != nil || r.State != want || !strings.HasPrefix(r.Note, "make no-such-target") {
-			t.Errorf("%+v, %v, want %s", r, err, want)
+func TestPick(t *testing.T) {
+	s := suites{Everything: []string{"go.mod"}, Suites: []suite{
+		{Name: "first", Guards: []string{"fabric", "appliance/api"}},
+		{Name: "second", Guards: []string{"fabric/tunnel"}},
+		{Name: "third", Guards: []string{"README.md", "offload/*.go"}},
+	}}
+	for _, c := range []struct{ changed, want string }{
+		{"go.mod", "first second third"},
+		{"fabric/tunnel/wg.go", "first second"},
+		{"fabric2/x.go", ""},
+		{"test/suites/second/x_test.go", "second"},
+		{"CHANGELOG.md README.md", "third"},
+		{"appliance/apiserver/x.go", ""},
+		{"offload/offload.go", "third"},
+		{"offload/policy/policy.go", ""},
+	} {
+		if got := strings.Join(names(s.pick(strings.Fields(c.changed))), " "); got != c.want {
+			t.Errorf("%s: %q, want %q", c.changed, got, c.want)
 		}
 	}
-}
-
-func TestPage(t *testing.T) {
-	c := checker{suites: suites{Suites: []suite{{Name: "peers", Guards: []string{"fabric"}}, {Name: "ops", Blocks: "0123abcd", Guards: []string{"image"}}}}}
-	rows := map[string]row{}
-	for range 3 {
-		rows["peers"] = rows["peers"].after(result{State: passed, Passed: 7, Seconds: 90}, "aaaa0000")
-	}
-	rows["ops"] = row{inARow: 4}.after(result{State: failed, Note: "TestStory"}, "aaaa0000")
-	rows["ops"] = rows["ops"].after(result{State: skipped, Note: "needs KVM"}, "bbbb0000-dirty")
-	file := filepath.Join(t.TempDir(), "page.md")
-	if err := os.WriteFile(file, []byte(c.page(rows)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	again, err := readPage(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again["peers"] != (row{"1.5", "pass, 7 tests", "aaaa0000", 3}) || again["ops"] != (row{"0.0", "skipped needs KVM", "bbbb0000-dirty", 0}) {
-		t.Errorf("%+v", again)
+	if got := strings.Join(names(inTurn(s.Suites, 3)), " "); got != "first third second" {
+		t.Errorf("the third commit begins with %s", got)
 	}
 }

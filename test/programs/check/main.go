@@ -1,17 +1,19 @@
 // Command check runs what guards the tree and says in one table what ran, how long it took
-// and what was left out:
+// and what is missing:
 //
 //	check test [race] [plain] [labs]   the packages, by group
-//	check changed [-base REV] [-until] the device suites that guard what changed since REV
-//	check all [SUITE...]               device suites, and the claims of the security page
-//	check claims                       the tests that docs/design/security.md names
+//	check changed [-base REV] [-until] the device suites that guard what changed since REV, then others in turn
+//	check all [SUITE...]               device suites; without names all, and the page of results
+//	check claims                       whether each test that the pages on security and data name has passed since check start
 //	check time NAME COMMAND...         a command, for the table
 //	check table                        the table of everything since check start
 //	check start                        begins a new table
 //
-// It reads test/suites.yaml, test/flaky.md and the git history, and writes _build/check.jsonl
+// It reads test/suites.yaml, test/budget.yaml and the git history, and writes _build/check.jsonl
 // (a line for each thing that ran) and, by check all, docs/reference/suites.md. It ends
-// with 1 when something that blocks has failed. docs/design/check.md describes it.
+// with 1 when something failed, with 3 when nothing did but something did not run.
+// With RIVULET_MUST=1 a skipped test fails unless test/suites.yaml allows its reason.
+// docs/design/check.md describes it.
 package main
 
 import (
@@ -27,24 +29,30 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
-		if text := err.Error(); text != "" {
-			fmt.Fprintln(os.Stderr, "check: "+text)
-		}
+	switch err := run(os.Args[1:]); {
+	case errors.Is(err, errIncomplete):
+		os.Exit(3)
+	case errors.Is(err, errRed):
+		os.Exit(1)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "check: "+err.Error())
 		os.Exit(1)
 	}
 }
 
-// errRed is a failure of which the table has told.
-var errRed = errors.New("")
+// The table has told of these.
+var (
+	errRed        = errors.New("something failed")
+	errIncomplete = errors.New("something did not run")
+)
 
 func run(args []string) error {
 	flags := flag.NewFlagSet("check", flag.ContinueOnError)
-	c := checker{record: tree.Path("_build", "check.jsonl"), began: time.Now()}
+	c := checker{record: tree.Path("_build", "check.jsonl"), began: time.Now(), must: os.Getenv("RIVULET_MUST") != ""}
 	flags.StringVar(&c.tags, "tags", "", "build tags of all tests")
 	flags.StringVar(&c.gotestsum, "gotestsum", tree.Path("_build", "gotestsum"), "the program that prints results")
-	base := flags.String("base", "", "changed: the commit to compare with; without one: where HEAD left origin/main")
-	until := flags.Int64("until", 0, "changed: seconds since 1970 by which no suite begins that would not end; 0: no limit")
+	base := flags.String("base", "", "changed: the commit to compare with; without one: where HEAD left origin/main, or the last commit of six hours before HEAD")
+	until := flags.Int64("until", 0, "changed: seconds since 1970 by which no suite begins that would not end; 0: no limit, and no suites but those that guard the change")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -58,18 +66,8 @@ func run(args []string) error {
 	if err := os.Chdir(tree.Path()); err != nil {
 		return err
 	}
-	s, err := readSuites(tree.Path("test", "suites.yaml"))
-	if err != nil {
+	if err := errors.Join(read("test/suites.yaml", &c.suites), read("test/budget.yaml", &c.budget)); err != nil {
 		return err
-	}
-	c.suites = s
-	if c.flaky, err = readFlaky(tree.Path("test", "flaky.md")); err != nil {
-		return err
-	}
-	for name := range c.flaky {
-		if pkg, _, _ := strings.Cut(name, " "); s.safety(pkg) {
-			return fmt.Errorf("test/flaky.md: %s: a test of a package under safety (test/suites.yaml) has no second try; mend it", name)
-		}
 	}
 	switch verb, rest := args[0], args[1:]; verb {
 	case "start":
@@ -77,7 +75,7 @@ func run(args []string) error {
 	case "test":
 		return c.test(rest)
 	case "changed":
-		return c.changed(*base, time.Unix(*until, 0))
+		return c.changed(*base, *until)
 	case "all":
 		return c.all(rest)
 	case "claims":
@@ -96,7 +94,8 @@ type checker struct {
 	gotestsum string
 	record    string // the file of results
 	suites    suites
-	flaky     map[string]string // "package Test" → why
+	budget    budget
+	must      bool // a skip fails, unless its reason is allowed
 	began     time.Time
 	mine      []result // of this process
 }

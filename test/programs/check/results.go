@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,11 +16,12 @@ import (
 type state string
 
 const (
-	passed  state = "pass"
-	failed  state = "FAIL"
-	skipped state = "skipped"  // nothing of it could run on this machine
-	leftOut state = "left out" // there was no time
-	red     state = "red"      // failed, and does not block yet
+	passed    state = "pass"
+	failed    state = "FAIL"
+	excused   state = "excused"    // it failed for a known fault, which test/suites.yaml names
+	skipped   state = "skipped"    // nothing of it could run on this machine
+	leftOut   state = "left out"   // it guards the change, and there was no time
+	notJudged state = "not judged" // the machine was under pressure; the next line has the verdict
 )
 
 // result is a line of the table: a package of a group, a suite, or a step.
@@ -33,6 +34,8 @@ type result struct {
 	Failed  int     `json:"failed,omitempty"`
 	Skipped int     `json:"skipped,omitempty"`
 	Note    string  `json:"note,omitempty"`
+	// Tests are the last actions of the tests, without subtests.
+	Tests map[string]string `json:"tests,omitempty"`
 }
 
 const shown = 20 // seconds: what took less is in the sum only
@@ -62,17 +65,24 @@ func (c *checker) note(r result) error {
 
 // table prints everything since start.
 func (c *checker) table() error {
-	f, err := os.Open(c.record)
+	all, began, err := c.recorded()
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	var all []result
-	began := time.Now()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
+	return printTable(os.Stdout, all, time.Since(began))
+}
+
+// recorded reads everything since start.
+func (c *checker) recorded() (all []result, began time.Time, _ error) {
+	text, err := os.ReadFile(c.record)
+	if err != nil {
+		return nil, began, err
+	}
+	began = time.Now()
+	for line := range bytes.Lines(text) {
 		var r result
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return fmt.Errorf("%s: %w; begin anew with check start", c.record, err)
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, began, fmt.Errorf("%s: %w; begin anew with check start", c.record, err)
 		}
 		if r.Kind == "start" {
 			began = time.Unix(int64(r.Seconds), 0)
@@ -80,20 +90,25 @@ func (c *checker) table() error {
 		}
 		all = append(all, r)
 	}
-	return printTable(os.Stdout, all, time.Since(began))
+	return all, began, nil
 }
 
-// done prints what this process ran, and is errRed when a thing that blocks has failed.
+// done prints what this process ran. It is errRed when something failed, errIncomplete when something did not run.
 func (c *checker) done() error { return printTable(os.Stdout, c.mine, time.Since(c.began)) }
 
 func printTable(w io.Writer, all []result, took time.Duration) (err error) {
 	var tests result
 	short, shortTook := 0, 0.0
-	fmt.Fprintf(w, "\n%-6s  %-44s  %-8s  %6s\n", "", "what", "result", "time")
+	fmt.Fprintf(w, "\n%-6s  %-44s  %-10s  %6s\n", "", "what", "result", "time")
 	for _, r := range all {
-		tests.Passed, tests.Failed, tests.Skipped = tests.Passed+r.Passed, tests.Failed+r.Failed, tests.Skipped+r.Skipped
-		if r.State == failed {
+		if r.State != notJudged {
+			tests.Passed, tests.Failed, tests.Skipped = tests.Passed+r.Passed, tests.Failed+r.Failed, tests.Skipped+r.Skipped
+		}
+		switch {
+		case r.State == failed:
 			err = errRed
+		case (r.State == leftOut || r.State == skipped && r.Kind == "suite") && err == nil:
+			err = errIncomplete
 		}
 		if r.State == passed && r.Seconds < shown && r.Note == "" {
 			short++
@@ -103,10 +118,10 @@ func printTable(w io.Writer, all []result, took time.Duration) (err error) {
 		if r.State == skipped && r.Kind != "suite" {
 			continue
 		}
-		fmt.Fprintf(w, "%-6s  %-44s  %-8s  %6s  %s\n", r.Kind, strings.TrimPrefix(r.Name, "rivulet/"), r.State, clock(r.Seconds), r.Note)
+		fmt.Fprintf(w, "%-6s  %-44s  %-10s  %6s  %s\n", r.Kind, strings.TrimPrefix(r.Name, "rivulet/"), r.State, clock(r.Seconds), r.Note)
 	}
-	fmt.Fprintf(w, "%-6s  %-44s  %-8s  %6s\n", "", fmt.Sprintf("%d of less than %d s", short, shown), passed, clock(shortTook))
-	fmt.Fprintf(w, "%-6s  %-44s  %-8s  %6s\n\n", "", "in all, by the clock", "", clock(took.Seconds()))
+	fmt.Fprintf(w, "%-6s  %-44s  %-10s  %6s\n", "", fmt.Sprintf("%d of less than %d s", short, shown), passed, clock(shortTook))
+	fmt.Fprintf(w, "%-6s  %-44s  %-10s  %6s\n\n", "", "in all, by the clock", "", clock(took.Seconds()))
 	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", tests.Passed, tests.Failed, tests.Skipped)
 	return err
 }

@@ -3,6 +3,9 @@
 // notice each, before and with the fault. It ends with 1 when a test fails before (it would
 // prove nothing then), when it passes with the fault, or when a fault cannot be made any more.
 //
+// With -cores N it makes N operators of the pure packages wrong, chosen by -seed, and runs the
+// tests beside them; it ends with 1 when fewer than nine of ten are noticed.
+//
 // It reads the git history, needs root and the binary that RIVULET_BIN names, and removes the
 // copy, a git worktree in the folder for temporary files, at the end.
 package main
@@ -55,10 +58,12 @@ func (m mutant) apply(text string) (string, error) {
 
 func main() {
 	tags := flag.String("tags", "", "build tags of all tests")
-	only := flag.String("only", "", "the faults whose group matches this regular expression")
+	only := flag.String("only", "", "the faults whose group matches this regular expression, or the packages")
+	cores := flag.Int("cores", 0, "make so many operators of the pure packages wrong instead of the faults of the table")
+	seed := flag.Uint64("seed", uint64(time.Now().Unix()), "chooses the operators")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, *tags, *only)
+	err := run(ctx, *tags, *only, *cores, *seed)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
@@ -66,7 +71,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, tags, only string) error {
+func run(ctx context.Context, tags, only string, cores int, seed uint64) error {
 	chosen, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -85,6 +90,9 @@ func run(ctx context.Context, tags, only string) error {
 		return err
 	}
 	defer git("worktree", "remove", "--force", c.dir) //nolint:errcheck // the folder is removed all the same, and git prunes the rest
+	if cores > 0 {
+		return c.cores(ctx, cores, seed, chosen.MatchString)
+	}
 	var bad []error
 	for _, m := range all {
 		if !chosen.MatchString(m.Group) {

@@ -1,6 +1,7 @@
 package addons
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -28,7 +29,7 @@ func TestWhatIsAwayIsSeenAndTakenBack(t *testing.T) {
 	if _, err := a.Run(ctx, "rivulet", "offload", "away", "--create", "--when", "remote"); err != nil {
 		t.Fatal(err)
 	}
-	defer labtest.Kubectl(t, ctx, a, "delete", "namespace", "away")
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, a, "delete", "namespace", "away") })
 	await.NoError(t, ctx, 0, "pods of the namespace may go away", func() error { // policies take a moment
 		out, err := a.Kubectl(ctx, "-n", "away", "run", "probe", "--image=none", "--dry-run=server", "-o", "jsonpath={.spec.tolerations[*].key}")
 		if err == nil && !strings.Contains(out, "rivulet.dev/virtual") {

@@ -1,6 +1,7 @@
 package addons
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -17,7 +18,9 @@ import (
 func TestNames(t *testing.T) {
 	ctx := suite.Bounded(t, 2*time.Minute)
 	labtest.Kubectl(t, ctx, b, "run", "asks", "--image="+mainjob.Image, "--port=8080", "--expose")
-	defer labtest.Kubectl(t, ctx, b, "delete", "pod/asks", "service/asks", "--grace-period=1")
+	labtest.CleanUp(t, func(ctx context.Context) {
+		labtest.Kubectl(t, ctx, b, "delete", "pod/asks", "service/asks", "--grace-period=1")
+	})
 	labtest.Kubectl(t, ctx, b, "wait", "--for=condition=Ready", "pod/asks", "--timeout=60s")
 	service := labtest.Kubectl(t, ctx, b, "get", "service", "asks", "-o", "jsonpath={.spec.clusterIP}")
 

@@ -38,9 +38,7 @@ func TestMetricsOverTheNetwork(t *testing.T) {
 			return nil
 		})
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
+	labtest.CleanUp(t, func(ctx context.Context) {
 		_, _ = a.Run(ctx, "sh", "-c", "rm -f /etc/rivulet/config.yaml; rivulet config reload")
 		_, _ = a.Kubectl(ctx, "delete", "namespace", "scraper", "--ignore-not-found")
 		_, _ = b.Kubectl(ctx, "delete", "namespace", "visitor", "--ignore-not-found")

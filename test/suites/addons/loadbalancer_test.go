@@ -55,7 +55,7 @@ func TestServiceForTheLAN(t *testing.T) {
 	ctx := suite.Bounded(t, 4*time.Minute)
 	at := lanAddress(t, ctx, "b")
 	labtest.Kubectl(t, ctx, b, "create", "deployment", "web", "--image="+mainjob.Image)
-	defer labtest.Kubectl(t, ctx, b, "delete", "deployment/web", "service/web")
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, b, "delete", "deployment/web", "service/web") })
 	labtest.Kubectl(t, ctx, b, "expose", "deployment", "web", "--port=80", "--target-port=8080", "--type=LoadBalancer")
 	labtest.Kubectl(t, ctx, b, "wait", "--for=condition=Available", "deployment/web", "--timeout=60s")
 	answers := func(what, address string) time.Duration {
@@ -107,7 +107,7 @@ func TestServiceForTheLAN(t *testing.T) {
 	})
 	t.Run("a second Service on the port", func(t *testing.T) {
 		labtest.Kubectl(t, ctx, b, "create", "service", "loadbalancer", "second", "--tcp=80:8080")
-		defer labtest.Kubectl(t, ctx, b, "delete", "service", "second")
+		labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, b, "delete", "service", "second") })
 		event(t, ctx, b, "PortConflict", "default/web")
 		says(t, ctx, b, "", "get", "service", "second", "-o", ingress)
 		if out, err := b.Run(ctx, "rivulet", "status"); err != nil || !strings.Contains(out, "service-pending") {
@@ -126,13 +126,13 @@ func TestServiceForTheLAN(t *testing.T) {
 		}
 		await.NoError(t, ctx, 0, "the device answers", asksDevice)
 		labtest.Kubectl(t, ctx, b, "create", "service", "loadbalancer", "ssh", "--tcp=2222:8080")
-		defer labtest.Kubectl(t, ctx, b, "delete", "service", "ssh")
+		labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, b, "delete", "service", "ssh") })
 		event(t, ctx, b, "PortInUse", "2222/TCP")
 		if err := asksDevice(); err != nil {
 			t.Error(err)
 		}
 		labtest.Kubectl(t, ctx, b, "create", "service", "loadbalancer", "api", "--tcp=6443:8080")
-		defer labtest.Kubectl(t, ctx, b, "delete", "service", "api")
+		labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, b, "delete", "service", "api") })
 		event(t, ctx, b, "PortOfDevice", "the Kubernetes API")
 	})
 	t.Run("no cable", func(t *testing.T) {

@@ -1,6 +1,7 @@
 package addons
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -40,7 +41,7 @@ spec:
   minReplicas: 1
   maxReplicas: 2
   metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}}]`, mainjob.Image))
-	defer labtest.Kubectl(t, ctx, b, "delete", "hpa,deployment", "burn")
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, b, "delete", "hpa,deployment", "burn") })
 
 	top := func(what, want string, args ...string) {
 		t.Helper()

@@ -149,6 +149,6 @@ apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: shared, annotations: {volume.kubernetes.io/selected-node: a}}
 spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 1Mi}}}`)
-	defer labtest.Kubectl(t, ctx, a, "delete", "pvc", "shared")
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, a, "delete", "pvc", "shared") })
 	event(t, ctx, a, "ProvisioningFailed", "use ReadWriteOnce")
 }

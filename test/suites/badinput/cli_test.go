@@ -68,6 +68,8 @@ func TestCommandLine(t *testing.T) {
 		{"move volume a/b", "takes a claim and a target"},
 		{"move volume data home", "no NAMESPACE/CLAIM"},
 		{"move volume a/b/c home", "no NAMESPACE/CLAIM"},
+		{"volumes adopt", "takes what rivulet volumes lists"},
+		{"volumes delete a b", "takes what rivulet volumes lists"},
 		{"move volume a/b home -o xml", "use -o json"},
 		{"drain a --timeout x", "invalid duration"},
 		{"vcluster sleep", "takes"},

@@ -64,8 +64,8 @@ func apply(t *testing.T, ctx context.Context, name, manifest string) {
 func create(t *testing.T, ctx context.Context, name string, args ...string) {
 	t.Helper()
 	a := suite.Devices["a"]
-	t.Cleanup(func() {
-		labtest.On(t, context.WithoutCancel(ctx), a, "rivulet", "vcluster", "delete", name, "--yes")
+	labtest.CleanUp(t, func(ctx context.Context) {
+		labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", name, "--yes")
 	})
 	labtest.Must(t, ctx, a, append([]string{"rivulet", "vcluster", "create", name}, args...)...)
 }
@@ -80,7 +80,7 @@ func allocatable(ctx context.Context, name string) (string, error) {
 func TestTheLendingSwitch(t *testing.T) {
 	ctx := suite.Bounded(t, 5*time.Minute)
 	create(t, ctx, "ann")
-	t.Cleanup(func() { configure(t, context.WithoutCancel(ctx), "") })
+	labtest.CleanUp(t, func(ctx context.Context) { configure(t, ctx, "") })
 	apply(t, ctx, "ann", store)
 	runs := func() error {
 		out, err := inside(ctx, "ann", "get", "pod", "store", "-o", "jsonpath={.status.phase} {.metadata.deletionTimestamp}")
@@ -145,7 +145,7 @@ func TestTheCourseIsFull(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
 	const pool = 600 // thousandths of a CPU
 	configure(t, ctx, fmt.Sprintf("vclusters: {cpu: %d%%}\n", pool/10/runtime.NumCPU()))
-	t.Cleanup(func() { configure(t, context.WithoutCancel(ctx), "") })
+	labtest.CleanUp(t, func(ctx context.Context) { configure(t, ctx, "") })
 	names := []string{"s1", "s2", "s3"}
 	for _, name := range names {
 		create(t, ctx, name)
@@ -207,7 +207,7 @@ func TestTheCourseIsFull(t *testing.T) {
 	apply(t, ctx, "s1", with(6))
 	await.NoError(t, ctx, 30*time.Second, "the first is told that the course is full", full("s1"))
 	apply(t, ctx, "s3", with(1))
-	t.Cleanup(func() {
+	labtest.CleanUp(t, func(ctx context.Context) {
 		if t.Failed() {
 			for _, what := range []string{"deploy,rs,pods", "events"} {
 				out, err := inside(ctx, "s3", "get", what, "-A")

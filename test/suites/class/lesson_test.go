@@ -33,8 +33,8 @@ func TestALessonBegins(t *testing.T) {
 	for i := range class {
 		name := fmt.Sprintf("s%02d", i+1)
 		names = append(names, name)
-		t.Cleanup(func() {
-			labtest.On(t, context.WithoutCancel(ctx), a, "rivulet", "vcluster", "delete", name, "--yes", "--force")
+		labtest.CleanUp(t, func(ctx context.Context) {
+			labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", name, "--yes", "--force")
 		})
 		labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", name, "--sleep", "30s")
 		labtest.Must(t, ctx, a, "rivulet", "vcluster", "connect", name, "--kubeconfig", "/root/"+name+".yaml")

@@ -35,7 +35,7 @@ spec:
 func TestACourse(t *testing.T) {
 	ctx := suite.Bounded(t, 8*time.Minute)
 	a := suite.Devices["a"]
-	t.Cleanup(func() {
+	labtest.CleanUp(t, func(ctx context.Context) {
 		labtest.On(t, ctx, a, "rivulet", "course", "delete", "db", "--yes")
 	})
 	put := func(text string) labtest.Result {
@@ -183,14 +183,14 @@ func lessonImages(t *testing.T, ctx context.Context, a *lab.Device) {
 	patch(fmt.Sprintf("[%q,%q]", lesson, none))
 	await.NoError(t, ctx, time.Minute, "the course says what is missing", func() error {
 		out, err := a.Kubectl(ctx, "get", "course", "db", "-o", `jsonpath={.status.conditions[?(@.type=="ImagesReady")].message}`)
-		missing := strings.Contains(out, none+": it cannot be pulled") && strings.Contains(out, "rivulet image push FILE --share") ||
+		missing := strings.Contains(out, none+": it cannot be pulled") && strings.Contains(out, "rivulet image push FILE") ||
 			strings.Contains(out, none+": less than 20 % of the disk are free") // on a machine whose disk is full
 		if err == nil && (!missing || strings.Contains(out, lesson)) {
 			err = fmt.Errorf("%s", out)
 		}
 		return err
 	})
-	if has := labels(); !strings.Contains(has, "io.cri-containerd.pinned=pinned") || !strings.Contains(has, "rivulet.dev/share=true") {
+	if has := labels(); !strings.Contains(has, "io.cri-containerd.pinned=pinned") || !strings.Contains(has, "+default/db") || strings.Contains(has, "rivulet.dev/share=true") {
 		t.Errorf("the image has labels %s", has)
 	}
 	if _, err := inside(ctx, "db-carl", "run", "lesson", "--image="+lesson, "--image-pull-policy=IfNotPresent", "--restart=Never"); err != nil {

@@ -156,6 +156,9 @@ func TestStaticAndOfItsArchitecture(t *testing.T) {
 				if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
 					t.Errorf("%s is not static: it has a %v segment", path, p.Type)
 				}
+				if m.machine == elf.EM_AARCH64 && p.Type == elf.PT_LOAD && p.Align%(64<<10) != 0 {
+					t.Errorf("%s does not load with pages of 64 kB: a segment is aligned to %#x", path, p.Align)
+				}
 			}
 		}
 	})
@@ -210,6 +213,20 @@ bin="$DIR/state/bundle/current/bin"
 			"iptables v1.8.9 (legacy)", "ip6tables-save v1.8.9 (legacy)")
 		if !strings.Contains(out, "(nf_tables)") && !strings.Contains(out, "iptables: Failed to initialize nft: Protocol not supported") {
 			t.Errorf("nft: %s", out)
+		}
+	})
+}
+
+// Kernels for arm64 have pages of 4, 16 (Raspberry Pi 5) or 64 kB. Loaders check each library against the size that the
+// emulator tells them.
+func TestExtensionsLoadWithAnyPage(t *testing.T) {
+	each(t, func(t *testing.T, m *machine) {
+		if m.goarch != "arm64" || runtime.GOARCH == "arm64" {
+			t.Skip("needs arm64 in the emulator")
+		}
+		for _, size := range []string{"16384", "65536"} {
+			m.must(t, `cp -r "$HELPERS/netfilter" "$DIR/pages"; cp "$HELPERS/libm.so.6" "$DIR/pages/lib"; mkdir "$DIR/pages/legacy"; cp "$HELPERS/xtables" "$DIR/pages/legacy/iptables"
+QEMU_PAGESIZE=`+size+` "$DIR/pages/legacy/iptables" -m statistic --help; rm -r "$DIR/pages"`, "statistic match options:")
 		}
 	})
 }

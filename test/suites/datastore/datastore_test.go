@@ -224,12 +224,12 @@ func TestMariaDB(t *testing.T) {
 		t.Fatal(err)
 	}
 	labtest.Must(t, ctx, b, "rivulet", "reset", "--yes", "--no-start")
-	write(t, ctx, b, "datastore: mysql://rivulet:wrong-"+password+"@tcp("+server+":3306)/lab\n")
+	write(t, ctx, b, "datastore: mysql://rivulet:wrong-"+password+"@tcp("+server+":3306)/lab?tls=false\n")
 	if err := b.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
 	shows(t, ctx, b, []string{"MySQL at " + server + ":3306, database lab: Access denied", "correct the user or the password of " + server + ":3306"}, "b  Ready")
-	write(t, ctx, b, "datastore: mysql://rivulet:"+password+"@tcp("+server+":3306)/lab\n")
+	write(t, ctx, b, "datastore: mysql://rivulet:"+password+"@tcp("+server+":3306)/lab?tls=false\n")
 	ready(t, ctx, b)
 	deploy(t, ctx, b)
 	asUser(t, ctx, "kill -9 $(cat maria.pid)")

@@ -24,7 +24,7 @@ const (
 	// server is b's address, as the lab gives it.
 	server = "10.77.0.12"
 	// address is that of a's database.
-	address = "postgres://rivulet:" + password + "@" + server + ":5432/lab"
+	address = "postgres://rivulet:" + password + "@" + server + ":5432/lab?sslmode=disable"
 	named   = "PostgreSQL at " + server + ":5432, database lab"
 )
 

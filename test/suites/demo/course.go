@@ -378,6 +378,13 @@ func (c *class) end(ctx context.Context) error {
 		fmt.Printf("\na$ %s\n%s\n", strings.Join(args, " "), out)
 	}
 	begun = time.Now()
+	// The mark of a time service: devices of the lab have none, and a clock that nothing confirms deletes nothing.
+	if err := c.onEach(func(d *lab.Device, _ int) error {
+		_, err := d.Run(ctx, "sh", "-c", "mkdir -p /run/systemd/timesync && touch /run/systemd/timesync/synchronized")
+		return err
+	}); err != nil {
+		return err
+	}
 	if err := change(`"keep":"1s"`); err != nil {
 		return err
 	}

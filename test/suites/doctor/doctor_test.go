@@ -135,8 +135,7 @@ func TestBrokenThingsWithoutASupervisor(t *testing.T) {
 	if err := b.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		ctx := suite.Bounded(t, time.Minute)
+	labtest.CleanUp(t, func(ctx context.Context) {
 		if err := b.Start(ctx); err != nil {
 			t.Error(err)
 		}
@@ -229,9 +228,7 @@ func statusShows(t *testing.T, ctx context.Context, d *lab.Device, words string,
 func TestWhatPodsReach(t *testing.T) {
 	ctx := suite.Bounded(t, 5*time.Minute)
 	labtest.Output(t, ctx, a, "rivulet", "kubectl", "run", "bridged", "--image=rivulet.dev/pause:none", "--image-pull-policy=Never") // a sandbox makes the bridge
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
+	labtest.CleanUp(t, func(ctx context.Context) {
 		labtest.Output(t, ctx, a, "rivulet", "kubectl", "delete", "--now", "pod/bridged")
 	})
 	passes := func() error {
@@ -266,9 +263,7 @@ func TestWhatPodsReach(t *testing.T) {
 			"iptables " + what + " INPUT -i eth0 -p udp -m multiport --dports 7442,5353 -j ACCEPT; iptables " + what + " INPUT -i eth0 -p tcp --dport 7442 -j ACCEPT"
 	}
 	labtest.Output(t, ctx, a, "sh", "-c", rules("-A")+"; iptables -P INPUT DROP")
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
+	labtest.CleanUp(t, func(ctx context.Context) {
 		labtest.Output(t, ctx, a, "sh", "-c", "iptables -P INPUT ACCEPT; "+rules("-D")+"; iptables -D INPUT -i cni0 -j ACCEPT; iptables -D INPUT -i riv0 -j ACCEPT; true")
 		healed(t)
 	})

@@ -106,8 +106,7 @@ func TestSupportArchive(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() {
-		ctx := suite.Bounded(t, time.Minute)
+	labtest.CleanUp(t, func(ctx context.Context) {
 		labtest.Output(t, ctx, a, "rivulet", "kubectl", "delete", "--wait=false", "secret/planted", "configmap/planted", "pod/planted")
 		labtest.Output(t, ctx, a, "rm", "/etc/rivulet/wifi.yaml")
 	})

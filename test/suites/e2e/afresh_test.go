@@ -41,9 +41,7 @@ func TestAQuietRun(t *testing.T) {
 	ctx := need(t, 6*time.Minute)
 	a := devices["a"]
 	namespaces := []string{"quiet-one", "quiet-two", "quiet-three"}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
+	labtest.CleanUp(t, func(ctx context.Context) {
 		_, _ = a.Run(ctx, append([]string{"rivulet", "kubectl", "delete", "namespace", "--ignore-not-found", "--wait=false"}, namespaces...)...)
 	})
 	for _, ns := range namespaces {

@@ -37,9 +37,7 @@ func TestWhatAPodNeedsAway(t *testing.T) {
 		return d.Run(ctx, append([]string{"rivulet", "kubectl"}, args...)...)
 	}
 	labtest.Output(t, ctx, a, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", awayManifest)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
+	labtest.CleanUp(t, func(ctx context.Context) {
 		_, _ = a.Run(ctx, "rivulet", "kubectl", "delete", "namespace", "needs", "other", "--wait=false")
 	})
 	var pod corev1.Pod

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/lab"
 	"rivulet/test/harness/labtest"
 	"rivulet/test/harness/mainjob"
 )
@@ -105,21 +106,29 @@ func TestMainJob(t *testing.T) {
 }
 
 func virtualNodes(t *testing.T, ctx context.Context) {
-	var nodes corev1.NodeList
-	decode(t, labtest.Output(t, ctx, devices["a"], "rivulet", "kubectl", "get", "nodes", "-l", "rivulet.dev/virtual-node", "-o", "json"), &nodes)
-	if len(nodes.Items) != 2 {
-		t.Fatalf("a has %d virtual nodes, want 2", len(nodes.Items))
-	}
-	for _, v := range nodes.Items {
-		var real corev1.Node
-		decode(t, labtest.Output(t, ctx, devices[v.Name], "rivulet", "kubectl", "get", "node", v.Name, "-o", "json"), &real)
-		if got, want := v.Labels["kubernetes.io/arch"], real.Status.NodeInfo.Architecture; got != want || v.Status.NodeInfo.Architecture != want {
-			t.Errorf("%s: architecture %q, its own node says %q", v.Name, got, want)
+	// What earlier pods used comes back with the next offers.
+	await.NoError(t, ctx, 0, "virtual nodes tell the truth", func() error {
+		var nodes corev1.NodeList
+		if err := get(ctx, devices["a"], &nodes, "nodes", "-l", "rivulet.dev/virtual-node"); err != nil {
+			return err
 		}
-		if got, want := v.Status.Allocatable.Cpu(), real.Status.Allocatable.Cpu(); got.Cmp(*want) != 0 {
-			t.Errorf("%s: %s CPU allocatable, its own node has %s and runs nothing", v.Name, got, want)
+		if len(nodes.Items) != 2 {
+			return fmt.Errorf("a has %d virtual nodes, want 2", len(nodes.Items))
 		}
-	}
+		for _, v := range nodes.Items {
+			var real corev1.Node
+			if err := get(ctx, devices[v.Name], &real, "node", v.Name); err != nil {
+				return err
+			}
+			if got, want := v.Labels["kubernetes.io/arch"], real.Status.NodeInfo.Architecture; got != want || v.Status.NodeInfo.Architecture != want {
+				return fmt.Errorf("%s: architecture %q, its own node says %q", v.Name, got, want)
+			}
+			if got, want := v.Status.Allocatable.Cpu(), real.Status.Allocatable.Cpu(); got.Cmp(*want) != 0 {
+				return fmt.Errorf("%s: %s CPU allocatable, its own node has %s and runs nothing", v.Name, got, want)
+			}
+		}
+		return nil
+	})
 }
 
 // liveRoom lets b use room itself: a sees less of it at once, and more when b is done.
@@ -236,11 +245,13 @@ func leavesNothing(t *testing.T, ctx context.Context) {
 	})
 }
 
-func decode(t *testing.T, text string, into any) {
-	t.Helper()
-	if err := json.Unmarshal([]byte(text), into); err != nil {
-		t.Fatal(err)
+// get reads what kubectl get prints on d into an object or a list.
+func get(ctx context.Context, d *lab.Device, into any, args ...string) error {
+	out, err := d.Kubectl(ctx, append(append([]string{"get"}, args...), "-o", "json")...)
+	if err != nil {
+		return err
 	}
+	return json.Unmarshal([]byte(out), into)
 }
 
 func firstLines(s string) string {

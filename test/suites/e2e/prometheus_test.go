@@ -49,9 +49,7 @@ func TestPrometheusCountsOnce(t *testing.T) {
 		t.Helper()
 		labtest.Output(t, ctx, a, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", text)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
+	labtest.CleanUp(t, func(ctx context.Context) {
 		_, _ = a.Kubectl(ctx, "delete", "namespace/counted", "clusterrole/counted", "clusterrolebinding/counted", "--ignore-not-found")
 	})
 	apply(prometheusAccount)

@@ -54,9 +54,7 @@ func TestSecretsOfPodsAway(t *testing.T) {
 			return err
 		})
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
+	labtest.CleanUp(t, func(ctx context.Context) {
 		_, _ = a.Kubectl(ctx, "delete", "namespace", ns, "--ignore-not-found")
 	})
 	apply(fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q,"labels":{"rivulet.dev/offload":"any"}}}`, ns), secret("pw", "first"), secret("unused", "x"))

@@ -33,7 +33,7 @@ const (
 	programs = "/usr/lib/postgresql/15/bin/"
 	// database is d's address, as the lab gives it.
 	database = "10.77.0.14"
-	address  = "postgres://rivulet@" + database + ":5432/lab"
+	address  = "postgres://rivulet@" + database + ":5432/lab?sslmode=disable"
 )
 
 var suite = labtest.Suite{Needs: map[string]string{programs + "initdb": "test/deps databases"}}

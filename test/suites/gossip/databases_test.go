@@ -70,9 +70,7 @@ func TestDatabasesOverClusters(t *testing.T) {
 		t.Run(db.name, func(t *testing.T) {
 			ctx := suite.Bounded(t, 8*time.Minute)
 			a := suite.Devices["a"]
-			t.Cleanup(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-				defer cancel()
+			labtest.CleanUp(t, func(ctx context.Context) {
 				_, _ = a.Kubectl(ctx, "delete", "namespace", db.name, "--ignore-not-found", "--wait=false")
 			})
 			labtest.Must(t, ctx, a, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", fmt.Sprintf(group, db.name, db.command, db.ready))

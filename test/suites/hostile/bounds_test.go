@@ -1,11 +1,14 @@
 package hostile
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +36,7 @@ func TestNobodyIsUnbounded(t *testing.T) {
 	tries, stop := context.WithCancel(ctx)
 	var trying sync.WaitGroup
 	defer func() { stop(); trying.Wait() }()
+	refused := map[string]*atomic.Int32{} // by a policy
 	for what, try := range map[string][2]string{
 		"a token":      {"pods", object(`"automountServiceAccountToken":true`)},
 		"a node":       {"pods", object(`"nodeName":"a"`)},
@@ -43,6 +47,7 @@ func TestNobodyIsUnbounded(t *testing.T) {
 		"a finalizer":  {"configmaps", `{"metadata":{"generateName":"x-","finalizers":["example.com/held"]}}`},
 		"a host's web": {"pods", `{"metadata":{"generateName":"x-"},"spec":{"containers":[{"name":"c","image":"nas.local/i"}]}}`},
 	} {
+		refused[what] = &atomic.Int32{}
 		trying.Go(func() {
 			for range time.Tick(20 * time.Millisecond) {
 				if tries.Err() != nil {
@@ -52,11 +57,15 @@ func TestNobodyIsUnbounded(t *testing.T) {
 				r.Header.Set("Content-Type", "application/json")
 				response, err := client.Do(r)
 				if err != nil {
-					continue
+					continue // it counts for nothing
 				}
+				text, err := io.ReadAll(response.Body)
 				response.Body.Close()
-				if response.StatusCode < 300 {
+				switch {
+				case response.StatusCode < 300:
 					t.Errorf("%s was let in", what)
+				case err == nil && bytes.Contains(text, []byte("ValidatingAdmissionPolicy")):
+					refused[what].Add(1)
 				}
 			}
 		})
@@ -88,7 +97,7 @@ func TestNobodyIsUnbounded(t *testing.T) {
 	release := func(ctx context.Context) {
 		_, _ = victim.Kubectl(ctx, "patch", held, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
 	}
-	t.Cleanup(func() { release(context.WithoutCancel(ctx)) })
+	labtest.CleanUp(t, release)
 	labtest.Must(t, ctx, victim, "rivulet", "kubectl", "delete", held, "--wait=false")
 	await.NoError(t, ctx, 30*time.Second, "the owner is told", func() error {
 		for _, h := range labtest.Status(t, ctx, victim).Health {
@@ -103,6 +112,11 @@ func TestNobodyIsUnbounded(t *testing.T) {
 	}
 	release(ctx)
 	await.NoError(t, ctx, 30*time.Second, "a good pod is let in again", good)
+	for what, n := range refused {
+		// After all that was done to the policies, and not only before it.
+		before := n.Load()
+		await.True(t, 30*time.Second, what+" is refused by a policy", func() bool { return n.Load() > before })
+	}
 	for _, h := range labtest.Status(t, ctx, victim).Health {
 		if h.Subject == "bounds of consumers" {
 			t.Errorf("all is in force, and the owner is told %v", h)

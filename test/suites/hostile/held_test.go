@@ -2,14 +2,14 @@ package hostile
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -55,6 +55,9 @@ func TestAStrangerGetsRefusals(t *testing.T) {
 		"an invite that is not there": with(func(m map[string]any) { m["invite"] = make([]byte, 65) }),
 	} {
 		r, err := a.Post(ctx, victimAddr, "/v1/peering", body)
+		if name == "a body without end" && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)) {
+			continue // the answer came while it was sent, and was not read
+		}
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else if r.Status < 400 || r.Status >= 500 {
@@ -129,6 +132,11 @@ func TestAConsumerGetsItsOwn(t *testing.T) {
 		{what: [2]string{"POST", "/k8s/apis/rbac.authorization.k8s.io/v1/namespaces/" + twin + "/rolebindings"}, body: map[string]any{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": map[string]any{"name": "x"}, "roleRef": map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}}},
 		{what: [2]string{"POST", "/k8s/apis/certificates.k8s.io/v1/certificatesigningrequests"}, body: map[string]any{}},
 		{what: [2]string{"POST", "/k8s/api/v1/namespaces/" + twin + "/pods/x/eviction"}, body: map[string]any{}},
+		// They would hold the API server for half an hour each.
+		{what: [2]string{"POST", "/k8s/api/v1/namespaces/" + twin + "/pods"}, body: costly("Pod", "cpu", "1e999999999")},
+		{what: [2]string{"POST", "/k8s/api/v1/namespaces/" + twin + "/pods?watch=true"}, body: costly("Pod", "cpu", "e999999999")},
+		{what: [2]string{"PATCH", "/k8s/api/v1/namespaces/" + twin + "/persistentvolumeclaims/x?fieldManager=x"}, body: costly("PersistentVolumeClaim", "storage", "1e-999999999"), head: head("Content-Type", "application/apply-patch+yaml")},
+		{what: [2]string{"PATCH", "/k8s/api/v1/namespaces/" + twin + "/pods/x"}, body: []any{map[string]any{"op": "copy", "from": "/metadata/annotations/x", "path": "/spec/containers/0/resources/limits/cpu"}}, head: head("Content-Type", "application/json-patch+json")},
 		{what: [2]string{"PUT", "/v1/namespaces/..%2fkube-system"}}, {what: [2]string{"PUT", "/v1/namespaces/UPPER"}}, {what: [2]string{"PUT", "/v1/namespaces/" + strings.Repeat("a", 300)}},
 		{what: get("/v1/volumes/lab/..%2f..%2fetc")}, {what: get("/v1/volumes/kube-system/x")},
 		{what: [2]string{"CONNECT", "/k8s/api"}}, {what: [2]string{"TRACE", "/v1/ping"}},
@@ -143,6 +151,13 @@ func TestAConsumerGetsItsOwn(t *testing.T) {
 	}
 }
 
+// costly is an object with two quantities, one of which takes an API server half an hour to compare with the other.
+func costly(kind, name, quantity string) map[string]any {
+	resources := map[string]any{"requests": map[string]any{name: "1"}, "limits": map[string]any{name: quantity}}
+	return map[string]any{"apiVersion": "v1", "kind": kind, "metadata": map[string]any{"name": "x"},
+		"spec": map[string]any{"resources": resources, "containers": []any{map[string]any{"name": "c", "image": "x", "resources": resources}}}}
+}
+
 // Through its tunnel a peer gets to no port of the device but the control port, by no
 // address of the device; and a packet with a forged source gets nowhere.
 func TestThroughTheTunnelThereIsTheControlPort(t *testing.T) {
@@ -151,17 +166,15 @@ func TestThroughTheTunnelThereIsTheControlPort(t *testing.T) {
 	mine := own(t, ctx, victim, "mine")
 	bridge := netip.MustParseAddr(mine.Status.PodIP).As4()
 	bridge[3] = 1
-	var tries sync.WaitGroup
+	var ports []string
 	for _, addr := range []string{p.Tunnel.String(), netip.AddrFrom4(bridge).String(), "10.77.0.11", "127.0.0.1", "10.43.0.1", mine.Status.HostIP} {
 		for _, port := range []int{22, 53, 80, 443, 1443, 6443, 6444, 10248, 10249, 10250, 10256, 10257, 10259, 2379} {
-			tries.Go(func() {
-				if p.Reaches(ctx, net.JoinHostPort(addr, fmt.Sprint(port))) {
-					t.Errorf("%s:%d is reached through the tunnel", addr, port)
-				}
-			})
+			ports = append(ports, net.JoinHostPort(addr, fmt.Sprint(port)))
 		}
 	}
-	tries.Wait()
+	for _, port := range p.Reached(ctx, ports...) {
+		t.Errorf("%s is reached through the tunnel", port)
+	}
 	honestly := labtest.Status(t, ctx, victim)
 	var prefix netip.Prefix
 	for _, q := range honestly.Peers {
@@ -172,12 +185,8 @@ func TestThroughTheTunnelThereIsTheControlPort(t *testing.T) {
 	if !prefix.IsValid() {
 		t.Fatal("the prefix of b is not known")
 	}
-	for _, from := range []netip.Addr{prefix.Addr().Next(), netip.MustParseAddr("10.42.0.77"), netip.MustParseAddr("10.77.0.12"), netip.MustParseAddr("127.0.0.1")} {
-		try, cancel := context.WithTimeout(ctx, 2*time.Second)
-		if c, err := p.DialFrom(try, from, "tcp", netip.MustParseAddrPort(p.Control())); err == nil {
-			c.Close()
-			t.Errorf("%s, which is not the attacker's, is answered", from)
-		}
-		cancel()
+	for _, from := range p.ReachedFrom(ctx, netip.MustParseAddrPort(p.Control()),
+		prefix.Addr().Next(), netip.MustParseAddr("10.42.0.77"), netip.MustParseAddr("10.77.0.12"), netip.MustParseAddr("127.0.0.1")) {
+		t.Errorf("%s, which is not the attacker's, is answered", from)
 	}
 }

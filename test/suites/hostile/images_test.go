@@ -157,9 +157,7 @@ func configure(t *testing.T, ctx context.Context, text string) {
 	t.Helper()
 	const file = "/etc/rivulet/config.yaml"
 	labtest.Must(t, ctx, victim, "sh", "-c", `umask 077; mkdir -p /etc/rivulet; printf '%s' "$1" > /etc/rivulet/new && mv /etc/rivulet/new `+file, "sh", text)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
+	labtest.CleanUp(t, func(ctx context.Context) {
 		labtest.Must(t, ctx, victim, "rm", "-f", file)
 	})
 }
@@ -191,9 +189,7 @@ func TestImagesOfTheOwner(t *testing.T) {
 	if was == "" {
 		t.Fatal("the owner's image is not there")
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
+	labtest.CleanUp(t, func(ctx context.Context) {
 		labtest.On(t, ctx, victim, "rivulet", "ctr", "images", "rm", private)
 	})
 	twin := p.Twin(ctx, "lab")
@@ -284,9 +280,7 @@ func TestAPublicNameOfAPrivateAddress(t *testing.T) {
 	}()
 	t.Cleanup(func() { l.Close() })
 	labtest.Must(t, ctx, victim, "sh", "-c", "echo "+addr+" inside.example.org >>/etc/hosts")
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
+	labtest.CleanUp(t, func(ctx context.Context) {
 		labtest.Must(t, ctx, victim, "sh", "-c", "sed '/inside.example.org/d' /etc/hosts >/etc/hosts.new && cat /etc/hosts.new >/etc/hosts && rm /etc/hosts.new")
 	})
 	twin := p.Twin(ctx, "lab")

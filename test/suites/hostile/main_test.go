@@ -12,6 +12,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,9 +62,7 @@ func consumer(t *testing.T, ctx context.Context, name, addr string) *attacker.Pe
 
 // rid has the victim end the peering, whatever the attacker does, when the test ends.
 func rid(t *testing.T, ctx context.Context, a *attacker.Attacker) {
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
+	labtest.CleanUp(t, func(ctx context.Context) {
 		if out, err := victim.Run(ctx, "rivulet", "unpeer", a.ID, "--force", "--forget", "--yes"); err != nil {
 			t.Errorf("unpeer %s: %v: %s", a.Name, err, out)
 		}
@@ -149,9 +149,35 @@ func inside(t *testing.T, ctx context.Context, namespace, pod, line string) stri
 	return strings.TrimSpace(r.Out)
 }
 
-// opens reports whether a TCP connection from a pod of the victim's cluster to the
-// address comes about.
-func opens(t *testing.T, ctx context.Context, namespace, pod, host string, port int) bool {
+// shut fails the test where a TCP connection from a pod of the victim's cluster to one of the addresses comes about, and
+// where one to the control, which the pod may reach, does not: all at once, each within two seconds, the control three
+// times in that time.
+func shut(t *testing.T, ctx context.Context, namespace, pod string, control netip.AddrPort, addrs ...netip.AddrPort) {
 	t.Helper()
-	return inside(t, ctx, namespace, pod, fmt.Sprintf("/bin/busybox nc -w 2 %s %d </dev/null >/dev/null 2>&1 && echo open", host, port)) == "open"
+	connect := func(to netip.AddrPort, word string) string {
+		return fmt.Sprintf("{ /bin/busybox nc -w 2 %s %d </dev/null >/dev/null 2>&1 && echo %s; }", to.Addr(), to.Port(), word)
+	}
+	var line strings.Builder
+	for _, to := range addrs {
+		line.WriteString(connect(to, to.String()) + " & ")
+	}
+	for range 3 {
+		line.WriteString(connect(control, "control") + "; /bin/busybox sleep 1; ")
+	}
+	line.WriteString("wait")
+	said := strings.Fields(inside(t, ctx, namespace, pod, line.String()))
+	if n := len(slices.DeleteFunc(slices.Clone(said), func(word string) bool { return word != "control" })); n != 3 {
+		t.Errorf("not judged: pod %s reaches %s, which it may, %d times of 3", pod, control, n)
+	}
+	for _, word := range said {
+		if word != "control" {
+			t.Errorf("pod %s reaches %s", pod, word)
+		}
+	}
+}
+
+func at(p *corev1.Pod, port uint16) netip.AddrPort { return address(p.Status.PodIP, port) }
+
+func address(ip string, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(ip), port)
 }

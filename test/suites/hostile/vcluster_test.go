@@ -26,7 +26,7 @@ type tenant struct {
 
 func newTenant(t *testing.T, ctx context.Context, name string, args ...string) tenant {
 	t.Helper()
-	t.Cleanup(func() {
+	labtest.CleanUp(t, func(ctx context.Context) {
 		if out, err := victim.Run(ctx, "rivulet", "vcluster", "delete", name, "--yes"); err != nil {
 			t.Errorf("delete %s: %v: %s", name, err, out)
 		}
@@ -239,7 +239,9 @@ func TestATenantsAddressesLeadNowhere(t *testing.T) {
 
 	// Names that lead elsewhere lead its pods nowhere either.
 	labtest.Kubectl(t, ctx, victim, "expose", "pod", "mine", "--port", "8080")
-	t.Cleanup(func() { labtest.On(t, ctx, victim, "rivulet", "kubectl", "delete", "service", "mine") })
+	labtest.CleanUp(t, func(ctx context.Context) {
+		labtest.On(t, ctx, victim, "rivulet", "kubectl", "delete", "service", "mine")
+	})
 	for name, alias := range map[string]string{"own": "mine.default.svc.cluster.local", "api": "kubernetes.default.svc.cluster.local", "web": "web." + other.twin() + ".svc.cluster.local"} {
 		v.apply(map[string]any{"apiVersion": "v1", "kind": "Service", "metadata": map[string]any{"name": "to-" + name}, "spec": map[string]any{"type": "ExternalName", "externalName": alias}})
 	}

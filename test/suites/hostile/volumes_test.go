@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -182,6 +183,59 @@ func TestAVolumeIsNoWayToTheDevice(t *testing.T) {
 			t.Errorf("device file %s in a volume: %q", device, out)
 		}
 	}
+}
+
+// A tenant whose claim asks for little fills the disk of volumes: its pod ends while there is room, the owner's stays, and it is not let in
+// again before its claim asks for what is in it. (The disk is a small one, which is mounted there.)
+func TestAClaimIsNoWayToTheWholeDisk(t *testing.T) {
+	const folder, size = "/var/lib/rivulet/storage", 600 << 20
+	ctx := suite.Bounded(t, 6*time.Minute)
+	mine := own(t, ctx, victim, "mine")
+	labtest.Must(t, ctx, victim, "mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%d,mode=700", size), "small", folder)
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.Must(t, ctx, victim, "umount", "-l", folder) })
+	p := consumer(t, ctx, "mallory", "10.77.0.78")
+	twin := p.Twin(ctx, "lab")
+	c := p.Kubernetes(ctx)
+	claim(t, ctx, c, twin)
+	greedy := run(t, ctx, c, twin, withData("greedy"))
+	labtest.On(t, ctx, victim, "rivulet", "kubectl", "exec", "-n", twin, "greedy", "--", "/bin/busybox", "sh", "-c",
+		// As much of so small a disk in a second as a fast card would be of a real one.
+		"/bin/busybox dd if=/dev/zero of=/data/first bs=1M count=450 2>/dev/null; i=0; while /bin/busybox dd if=/dev/zero of=/data/$i bs=1M count=1 2>/dev/null && /bin/busybox usleep 100000; do i=$((i+1)); done")
+	free := func() int64 {
+		t.Helper()
+		n, err := strconv.ParseInt(strings.TrimSpace(labtest.Must(t, ctx, victim, "sh", "-c", "df --output=avail -B1 "+folder+" | tail -1")), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	await.NoError(t, ctx, time.Minute, "the pod ends", func() error {
+		got, err := c.CoreV1().Pods(twin).Get(ctx, "greedy", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && got.UID != greedy.UID {
+			return nil
+		}
+		return fmt.Errorf("%v, and %d MiB are free", err, free()>>20)
+	})
+	left := free()
+	t.Logf("%d of %d MiB are free", left>>20, size>>20)
+	if left > size/10 || left < size/20 {
+		t.Errorf("%d of %d MiB are free, want less than a tenth, and enough for the kubelet", left>>20, size>>20)
+	}
+	_, err := c.CoreV1().Pods(twin).Create(ctx, withData("again"), metav1.CreateOptions{})
+	if !(apierrors.IsInvalid(err) || apierrors.IsForbidden(err)) || !strings.Contains(err.Error(), "raise requests.storage") {
+		t.Errorf("another pod: %v, want it refused with a cure", err)
+	}
+	if out := labtest.Kubectl(t, ctx, victim, "get", "pod", "mine", "-o", "jsonpath={.metadata.uid} {.status.phase} {.status.containerStatuses[0].restartCount}"); out != string(mine.UID)+" Running 0" {
+		t.Errorf("the owner's pod: %s", out)
+	}
+	if out := labtest.Kubectl(t, ctx, victim, "get", "event", "-n", twin, "--field-selector", "reason=Evicted,involvedObject.name=greedy", "-o", "jsonpath={.items[*].message}"); !strings.Contains(out, "asks for 64 MiB") {
+		t.Errorf("its home is told %q", out)
+	}
+	labtest.Must(t, ctx, victim, "sh", "-c", "rm -f "+folder+"/"+twin+"_data_*/*") // the owner makes room
+	await.NoError(t, ctx, time.Minute, "it is let in again", func() error {
+		_, err := c.CoreV1().Pods(twin).Create(ctx, withData("again"), metav1.CreateOptions{})
+		return err
+	})
 }
 
 // claim makes a tenant's claim named data.

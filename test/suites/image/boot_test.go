@@ -44,6 +44,12 @@ func TestOutOfTheBox(t *testing.T) {
 				{"systemctl is-active ssh.service", "inactive"},
 				{"cut -d: -f2 /etc/shadow | grep -vc '^[*!]'", "0"},
 				{"systemctl show -P RuntimeWatchdogUSec | cat", "15s"},
+				{"findmnt -no SOURCE --target /mnt | grep -c '4.*mnt'; mkdir /mnt/nas", "1"},
+				{"command -v mount.nfs mount.cifs | wc -l", "2"},
+				{"modinfo -n nfsv4 cifs exfat ntfs3 | wc -l", "4"},
+				{"systemctl is-enabled fstrim.timer remote-fs.target | uniq", "enabled"},
+				{"systemctl start fstrim.service; systemctl show -P Result fstrim.service", "success"},
+				{"sudo A=b sh -c 'echo $A'", "b"},
 			} {
 				if got := m.ask(c.ask); got != c.want {
 					t.Errorf("%s: %q, want %q", c.ask, got, c.want)

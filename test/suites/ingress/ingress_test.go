@@ -148,12 +148,12 @@ func TestIngressOfWhatRunsAway(t *testing.T) {
 	pods := awayPods(t, ctx, a, 2)
 	home, there := controllerOf(t, ctx, a), controllerOf(t, ctx, b)
 
-	t.Cleanup(func() {
+	labtest.CleanUp(t, func(ctx context.Context) {
 		if t.Failed() {
 			for _, d := range []*lab.Device{a, b} {
-				said, _ := d.Kubectl(context.Background(), "-n", "edge", "logs", "deploy/traefik", "--tail=30")
+				said, _ := d.Kubectl(ctx, "-n", "edge", "logs", "deploy/traefik", "--tail=30")
 				t.Logf("the controller of %s: %s", d.Name, said)
-				said, _ = d.Kubectl(context.Background(), "get", "ingress,ingressclass,endpointslices", "-A")
+				said, _ = d.Kubectl(ctx, "get", "ingress,ingressclass,endpointslices", "-A")
 				t.Logf("%s", said)
 			}
 		}

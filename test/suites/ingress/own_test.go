@@ -76,10 +76,10 @@ func TestTheOneThatIsBuiltIn(t *testing.T) {
 	withoutOthers(t, ctx)
 	pool, cert, key := certificate(t, "far.example")
 	apply(t, ctx, a, strings.NewReplacer("CERT", cert, "KEY", key).Replace(store))
-	t.Cleanup(func() {
+	labtest.CleanUp(t, func(ctx context.Context) {
 		if t.Failed() {
 			for _, args := range [][]string{{"get", "ingress,ingressclass,pods", "-A", "-o", "wide"}, {"get", "events", "-A"}} {
-				said, _ := a.Kubectl(context.Background(), args...)
+				said, _ := a.Kubectl(ctx, args...)
 				t.Log(said)
 			}
 		}
@@ -303,12 +303,12 @@ func TestTheOneThatIsBuiltInIsLent(t *testing.T) {
 	a, b := suite.Devices["a"], suite.Devices["b"]
 	withoutOthers(t, ctx)
 	configure(t, ctx, b, "ingress: true\n")
-	t.Cleanup(func() {
+	labtest.CleanUp(t, func(ctx context.Context) {
 		if t.Failed() {
 			for _, d := range []*lab.Device{a, b} {
-				said, _ := d.Kubectl(context.Background(), "get", "ingress,ingressclass,endpointslices", "-A")
+				said, _ := d.Kubectl(ctx, "get", "ingress,ingressclass,endpointslices", "-A")
 				t.Log(said)
-				said, _ = d.Kubectl(context.Background(), "get", "events", "-A")
+				said, _ = d.Kubectl(ctx, "get", "events", "-A")
 				t.Log(said)
 			}
 		}

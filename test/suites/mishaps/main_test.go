@@ -72,8 +72,7 @@ func play(t *testing.T, m mishap) {
 	}
 	if m.objects != "" {
 		apply(t, ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+ns+"}}")
-		t.Cleanup(func() {
-			ctx := suite.Bounded(t, time.Minute)
+		labtest.CleanUp(t, func(ctx context.Context) {
 			labtest.On(t, ctx, a, "rivulet", "kubectl", "delete", "deployments,jobs,pods", "--all", "-n", ns, "--now", "--timeout=20s")
 			labtest.On(t, ctx, a, "rivulet", "kubectl", "delete", "namespace", ns, "--wait=false")
 		})

@@ -57,7 +57,9 @@ func TestTrace(t *testing.T) {
 	}
 	for _, ns := range []string{"traced", "traced-away"} {
 		labtest.Must(t, ctx, a, "rivulet", "kubectl", "create", "namespace", ns)
-		defer labtest.On(t, ctx, a, "rivulet", "kubectl", "delete", "namespace", ns, "--now", "--wait=false")
+		labtest.CleanUp(t, func(ctx context.Context) {
+			labtest.On(t, ctx, a, "rivulet", "kubectl", "delete", "namespace", ns, "--now", "--wait=false")
+		})
 	}
 	labtest.Must(t, ctx, a, "rivulet", "offload", "traced-away", "--when", "any")
 	into(t, ctx, "traced", objects("traced", "home", "nodeName: a"))

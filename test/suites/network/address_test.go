@@ -24,8 +24,8 @@ func TestNodeAddress(t *testing.T) {
 	ctx := suite.Bounded(t, 5*time.Minute)
 	pod(t, ctx, a, "web")
 	pod(t, ctx, b, "far")
-	defer labtest.Kubectl(t, ctx, a, "delete", "pod", "web", "--wait")
-	defer labtest.Kubectl(t, ctx, b, "delete", "pod", "far", "--wait")
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, a, "delete", "pod", "web", "--wait") })
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, b, "delete", "pod", "far", "--wait") })
 	far := through(t, ctx, a, b, labtest.Kubectl(t, ctx, b, "get", "pod", "far", "-o", "jsonpath={.status.podIP}"))
 	answers := func(ctx context.Context) error {
 		_, err := a.Kubectl(ctx, "exec", "web", "--", "web", "get", "http://"+far+":8080/")

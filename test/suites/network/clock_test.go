@@ -31,7 +31,7 @@ const year = 365 * 24 * time.Hour
 func TestMintedAtAnotherTime(t *testing.T) {
 	ctx := suite.Bounded(t, 5*time.Minute)
 	pod(t, ctx, a, "keep")
-	defer labtest.Kubectl(t, ctx, a, "delete", "pod", "keep", "--wait")
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, a, "delete", "pod", "keep", "--wait") })
 	now := time.Now()
 	for _, tt := range []struct {
 		name string
@@ -84,7 +84,7 @@ func TestMintedAtAnotherTime(t *testing.T) {
 func TestACertificateThatEndsSoon(t *testing.T) {
 	ctx := suite.Bounded(t, 3*time.Minute)
 	pod(t, ctx, a, "keep")
-	defer labtest.Kubectl(t, ctx, a, "delete", "pod", "keep", "--wait")
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, a, "delete", "pod", "keep", "--wait") })
 	before := container(t, ctx)
 	if err := a.Stop(ctx); err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestACertificateThatEndsSoon(t *testing.T) {
 func TestAClockThatCannotBe(t *testing.T) {
 	ctx := suite.Bounded(t, 3*time.Minute)
 	pod(t, ctx, a, "keep")
-	defer labtest.Kubectl(t, ctx, a, "delete", "pod", "keep", "--wait")
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, a, "delete", "pod", "keep", "--wait") })
 	before := container(t, ctx)
 	if err := a.Stop(ctx); err != nil {
 		t.Fatal(err)

@@ -5,11 +5,18 @@ package nodes
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -394,7 +401,9 @@ func TestAVirtualClusterOnTheWorker(t *testing.T) {
 	ctx := suite.Bounded(t, 4*time.Minute)
 	a, b, _ := devices()
 	labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", "sam")
-	defer labtest.On(t, context.WithoutCancel(ctx), a, "rivulet", "vcluster", "delete", "sam", "--yes", "--force")
+	labtest.CleanUp(t, func(ctx context.Context) {
+		labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "sam", "--yes", "--force")
+	})
 	const file = "/root/sam.yaml"
 	labtest.Must(t, ctx, a, "rivulet", "vcluster", "connect", "sam", "--kubeconfig", file)
 	inside := func(args ...string) (string, error) {
@@ -408,7 +417,7 @@ func TestAVirtualClusterOnTheWorker(t *testing.T) {
 		return err
 	}
 	labtest.Kubectl(t, ctx, a, "cordon", "a")
-	defer labtest.Kubectl(t, ctx, a, "uncordon", "a")
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.Kubectl(t, ctx, a, "uncordon", "a") })
 	tls, err := webhooks.NewTLS()
 	if err != nil {
 		t.Fatal(err)
@@ -463,6 +472,62 @@ func TestTheLANReachesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn.Close()
+}
+
+// Whoever has root on the worker gets certificates of the worker itself, and nothing else of k3s.
+func TestAStolenWorkerGetsItsOwn(t *testing.T) {
+	ctx := suite.Bounded(t, time.Minute)
+	a, b, _ := devices()
+	of := func(file string) string {
+		raw, err := os.ReadFile(b.Path("/var/lib/rivulet/" + file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(raw))
+	}
+	_, code, _ := strings.Cut(of("k3s-join-token"), "::")
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, own := labtest.Status(t, ctx, a).NodeAddress, labtest.Status(t, ctx, b).NodeAddress
+	client := http.Client{Transport: &http.Transport{DialContext: b.Dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer client.CloseIdleConnections()
+	for _, try := range []struct {
+		what, method, path, name, ip string
+		want                         int
+	}{
+		{"its kubelet", http.MethodPost, "client-kubelet.crt", "b", own, http.StatusOK},
+		{"its kubelet's server", http.MethodPost, "serving-kubelet.crt", "b", own, http.StatusOK},
+		{"a new node", http.MethodPost, "client-kubelet.crt", "ghost", own, http.StatusForbidden},
+		{"a virtual node", http.MethodPost, "client-kubelet.crt", "c", own, http.StatusForbidden},
+		{"the API server's Service", http.MethodPost, "serving-kubelet.crt", "b", "10.43.0.1", http.StatusForbidden},
+		{"the server's address", http.MethodPost, "serving-kubelet.crt", "b", server, http.StatusForbidden},
+		{"a private key of the server", http.MethodGet, "client-k3s-controller.crt", "b", own, http.StatusForbidden},
+		{"the cluster's keys", http.MethodGet, "server-bootstrap", "b", own, http.StatusForbidden},
+	} {
+		r, err := http.NewRequestWithContext(ctx, try.method, "https://"+net.JoinHostPort(server, "6443")+"/v1-k3s/"+try.path, bytes.NewReader(csr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range map[string]string{"Authorization": "Bearer " + code, "k3s-Node-Name": try.name, "k3s-Node-Password": of("k3s-node/password"), "k3s-Node-IP": try.ip} {
+			r.Header.Set(name, value)
+		}
+		answer, err := client.Do(r)
+		if err != nil {
+			t.Fatalf("%s: %v", try.what, err)
+		}
+		if answer.Body.Close(); answer.StatusCode != try.want {
+			t.Errorf("%s: %s, want %d", try.what, answer.Status, try.want)
+		}
+	}
+	if out := labtest.Kubectl(t, ctx, a, "get", "secrets", "-n", "kube-system", "-o", "name"); strings.Contains(out, "ghost") || strings.Contains(out, "/c.node-password") {
+		t.Errorf("others have registered: %s", out)
+	}
 }
 
 // A Service of type LoadBalancer is reached at the addresses of both devices, but for ports that a program of the worker
@@ -773,8 +838,21 @@ func TestAWorkerIsRemoved(t *testing.T) {
  "spec":{"terminationGracePeriodSeconds":1,"topologySpreadConstraints":[{"maxSkew":1,"topologyKey":"kubernetes.io/hostname","whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":{"app":"moves"}}}],
  "containers":[{"name":"web","image":%q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}}}}`, mainjob.Image))
 	labtest.Kubectl(t, ctx, a, "rollout", "status", "deployment/moves", "--timeout=60s")
+	apply(t, ctx, a, `{"apiVersion":"v1","kind":"PersistentVolume","metadata":{"name":"left","annotations":{"pv.kubernetes.io/provisioned-by":"rivulet.dev/local-path"},"finalizers":["rivulet.dev/local-path"]},
+ "spec":{"capacity":{"storage":"1Mi"},"accessModes":["ReadWriteOnce"],"storageClassName":"none","local":{"path":"/var/lib/rivulet/storage/none"},
+ "nodeAffinity":{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"In","values":["b"]}]}]}}}}`)
 	labtest.Must(t, ctx, a, "rivulet", "nodes", "remove", "b", "--yes")
 	labtest.Kubectl(t, ctx, a, "rollout", "status", "deployment/moves", "--timeout=60s")
+	await.NoError(t, ctx, 30*time.Second, "the volumes and the password of b are gone", func() error {
+		out, err := a.Kubectl(ctx, "get", "pv/left", "--ignore-not-found", "-o", "name")
+		if err == nil && out == "" {
+			out, err = a.Kubectl(ctx, "get", "secret/b.node-password.k3s", "-n", "kube-system", "--ignore-not-found", "-o", "name")
+		}
+		if err == nil && out != "" {
+			err = errors.New(out)
+		}
+		return err
+	})
 	await.NoError(t, ctx, 30*time.Second, "the cluster has one node, whose pods are all", func() error {
 		out, err := a.Kubectl(ctx, "get", "nodes,secrets", "-A", "-l", "rivulet.dev/worker", "-o", "name")
 		if err == nil && out != "" {

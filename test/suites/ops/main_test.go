@@ -5,41 +5,32 @@
 package ops
 
 import (
-	"bytes"
 	"context"
-	"crypto/ed25519"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"rivulet/appliance/version"
-	"rivulet/image/signed"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/lab"
 	"rivulet/test/harness/labtest"
-	"rivulet/test/harness/tree"
+	"rivulet/test/harness/releases"
 )
-
-// out is where make ops-binaries puts the two versions.
-func out(name string) string { return tree.Path("bin", "ops", name) }
 
 var (
 	suite = labtest.Suite{
-		Binary: out("v1/slim/rivulet"),
-		Needs:  map[string]string{out("v1/slim/rivulet"): "make ops-binaries", out("v2/rivulet"): "make ops-binaries"},
+		Binary: releases.Binary("v1/slim/rivulet"),
+		Needs:  map[string]string{releases.Binary("v1/slim/rivulet"): "make ops-binaries", releases.Binary("v2/rivulet"): "make ops-binaries"},
 		Prepare: func(ctx context.Context, s *labtest.Suite) error {
 			a, b, c = s.Devices["a"], s.Devices["b"], s.Devices["c"]
 			return labtest.Peered(ctx, s)
 		},
 	}
 	a, b, c *lab.Device
-	// releases is where signed files are, as the host and (below /host) the devices see it.
-	releases string
+	// dir is where signed files are, as the host and (below /host) the devices see it.
+	dir string
 )
 
 func TestMain(m *testing.M) {
@@ -48,12 +39,12 @@ func TestMain(m *testing.M) {
 		o.Disk = 4 << 30 // a power cut then loses what was not synced
 	}
 	var err error
-	if releases, err = os.MkdirTemp("/var/tmp", "rivulet-ops-"); err != nil {
+	if dir, err = os.MkdirTemp("/var/tmp", "rivulet-ops-"); err != nil {
 		fmt.Fprintln(os.Stderr, "ops: "+err.Error())
 		os.Exit(1)
 	}
 	code := suite.Run(m, "ops", o)
-	os.RemoveAll(releases)
+	os.RemoveAll(dir)
 	os.Exit(code)
 }
 
@@ -70,72 +61,6 @@ func refused(t *testing.T, ctx context.Context, d *lab.Device, words []string, a
 			t.Errorf("%v: %v; %q is missing", args, err, w)
 		}
 	}
-}
-
-// key is one of the keys that the binaries of the tests know; see OPS_KEY in the Makefile.
-func key(n byte) ed25519.PrivateKey {
-	return ed25519.NewKeyFromSeed(bytes.Repeat([]byte{n}, ed25519.SeedSize))
-}
-
-const (
-	rootKey    = 1
-	signingKey = 2
-	strangeKey = 3
-)
-
-// release puts a copy of a file where devices find it, changed by change, with a
-// signature of what it was before the change.
-func release(t *testing.T, from, name string, root byte, change func([]byte) []byte) (seenByDevices string) {
-	t.Helper()
-	raw, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	digest := signed.NewDigest()
-	digest.Write(raw)
-	sig, err := json.Marshal(signed.Sign(key(signingKey), signed.Certify(key(root), key(signingKey).Public().(ed25519.PublicKey), 1), digest))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if change != nil {
-		raw = change(raw)
-	}
-	path := filepath.Join(releases, name)
-	for file, content := range map[string][]byte{path: raw, path + ".sig": sig} {
-		if err := os.WriteFile(file, content, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return "/host" + path
-}
-
-// faulty builds a release that goes wrong in a way, and signs it.
-func faulty(t *testing.T, name, way, kubernetes string) string {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "rivulet")
-	build := exec.Command("go", "build", "-o", binary, "-ldflags",
-		fmt.Sprintf("-X main.name=%s -X main.way=%s -X main.kubernetes=%s", name, way, kubernetes), "./faulty")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, said)
-	}
-	return release(t, binary, name, rootKey, nil)
-}
-
-// kubernetes is the version that the releases of this tree have.
-func kubernetes(t *testing.T) string {
-	t.Helper()
-	cmd := exec.Command(out("v2/rivulet"), "version", "-o", "json")
-	cmd.Args[0] = "rivulet"
-	raw, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var parts []version.Part
-	if err := json.Unmarshal(raw, &parts); err != nil {
-		t.Fatal(err)
-	}
-	return version.KubernetesOf(parts)
 }
 
 // status is what these tests read of a device's status.
@@ -241,9 +166,9 @@ func bring(t *testing.T, from *lab.Device, file string, to *lab.Device) {
 // binaryOf is the file of one of the two good versions.
 func binaryOf(version string) string {
 	if version == "v1.0.0" {
-		return out("v1/slim/rivulet")
+		return releases.Binary("v1/slim/rivulet")
 	}
-	return out("v2/rivulet")
+	return releases.Binary("v2/rivulet")
 }
 
 // other is the good release that b does not run, its version, and the one that runs.
@@ -257,5 +182,5 @@ func other(t *testing.T, ctx context.Context) (file, next, now string) {
 	if st.Version == next {
 		next = "v1.0.0"
 	}
-	return release(t, binaryOf(next), "rivulet-"+next, rootKey, nil), next, st.Version
+	return releases.Sign(t, dir, binaryOf(next), "rivulet-"+next, releases.Root, nil), next, st.Version
 }

@@ -13,6 +13,7 @@ import (
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/labtest"
+	"rivulet/test/harness/releases"
 )
 
 // under waits until b's update is in a phase, whether or not rivulet runs.
@@ -44,7 +45,7 @@ func settled(t *testing.T, ctx context.Context, ok bool, words string) {
 
 func upgradeB(t *testing.T, ctx context.Context, file string, more ...string) string {
 	t.Helper()
-	return labtest.Must(t, ctx, b, append([]string{"rivulet", "upgrade", "--window", window, "--every", "3s"}, append(more, file)...)...)
+	return labtest.Must(t, ctx, b, append([]string{"rivulet", "upgrade", "--older", "--window", window, "--every", "3s"}, append(more, file)...)...)
 }
 
 // A version that does nothing at all, and does not even stop when it is told to.
@@ -53,7 +54,7 @@ func TestAVersionThatHangs(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
 	_, _, now := other(t, ctx)
 	keep := deploy(t, ctx, b, "hang", 1)
-	file := faulty(t, "v4-hang", "hang", kubernetes(t))
+	file := releases.Faulty(t, dir, "v4-hang", "hang", releases.Kubernetes(t, releases.Binary("v2/rivulet")))
 	if said, err := b.Run(ctx, "rivulet", "upgrade", "--wait", "--window", "9s", "--every", "3s", file); err == nil || !strings.Contains(said, "no status") {
 		t.Errorf("%v: %s", err, said)
 	}
@@ -90,7 +91,7 @@ func TestPowerCutsWhileABadVersionIsUndone(t *testing.T) {
 	ctx := suite.Bounded(t, 15*time.Minute)
 	_, _, now := other(t, ctx)
 	labtest.Must(t, ctx, b, "rivulet", "kubectl", "create", "configmap", "kept")
-	file := faulty(t, "v5-crash", "1", kubernetes(t))
+	file := releases.Faulty(t, dir, "v5-crash", "1", releases.Kubernetes(t, releases.Binary("v2/rivulet")))
 	upgradeB(t, ctx, file)
 	for i := range 4 {
 		under(t, ctx, upgrade.Trying)

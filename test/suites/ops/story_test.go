@@ -11,6 +11,7 @@ import (
 
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/labtest"
+	"rivulet/test/harness/releases"
 )
 
 // window is twice what an engine needs to start in on a quiet machine; on a busy one
@@ -70,8 +71,8 @@ func atOnce(t *testing.T, tests map[string]func(*testing.T)) {
 
 // good upgrades b.
 func good(t *testing.T, ctx context.Context, file string) {
-	labtest.Must(t, ctx, b, "rivulet", "upgrade", "--check", file)
-	if said, err := b.Run(ctx, "rivulet", "upgrade", "--wait", "--window", window, "--every", "3s", file); err != nil {
+	labtest.Must(t, ctx, b, "rivulet", "upgrade", "--older", "--check", file)
+	if said, err := b.Run(ctx, "rivulet", "upgrade", "--older", "--wait", "--window", window, "--every", "3s", file); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
 }
@@ -79,22 +80,22 @@ func good(t *testing.T, ctx context.Context, file string) {
 // What is no good is refused before anything happens; a version that ends by itself
 // with a code after which systemd starts nothing again is undone with its data.
 func crashing(t *testing.T, ctx context.Context, now string, keep map[string]string) {
-	v := kubernetes(t)
+	v := releases.Kubernetes(t, releases.Binary("v2/rivulet"))
 	truncate := func(raw []byte) []byte { return raw[:len(raw)/2] }
 	flip := func(raw []byte) []byte { raw[len(raw)/3] ^= 1; return raw }
 	for name, tc := range map[string]struct{ file, words string }{
-		"truncated":    {release(t, out("v2/rivulet"), "truncated", rootKey, truncate), "damaged or was changed"},
-		"a bit wrong":  {release(t, out("v2/rivulet"), "flipped", rootKey, flip), "damaged or was changed"},
-		"strange key":  {release(t, out("v2/rivulet"), "strange", strangeKey, nil), "vouches"},
-		"runs already": {release(t, binaryOf(now), "same", rootKey, nil), "runs already"},
-		"older":        {faulty(t, "older", "78", "v1.34.1-k3s1"), "never taken back"},
-		"skips":        {faulty(t, "skips", "78", "v1.37.0-k3s1"), "no minor version may be left out"},
+		"truncated":    {releases.Sign(t, dir, releases.Binary("v2/rivulet"), "truncated", releases.Root, truncate), "damaged or was changed"},
+		"a bit wrong":  {releases.Sign(t, dir, releases.Binary("v2/rivulet"), "flipped", releases.Root, flip), "damaged or was changed"},
+		"strange key":  {releases.Sign(t, dir, releases.Binary("v2/rivulet"), "strange", releases.Strange, nil), "vouches"},
+		"runs already": {releases.Sign(t, dir, binaryOf(now), "same", releases.Root, nil), "runs already"},
+		"older":        {releases.Faulty(t, dir, "older", "78", "v1.34.1-k3s1"), "never taken back"},
+		"skips":        {releases.Faulty(t, dir, "skips", "78", "v1.37.0-k3s1"), "no minor version may be left out"},
 	} {
 		t.Logf("b is given what is no good: %s", name)
 		refused(t, ctx, b, []string{tc.words}, "rivulet", "upgrade", tc.file)
 	}
 	labtest.Must(t, ctx, b, "rivulet", "kubectl", "create", "configmap", "before-the-trial")
-	file := faulty(t, "v3-crash", "78", v)
+	file := releases.Faulty(t, dir, "v3-crash", "78", v)
 	said, err := b.Run(ctx, "rivulet", "upgrade", "--wait", "--window", "1m", "--every", "1s", file)
 	if err == nil || !strings.Contains(said, "ended by itself 3 times, the last time with exit code 78") {
 		t.Errorf("a version that ends by itself: %v %s", err, said)

@@ -7,6 +7,7 @@ import (
 
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/labtest"
+	"rivulet/test/harness/releases"
 )
 
 // A server upgrades its worker: drained, tried, in use again. One that fails goes back by itself, and the command says
@@ -27,7 +28,7 @@ func TestAServerUpgradesItsWorker(t *testing.T) {
 		}
 	}
 	upgrade := func(file string) labtest.Result {
-		return labtest.On(t, ctx, c, "rivulet", "nodes", "upgrade", file, "--window", window, "--every", "3s")
+		return labtest.On(t, ctx, c, "rivulet", "nodes", "upgrade", file, "--older", "--window", window, "--every", "3s")
 	}
 	deploy(t, ctx, c, "moves", 4)
 	if r := upgrade(file); r.Code != 0 || !strings.Contains(r.Out, "b: "+now+" → "+next) {
@@ -39,10 +40,10 @@ func TestAServerUpgradesItsWorker(t *testing.T) {
 	if r := upgrade(file); r.Code != 0 || !strings.Contains(r.Out, "b: it runs that version already") {
 		t.Errorf("again: %+v", r)
 	}
-	if r := upgrade(release(t, binaryOf(now), "strange-for-b", strangeKey, nil)); r.Code == 0 || !strings.Contains(r.ErrOut, "vouches") {
+	if r := upgrade(releases.Sign(t, dir, binaryOf(now), "strange-for-b", releases.Strange, nil)); r.Code == 0 || !strings.Contains(r.ErrOut, "vouches") {
 		t.Errorf("a release with a strange key: %+v", r)
 	}
-	if r := upgrade(faulty(t, "v3-crash-on-b", "78", kubernetes(t))); r.Code == 0 || !strings.Contains(r.ErrOut, "b has gone back to "+next+": it ended by itself 3 times") {
+	if r := upgrade(releases.Faulty(t, dir, "v3-crash-on-b", "78", releases.Kubernetes(t, releases.Binary("v2/rivulet")))); r.Code == 0 || !strings.Contains(r.ErrOut, "b has gone back to "+next+": it ended by itself 3 times") {
 		t.Errorf("a release that ends by itself: %+v", r)
 	}
 	runs(t, ctx, b, next)

@@ -1,6 +1,7 @@
 package partition
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestAFileIsCopiedThroughCuts(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
 	a, _ := begin(t, ctx)
 	kubectl(t, ctx, a, "create namespace copy")
-	defer kubectl(t, ctx, a, "delete namespace copy --wait=false")
+	labtest.CleanUp(t, func(ctx context.Context) { kubectl(t, ctx, a, "delete namespace copy --wait=false") })
 	labtest.Must(t, ctx, a, "rivulet", "offload", "copy", "--create", "--when", "remote")
 	apply(t, ctx, a, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"box","namespace":"copy"},"spec":{
 		"terminationGracePeriodSeconds":0,"nodeSelector":{"kubernetes.io/hostname":"b"},
@@ -42,7 +43,7 @@ func TestAFileIsCopiedThroughCuts(t *testing.T) {
 		return nil
 	})
 	labtest.Must(t, ctx, a, "sh", "-c", fmt.Sprintf("head -c %d /dev/urandom > /tmp/out", fileSize))
-	defer labtest.On(t, ctx, a, "rm", "-f", "/tmp/out", "/tmp/back")
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.On(t, ctx, a, "rm", "-f", "/tmp/out", "/tmp/back") })
 	for _, way := range []struct{ from, to string }{{"/tmp/out", "copy/box:/tmp/file"}, {"copy/box:/tmp/file", "/tmp/back"}} {
 		ended := make(chan labtest.Result, 1)
 		begun := time.Now()

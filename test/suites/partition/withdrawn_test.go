@@ -82,7 +82,7 @@ func TestWithdrawn(t *testing.T) {
 	}
 	apply(t, ctx, a, `{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"asked","labels":{"rivulet.dev/offload":"any"}}},
 		{"apiVersion":"v1","kind":"Service","metadata":{"name":"asked","namespace":"asked"},"spec":{"selector":{"app":"asked"},"ports":[{"port":80,"targetPort":8080}]}},`+strings.Join(items, ",")+`]}`)
-	defer kubectl(t, ctx, a, "delete namespace asked --wait=false")
+	labtest.CleanUp(t, func(ctx context.Context) { kubectl(t, ctx, a, "delete namespace asked --wait=false") })
 	address := strings.TrimSpace(kubectl(t, ctx, a, "get service -n asked asked -o jsonpath={.spec.clusterIP}"))
 	where := func() (at map[string]int, err error) {
 		pods, err := list(ctx, home, "asked", "asked")

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -22,7 +23,9 @@ func TestImageFromHome(t *testing.T) {
 		t.Fatalf("b has the image: %s", have)
 	}
 	labtest.Must(t, ctx, a, "rivulet", "offload", "afar", "--create", "--when", "remote", "--to", "b")
-	defer labtest.On(t, ctx, a, "rivulet", "kubectl", "delete", "namespace", "afar", "--wait=false")
+	labtest.CleanUp(t, func(ctx context.Context) {
+		labtest.On(t, ctx, a, "rivulet", "kubectl", "delete", "namespace", "afar", "--wait=false")
+	})
 	labtest.Kubectl(t, ctx, a, "-n", "afar", "create", "deployment", "web", "--image", mainjob.Image)
 	await.NoError(t, ctx, 5*time.Minute, "it runs on b with the image of a", func() error {
 		r := labtest.On(t, ctx, a, "rivulet", "kubectl", "-n", "afar", "get", "pods", "-o", "jsonpath={.items[*].spec.nodeName} {.items[*].status.containerStatuses[*].ready}")

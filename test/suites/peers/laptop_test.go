@@ -85,7 +85,9 @@ func TestKubectlFromALaptop(t *testing.T) {
 	}
 	for _, ns := range []string{"lab", "other"} {
 		labtest.Kubectl(t, ctx, a, "create", "namespace", ns)
-		defer labtest.On(t, ctx, a, "rivulet", "kubectl", "delete", "namespace", ns, "--wait=false")
+		labtest.CleanUp(t, func(ctx context.Context) {
+			labtest.On(t, ctx, a, "rivulet", "kubectl", "delete", "namespace", ns, "--wait=false")
+		})
 	}
 	labtest.Kubectl(t, ctx, a, "-n", "lab", "run", "web", "--image", mainjob.Image, "--image-pull-policy=Never")
 	labtest.Kubectl(t, ctx, a, "-n", "lab", "wait", "pod/web", "--for=condition=Ready", "--timeout=120s")

@@ -32,7 +32,7 @@ func TestWhatTheLANSees(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	defer b.Run(ctx, "ip", "route", "del", "100.127.0.0/16")
+	labtest.CleanUp(t, func(ctx context.Context) { b.Run(ctx, "ip", "route", "del", "100.127.0.0/16") })
 	node := labtest.Kubectl(t, ctx, a, "get", "node", "a", "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
 	if open := as(t, ctx, b, "scan "+node+" "+strings.Join(listening(t, ctx, a), ",")); open != "" {
 		t.Errorf("TCP ports of the node's own address that take a connection: %q", open)
@@ -111,7 +111,7 @@ func TestDoctorNamesTheLayer(t *testing.T) {
 	}
 	t.Run("TCP is blocked, the tunnel carries", func(t *testing.T) {
 		as(t, ctx, b, "block tcp")
-		defer as(t, ctx, b, "unblock")
+		labtest.CleanUp(t, func(ctx context.Context) { as(t, ctx, b, "unblock") })
 		rep := awaitLayer(t, ctx, a, "b", "")
 		if l := rep.Layers[1]; l.Status != doctor.Warn {
 			t.Errorf("tcp: %+v", l)

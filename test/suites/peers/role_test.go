@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/test/harness/lab"
+	"rivulet/test/harness/silence"
 )
 
 const roleEnv = "PEERS_TEST_ROLE"
@@ -44,7 +44,7 @@ func play(role string) {
 	var err error
 	switch what {
 	case "scan":
-		scan(arg)
+		err = scan(arg)
 	case "block":
 		err = block(arg)
 	case "unblock":
@@ -58,22 +58,39 @@ func play(role string) {
 	}
 }
 
+// control takes connections on the LAN: it shows that those which do not come about could have.
+const control = "10.77.0.11:7442"
+
 // scan prints the TCP ports of an address that take a connection, of those that are
 // named or of all.
-func scan(what string) {
-	addr, only, _ := strings.Cut(what, " ")
-	ports, wait := make(chan int), 700*time.Millisecond
+func scan(what string) error {
+	addr, only, some := strings.Cut(what, " ")
+	connects := func(ctx context.Context, addr string) error {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	if some {
+		open, err := silence.Beside(context.Background(), func(ctx context.Context) error { return connects(ctx, control) }, strings.Split(only, ","),
+			func(ctx context.Context, port string) bool { return connects(ctx, net.JoinHostPort(addr, port)) == nil })
+		fmt.Println(strings.Join(open, " "))
+		return err
+	}
+	ports := make(chan int)
 	var open []string
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for range 256 {
 		all.Go(func() {
 			for p := range ports {
-				c, err := net.DialTimeout("tcp", net.JoinHostPort(addr, strconv.Itoa(p)), wait)
+				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+				err := connects(ctx, net.JoinHostPort(addr, strconv.Itoa(p)))
+				cancel()
 				if err != nil {
 					continue
 				}
-				c.Close()
 				mu.Lock()
 				open = append(open, strconv.Itoa(p))
 				mu.Unlock()
@@ -81,13 +98,12 @@ func scan(what string) {
 		})
 	}
 	for p := 1; p < 1<<16; p++ {
-		if only == "" || slices.Contains(strings.Split(only, ","), strconv.Itoa(p)) {
-			ports <- p
-		}
+		ports <- p
 	}
 	close(ports)
 	all.Wait()
 	fmt.Println(strings.Join(open, " "))
+	return nil
 }
 
 const blockTable = "peers-test"

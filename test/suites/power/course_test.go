@@ -1,6 +1,7 @@
 package power
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -41,7 +42,7 @@ spec:
 // there afterwards, with what was in them, their applications run in new sandboxes, and the course can be used.
 func TestACourseAfterAPowerCut(t *testing.T) {
 	ctx, a, _ := need(t, 8*time.Minute)
-	t.Cleanup(func() {
+	labtest.CleanUp(t, func(ctx context.Context) {
 		labtest.On(t, ctx, a, "rivulet", "course", "delete", "db", "--yes")
 		labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "zoe", "--yes")
 	})

@@ -18,6 +18,9 @@ const (
 	meta     = "/var/lib/rivulet/k3s/agent/containerd/io.containerd.metadata.v1.bolt/meta.db"
 )
 
+// garbagePages overwrites pages of the datastore DB.
+const garbagePages = `rm -f DB-wal DB-shm; n=$(($(stat -c %s DB)/4096)); for i in $(seq 20 37 $n); do dd if=/dev/urandom of=DB bs=4k seek=$i count=1 conv=notrunc 2>/dev/null; done`
+
 // Files are damaged between a power cut and the next start. The device starts, says
 // what happened, keeps the damaged file, and runs the same workload.
 func TestDamagedFiles(t *testing.T) {
@@ -32,7 +35,7 @@ func TestDamagedFiles(t *testing.T) {
 		{"containerd's database is garbage", "head -c 200000 /dev/urandom > " + meta, "containerd-recovered", "/var/lib/rivulet/k3s/agent/containerd.damaged-*/io.containerd.metadata.v1.bolt/meta.db"},
 		{"containerd's database is cut off", "truncate -s 9000 " + meta, "containerd-recovered", "/var/lib/rivulet/k3s/agent/containerd.damaged-*/io.containerd.metadata.v1.bolt/meta.db"},
 		{"write-ahead log is garbage", "rm -f " + database + "-shm; test -s " + database + "-wal; dd if=/dev/urandom of=" + database + "-wal bs=4k seek=1 count=30 conv=notrunc 2>&1", "", ""},
-		{"pages of the datastore are garbage", `rm -f DB-wal DB-shm; n=$(($(stat -c %s DB)/4096)); for i in $(seq 20 37 $n); do dd if=/dev/urandom of=DB bs=4k seek=$i count=1 conv=notrunc 2>/dev/null; done`, "datastore-recovered", database + ".damaged-*"},
+		{"pages of the datastore are garbage", garbagePages, "datastore-recovered", database + ".damaged-*"},
 		{"state.db is garbage", "head -c 70000 /dev/urandom > /var/lib/rivulet/state.db", "state-recovered", "/var/lib/rivulet/state.db.damaged-*"},
 		{"a helper is half written", "cd /var/lib/rivulet/bundle/current/bin && truncate -s 100000 runc", "", ""},
 	} {

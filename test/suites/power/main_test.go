@@ -22,6 +22,7 @@ import (
 	"rivulet/test/harness/lab"
 	"rivulet/test/harness/labtest"
 	"rivulet/test/harness/mainjob"
+	"rivulet/test/harness/releases"
 )
 
 // cyclesEnv is how many power cuts are made, if not 20, and of a long run 200.
@@ -32,13 +33,17 @@ const disk = 3 << 30
 
 var devices []*lab.Device // a and b, peered; a test leaves them so
 
-var suite = labtest.Suite{Prepare: func(ctx context.Context, s *labtest.Suite) error {
-	devices = s.All()
-	if err := labtest.Peered(ctx, s); err != nil {
-		return err
-	}
-	return mainjob.ImportImage(ctx, devices[:1])
-}}
+var suite = labtest.Suite{
+	Binary: releases.Binary("v1/slim/rivulet"), // one that takes releases
+	Needs:  map[string]string{releases.Binary("v1/slim/rivulet"): "make ops-binaries"},
+	Prepare: func(ctx context.Context, s *labtest.Suite) error {
+		devices = s.All()
+		if err := labtest.Peered(ctx, s); err != nil {
+			return err
+		}
+		return mainjob.ImportImage(ctx, devices[:1])
+	},
+}
 
 func TestMain(m *testing.M) {
 	suite.Main(m, "power", lab.Options{Devices: 2, Disk: disk}, "/var/lib/rivulet/log/engine.log")
@@ -93,9 +98,7 @@ func deploy(t *testing.T, ctx context.Context, a *lab.Device) {
 	t.Helper()
 	labtest.Must(t, ctx, a, "rivulet", "kubectl", "create", "deployment", "shelf", "--image="+mainjob.Image, "--replicas=2")
 	serves(t, ctx, a, "shelf")
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
+	labtest.CleanUp(t, func(ctx context.Context) {
 		a.Run(ctx, "rivulet", "kubectl", "delete", "deployment", "shelf", "--ignore-not-found")
 	})
 }

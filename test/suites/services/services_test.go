@@ -71,8 +71,8 @@ func room(t *testing.T, ctx context.Context, name string) {
 	t.Helper()
 	for _, d := range suite.All() {
 		apply(t, ctx, d, fmt.Sprintf(namespace, name))
-		t.Cleanup(func() {
-			d.Kubectl(context.WithoutCancel(ctx), "delete", "namespace", name, "--wait=false", "--ignore-not-found") //nolint:errcheck // the lab ends
+		labtest.CleanUp(t, func(ctx context.Context) {
+			d.Kubectl(ctx, "delete", "namespace", name, "--wait=false", "--ignore-not-found") //nolint:errcheck // the lab ends
 		})
 	}
 	apply(t, ctx, suite.Devices["a"], fmt.Sprintf(client, name, mainjob.Image))
@@ -333,8 +333,8 @@ func TestWeights(t *testing.T) {
 	})
 }
 
-// Exports that differ are in conflict, and every exporter is told; the oldest decides. A peer that this cluster shares
-// nothing with has no contribution, and gets none.
+// Exports that differ are in conflict, and every exporter is told; the one that was seen first decides where the Service is
+// not exported. A peer that this cluster shares nothing with has no contribution, and gets none.
 func TestConflictAndConsent(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
 	const ns = "differ"

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"rivulet/appliance/api"
 	"rivulet/appliance/machine/usage"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/lab"
@@ -45,24 +46,7 @@ func TestSmallBoard(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if err := a.WaitPeered(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
-	await.NoError(t, ctx, 0, "a has been up for "+settled.String(), func() error {
-		if up := time.Since(labtest.Status(t, ctx, a).Started); up < settled {
-			return fmt.Errorf("for %s", up)
-		}
-		return nil
-	})
-	before := labtest.Status(t, ctx, a)
-	begun := time.Now()
-	select {
-	case <-ctx.Done():
-		t.Fatal(ctx.Err())
-	case <-time.After(watched): // this is the measurement, nothing is waited for
-	}
-	after := labtest.Status(t, ctx, a)
-	during := time.Since(begun)
+	before, after, during := quiet(t, ctx)
 
 	t.Run("writes", func(t *testing.T) {
 		bytes := after.Footprint.Written.Bytes - before.Footprint.Written.Bytes
@@ -80,10 +64,6 @@ func TestSmallBoard(t *testing.T) {
 		if len(after.Footprint.Processes) != 4 {
 			t.Fatalf("%d processes, want supervisor, tunnel, engine and containerd", len(after.Footprint.Processes))
 		}
-		// It is not met: docs/design/performance.md.
-		if sum := after.Footprint.PSS("supervisor", "tunnel"); sum > 61e6 {
-			t.Errorf("supervisor and tunnel take %d MB with one peer, promised are 61", sum/1e6)
-		}
 		// PSS depends on how many pages of the ELF the kernel has mapped, this does not.
 		if sum := private(after.Footprint, "supervisor", "tunnel"); sum > 58e6 {
 			t.Errorf("supervisor and tunnel have %d MB of their own with one peer, want at most 58", sum/1e6)
@@ -95,6 +75,49 @@ func TestSmallBoard(t *testing.T) {
 			t.Errorf("the board has %d MiB, rivulet believes %d", board>>20, mb)
 		}
 	})
+}
+
+// It is not met: docs/design/performance.md.
+func TestSupervisorAndTunnelAreAsLightAsPromised(t *testing.T) {
+	ctx := suite.Bounded(t, 6*time.Minute)
+	_, after, _ := quiet(t, ctx)
+	if sum := after.Footprint.PSS("supervisor", "tunnel"); sum > 61e6 {
+		t.Errorf("supervisor and tunnel take %d MB with one peer, promised are 61", sum/1e6)
+	}
+}
+
+// minute is what quiet has measured.
+var minute struct {
+	before, after api.Status
+	during        time.Duration
+}
+
+// quiet returns the status of a before and after the time in which nobody does anything; it is measured once.
+func quiet(t *testing.T, ctx context.Context) (before, after api.Status, during time.Duration) {
+	t.Helper()
+	if minute.during > 0 {
+		return minute.before, minute.after, minute.during
+	}
+	a := suite.Devices["a"]
+	if err := a.WaitPeered(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	await.NoError(t, ctx, 0, "a has been up for "+settled.String(), func() error {
+		if up := time.Since(labtest.Status(t, ctx, a).Started); up < settled {
+			return fmt.Errorf("for %s", up)
+		}
+		return nil
+	})
+	minute.before = labtest.Status(t, ctx, a)
+	begun := time.Now()
+	select {
+	case <-ctx.Done():
+		t.Fatal(ctx.Err())
+	case <-time.After(watched): // this is the measurement, nothing is waited for
+	}
+	minute.after = labtest.Status(t, ctx, a)
+	minute.during = time.Since(begun)
+	return minute.before, minute.after, minute.during
 }
 
 // private is what the machine would get back of those processes, bytes.

@@ -23,13 +23,13 @@ import (
 	"rivulet/test/harness/tree"
 )
 
-// Before a package is there: Debian's databases, empty; a /usr/share and a /usr/local that can be written; and the
+// Before a package is there: Debian's databases, empty; a /usr/share, /usr/local and /usr/bin that can be written; and the
 // programs without those of packages, for a system that has another tool or none. Debian's rpm wants to be told
 // that it is meant.
 const packageTools = `set -e
 mkdir -p /var/lib/dpkg/info /var/lib/dpkg/updates /var/lib/dpkg/triggers /var/lib/rpm /tmp/bare /tmp/rpm
 touch /var/lib/dpkg/status /var/lib/dpkg/available
-for d in share local; do
+for d in share local bin; do
 	mkdir -p /tmp/$d/up /tmp/$d/work
 	mount -t overlay overlay -o lowerdir=/usr/$d,upperdir=/tmp/$d/up,workdir=/tmp/$d/work /usr/$d
 done

@@ -178,6 +178,23 @@ func TestService(t *testing.T) {
 			t.Errorf("a second time: %s", out)
 		}
 	})
+	t.Run("reset --factory, with the unit elsewhere than in /etc", func(t *testing.T) {
+		defer func() { labtest.Output(t, ctx, a, "rm", "-f", "/run/systemd/system/rivulet.service") }()
+		labtest.Output(t, ctx, a, "/opt/rivulet/rivulet", "install")
+		labtest.Output(t, ctx, a, "sh", "-c", "mkdir -p /run/systemd/system && mv /etc/systemd/system/rivulet.service /run/systemd/system/ && systemctl daemon-reload")
+		who := func() string {
+			return labtest.Output(t, ctx, a, "sh", "-c", "rivulet status -o json | grep -o '\"id\":\"[a-z0-9]*\"' | head -1")
+		}
+		pid, was := show(t, ctx, a)["MainPID"], who()
+		t.Log(labtest.Output(t, ctx, a, "rivulet", "reset", "--factory", "--yes"))
+		if unit := show(t, ctx, a); unit["MainPID"] == pid || unit["NRestarts"] != "0" || unit["ActiveState"] != "active" {
+			t.Errorf("pid %s, was %s, %s, started again %s times", unit["MainPID"], pid, unit["ActiveState"], unit["NRestarts"])
+		}
+		if is := who(); is == was || !strings.Contains(is, "id") {
+			t.Errorf("identity %s, was %s", is, was)
+		}
+		labtest.Output(t, ctx, a, "rivulet", "uninstall", "--purge", "--yes")
+	})
 	t.Run("install --no-start, and uninstall of what never ran", func(t *testing.T) {
 		labtest.Output(t, ctx, a, "/opt/rivulet/rivulet", "install", "--no-start")
 		if unit := show(t, ctx, a); unit["ActiveState"] != "inactive" || unit["UnitFileState"] != "enabled" {

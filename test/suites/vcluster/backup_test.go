@@ -1,6 +1,7 @@
 package vcluster
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -16,7 +17,7 @@ func TestARestoredDevice(t *testing.T) {
 	ctx := suite.Bounded(t, 8*time.Minute)
 	a := suite.Devices["a"]
 	must := func(args ...string) string { t.Helper(); return labtest.Must(t, ctx, a, args...) }
-	t.Cleanup(func() { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "ann", "--yes") })
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "ann", "--yes") })
 	ann := func(args ...string) (string, error) {
 		return a.Run(ctx, append([]string{"rivulet", "kubectl", "--kubeconfig", "/tmp/ann.yaml", "-n", "lab"}, args...)...)
 	}

@@ -1,6 +1,7 @@
 package vcluster
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -56,7 +57,7 @@ spec:
 func TestDaemonSetsAndPriorities(t *testing.T) {
 	ctx := suite.Bounded(t, 4*time.Minute)
 	a := suite.Devices["a"]
-	t.Cleanup(func() { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "ann", "--yes") })
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "ann", "--yes") })
 	labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", "ann", "--quota", "cpu=250m")
 	apply := func(text string) {
 		t.Helper()
@@ -108,7 +109,7 @@ spec:
 func TestMetrics(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
 	a := suite.Devices["a"]
-	t.Cleanup(func() { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "ann", "--yes") })
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "ann", "--yes") })
 	labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", "ann")
 	labtest.Must(t, ctx, a, "sh", "-c", `printf %s "$1" > /tmp/scaled.yaml && rivulet vcluster connect ann -- kubectl apply -f /tmp/scaled.yaml`, "sh", scaled)
 	kubectl := func(args ...string) (string, error) {

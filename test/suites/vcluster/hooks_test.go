@@ -1,6 +1,7 @@
 package vcluster
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -17,7 +18,7 @@ import (
 func TestHooksAreCalledInItsPods(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
 	a := suite.Devices["a"]
-	t.Cleanup(func() { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "ann", "--yes") })
+	labtest.CleanUp(t, func(ctx context.Context) { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "ann", "--yes") })
 	labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", "ann", "--sleep", "15s")
 	labtest.Must(t, ctx, a, "rivulet", "vcluster", "connect", "ann", "--kubeconfig", "/tmp/ann.yaml")
 	kubectl := func(args ...string) (string, error) {

@@ -1,6 +1,7 @@
 package vcluster
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -49,7 +50,7 @@ func TestPodsReachTheirAPIServer(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
 	a := suite.Devices["a"]
 	for _, name := range []string{"ann", "ben"} {
-		t.Cleanup(func() { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", name, "--yes") })
+		labtest.CleanUp(t, func(ctx context.Context) { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", name, "--yes") })
 		labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", name, "--sleep", "15s")
 	}
 	kubectl := func(args ...string) (string, error) {

@@ -47,9 +47,9 @@ func TestTheLANReachesAStudentsWork(t *testing.T) {
 		labtest.Must(t, ctx, a, "sh", "-c", `mkdir -p /etc/rivulet && printf '%s' "$1" > `+settings+".tmp && mv "+settings+".tmp "+settings+" && rivulet config reload", "sh", text)
 	}
 	labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", "show")
-	t.Cleanup(func() {
-		labtest.On(t, context.WithoutCancel(ctx), a, "rivulet", "vcluster", "delete", "show", "--yes")
-		labtest.On(t, context.WithoutCancel(ctx), a, "sh", "-c", "printf '{}' > "+settings+" && rivulet config reload")
+	labtest.CleanUp(t, func(ctx context.Context) {
+		labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "show", "--yes")
+		labtest.On(t, ctx, a, "sh", "-c", "printf '{}' > "+settings+" && rivulet config reload")
 	})
 	inside := func(args ...string) string {
 		t.Helper()

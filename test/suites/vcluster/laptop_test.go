@@ -23,8 +23,8 @@ func TestAStudentsLaptop(t *testing.T) {
 	ctx := suite.Bounded(t, 10*time.Minute)
 	a := suite.Devices["a"]
 	labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", "sam", "--sleep", "15s")
-	t.Cleanup(func() {
-		labtest.On(t, context.WithoutCancel(ctx), a, "rivulet", "vcluster", "delete", "sam", "--yes")
+	labtest.CleanUp(t, func(ctx context.Context) {
+		labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", "sam", "--yes")
 	})
 	room, home := testns.New(t), t.TempDir()
 	if err := suite.Lab.Attach("laptop", int(room.NS), "10.77.0.77/24"); err != nil {

@@ -42,7 +42,7 @@ func TestTargets(t *testing.T) {
 	ctx := suite.Bounded(t, 9*time.Minute)
 	a, b := suite.Devices["a"], suite.Devices["b"]
 	for _, name := range []string{"far", "ben"} {
-		t.Cleanup(func() { labtest.On(t, context.WithoutCancel(ctx), a, "rivulet", "vcluster", "delete", name, "--yes") })
+		labtest.CleanUp(t, func(ctx context.Context) { labtest.On(t, ctx, a, "rivulet", "vcluster", "delete", name, "--yes") })
 	}
 	labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", "far", "--quota", "pods=1", "--targets", "b")
 	labtest.Must(t, ctx, a, "rivulet", "vcluster", "create", "ben")
@@ -78,8 +78,8 @@ func TestTargets(t *testing.T) {
 	there, thereIP := runs(far, "there", "b")
 
 	// The owner's pods, one here and one at b, and another tenant's.
-	t.Cleanup(func() {
-		labtest.On(t, context.WithoutCancel(ctx), a, "rivulet", "kubectl", "delete", "namespace", "own", "away")
+	labtest.CleanUp(t, func(ctx context.Context) {
+		labtest.On(t, ctx, a, "rivulet", "kubectl", "delete", "namespace", "own", "away")
 	})
 	for ns, app := range map[string]string{"own": "mine", "away": "mineaway"} {
 		labtest.Must(t, ctx, a, "rivulet", "kubectl", "create", "namespace", ns)

@@ -275,7 +275,7 @@ func TestQuota(t *testing.T) {
 	kubectl := func(args ...string) (string, error) {
 		return a.Run(ctx, append([]string{"rivulet", "vcluster", "connect", "ann", "--", "kubectl"}, args...)...)
 	}
-	defer a.Run(context.WithoutCancel(ctx), "rivulet", "vcluster", "delete", "ann", "--yes") // a test that has failed already
+	labtest.CleanUp(t, func(ctx context.Context) { a.Run(ctx, "rivulet", "vcluster", "delete", "ann", "--yes") }) // a test that has failed already
 	must("rivulet", "vcluster", "create", "ann", "--quota", "pods=3,cpu=100m,storage=32Mi")
 	must("sh", "-c", `printf %s "$1" > /tmp/app.yaml && rivulet vcluster connect ann -- kubectl apply -f /tmp/app.yaml`, "apply", `
 apiVersion: v1

@@ -35,14 +35,12 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/connlimit"
+	"rivulet/fabric/httpserver"
 	"rivulet/fabric/rpc"
 )
 
 // ServerName is the name in the server's certificate.
 const ServerName = "metrics.rivulet"
-
-// limits are those of connections: strangers are clients that have not authenticated yet.
-var limits = connlimit.Limits{Strangers: 16, PerSource: 4, PerOwner: 4, Deadline: 10 * time.Second, Users: 2 * MaxAccesses, PerUser: 4}
 
 // Config is the input of New. All of it is required.
 type Config struct {
@@ -131,12 +129,9 @@ func (e *Endpoint) serve(ctx context.Context, ready func(), log *slog.Logger) er
 	if err != nil {
 		return fmt.Errorf("metrics: %w; end the program that has TCP port %d, or set metrics: off", err, e.cfg.Port)
 	}
-	srv := &http.Server{
-		Handler: http.HandlerFunc(e.answer), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 20 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 8 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), ConnContext: connlimit.InContext,
-	}
-	outside := func(netip.Addr) bool { return false }
-	limited := connlimit.Listen(connlimit.Admitting{Listener: l, Admit: admit}, outside, connlimit.Side{Limits: limits}, connlimit.Side{})
+	srv := httpserver.New(httpserver.Metrics, http.HandlerFunc(e.answer), log)
+	srv.ConnContext = connlimit.InContext // strangers until they have authenticated
+	limited := httpserver.Metrics.Listen(connlimit.Admitting{Listener: l, Admit: admit})
 	done := make(chan error, 1)
 	go func() {
 		done <- srv.Serve(tls.NewListener(limited, &tls.Config{

@@ -7,13 +7,19 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
+	virtual "rivulet/offload/consumer/node"
+	"rivulet/offload/foreign"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	peertarget "rivulet/offload/target/peer"
@@ -22,12 +28,24 @@ import (
 // firstList is how long a start waits for the first list of further targets.
 const firstList = 2 * time.Second
 
-// others are the further targets: peers of the host that its owner allows.
+// notListed is why a target does not answer that the host has listed before.
+const notListed = "the device of this virtual cluster does not list it any more, and has not said that it has ended: what runs there may go on; its owner makes it a peer again, or gives it up: rivulet vcluster set NAME --targets none"
+
+// targets are a Consumer's; see there.
+type targets interface {
+	SetTargets(kind target.Kind, all []target.Spec, complete bool)
+	End(ids ...string)
+}
+
+// others are the further targets: peers of the host that its owner allows. One that the host does not list any more stays,
+// without an answer, until the host says that it has ended.
 type others struct {
 	pods    netip.Prefix
 	dial    dialer
-	set     func(kind target.Kind, all []target.Spec, complete bool)
+	home    kubernetes.Interface
+	targets targets
 	log     *slog.Logger
+	names   map[peer.ID]string // of those that were listed since the start, and have not ended; used by follow alone
 	links   atomic.Pointer[[]peer.Link]
 	changed changes.Signal
 }
@@ -51,8 +69,8 @@ func (o *others) follow(ctx context.Context) {
 
 // read reads one stream; got: there was a list.
 func (o *others) read(ctx context.Context, first chan struct{}) (got bool) {
-	client := &http.Client{Transport: &http.Transport{DialContext: o.dial, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://host"+controlplane.FurtherPath, nil)
+	client := foreign.Client(&http.Client{Transport: &http.Transport{DialContext: o.dial, DisableKeepAlives: true}}, foreign.Origin{Name: "the host", Cure: "rivulet vcluster list"})
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://host"+controlplane.FurtherPath+"?"+o.known(ctx), nil)
 	if err != nil {
 		return false
 	}
@@ -64,7 +82,9 @@ func (o *others) read(ctx context.Context, first chan struct{}) (got bool) {
 	if resp.StatusCode != http.StatusOK { // a supervisor of an earlier version
 		return false
 	}
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, longestList)
+	for lines.Scan() {
 		var now controlplane.Further
 		if json.Unmarshal(lines.Bytes(), &now) != nil {
 			return got
@@ -72,11 +92,7 @@ func (o *others) read(ctx context.Context, first chan struct{}) (got bool) {
 		got = true
 		o.links.Store(&now.Links)
 		o.changed.Notify()
-		var specs []target.Spec
-		for _, l := range now.Links {
-			specs = append(specs, o.spec(l, now.Control))
-		}
-		o.set(target.Peer, specs, true)
+		o.set(now)
 		select {
 		case <-first:
 		default:
@@ -84,6 +100,52 @@ func (o *others) read(ctx context.Context, first chan struct{}) (got bool) {
 		}
 	}
 	return got
+}
+
+// longestList bounds the line of a list, bytes.
+const longestList = 4 << 20
+
+// known are the parameters that name the targets with a node, of earlier runs, too.
+func (o *others) known(ctx context.Context) string {
+	out := url.Values{}
+	for id := range o.names {
+		out.Add(controlplane.Known, string(id))
+	}
+	nodes, err := o.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.KindLabel + "=" + string(target.Peer)})
+	if err != nil { // those that have ended are asked for again with the next stream
+		o.log.Warn("the host is not asked which further targets have ended", "err", err)
+		return out.Encode()
+	}
+	for i := range nodes.Items {
+		if id := virtual.Of(&nodes.Items[i]); id != "" && o.names[peer.ID(id)] == "" {
+			out.Add(controlplane.Known, id)
+		}
+	}
+	return out.Encode()
+}
+
+// set replaces the targets by those of a list.
+func (o *others) set(now controlplane.Further) {
+	for _, id := range now.Ended {
+		delete(o.names, id)
+		o.targets.End(string(id))
+	}
+	var specs []target.Spec
+	listed := map[peer.ID]bool{}
+	for _, l := range now.Links {
+		o.names[l.ID], listed[l.ID] = l.Name, true
+		specs = append(specs, o.spec(l, now.Control, ""))
+	}
+	for _, u := range now.Unlinked {
+		o.names[u.ID], listed[u.ID] = u.Name, true
+		specs = append(specs, o.spec(u.Link, now.Control, u.Why))
+	}
+	for id, name := range o.names {
+		if !listed[id] {
+			specs = append(specs, o.spec(peer.Link{ID: id, Name: name}, now.Control, notListed))
+		}
+	}
+	o.targets.SetTargets(target.Peer, specs, false)
 }
 
 func (o *others) all() []peer.Link {
@@ -99,14 +161,24 @@ func (o *others) has(a netip.Addr) bool {
 }
 
 // way are the inputs of a target; after a change it is made again.
-type way struct{ theirs, remote, as netip.Prefix }
+type way struct {
+	theirs, remote, as netip.Prefix
+	why                string // there is no tunnel
+}
 
-func (o *others) spec(l peer.Link, control netip.AddrPort) target.Spec {
+func (o *others) spec(l peer.Link, control netip.AddrPort, why string) target.Spec {
 	base := "http://host" + controlplane.AtPath + string(l.ID)
 	return target.Spec{
 		ID: string(l.ID), Name: l.Name, Short: l.ID.Short(), Kind: target.Peer, Control: control,
-		Key: way{l.PeerCIDR, l.PeerMappedCIDR, l.LocalMappedCIDR},
+		Key: way{l.PeerCIDR, l.PeerMappedCIDR, l.LocalMappedCIDR, why},
 		New: func(name string, log *slog.Logger) (target.Target, error) {
+			if why != "" {
+				t, err := peertarget.Silent(l, name, why, o.pods, log)
+				if err != nil {
+					return nil, err
+				}
+				return peerOfHost{t}, nil
+			}
 			t, err := peertarget.New(peertarget.Config{
 				Name: name, Link: l, Links: o.all, LinksChanged: o.changed.Changed, PodCIDR: o.pods, Dial: o.dial,
 				HTTP: &http.Client{Transport: &http.Transport{DialContext: o.dial}}, BaseURL: base, Log: log,

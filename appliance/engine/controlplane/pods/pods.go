@@ -85,7 +85,7 @@ func Run(ctx context.Context, api *rest.Config, p controlplane.Plane, log *slog.
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", controlplane.Host)
 	}
-	others := &others{pods: pods, dial: dial, set: c.SetTargets, log: log}
+	others := &others{pods: pods, dial: dial, home: client, targets: c, log: log, names: map[peer.ID]string{}}
 	others.follow(ctx) // before slices with addresses of pods there are reflected
 	c.SetTargets(Kind, []target.Spec{spec(pods, p.Advertise, dial, others)}, true)
 	if !p.Advertise.Addr().IsLoopback() { // a slice may not have such an address

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"rivulet/fabric/changes"
@@ -26,6 +27,22 @@ func release(ctx context.Context, db store, node string) error {
 	r, err := db.read(ctx)
 	if err == nil && r.holder == node {
 		_, err = db.swap(ctx, r, "", r.note)
+	}
+	return err
+}
+
+// pinned begins the note of a device that tries a version of rivulet.
+const pinned = "trial "
+
+func (r row) pinned() bool { return strings.HasPrefix(r.note, pinned) }
+
+func (r row) leader() Holder { return Holder{nodeOf(r.holder), strings.TrimPrefix(r.note, pinned)} }
+
+// pin compares the beat, as release does.
+func pin(ctx context.Context, db store, node string) error {
+	r, err := db.read(ctx)
+	if err == nil && r.holder == node && !r.pinned() {
+		_, err = db.swap(ctx, r, node, pinned+r.note)
 	}
 	return err
 }
@@ -73,13 +90,20 @@ func (d *device) step(ctx context.Context) (time.Duration, error) {
 	}
 	d.known = false // unless it is renewed or taken now
 	own := d.row.holder == d.Node && d.mine
-	if wait := d.since + Life + Margin - d.now(); !own && d.row.holder != "" && wait > 0 {
+	wait := d.since + Life + Margin - d.now()
+	if d.row.pinned() && nodeOf(d.row.holder) != nodeOf(d.Node) {
+		wait += PinLife
+	}
+	if !own && d.row.holder != "" && wait > 0 {
 		return min(Every, wait), nil
 	}
-	if d.now() >= d.until && !d.Lead(Holder{nodeOf(d.row.holder), d.row.note}) {
+	if d.now() >= d.until && !d.Lead(d.row.leader()) {
 		return retry, nil
 	}
 	old, note := d.row, d.Note()
+	if d.Pinned {
+		note = pinned + note
+	}
 	d.mine = true
 	sent := d.now()
 	ok, err := bounded(ctx, func(ctx context.Context) (bool, error) { return d.db.swap(ctx, old, d.Node, note) })
@@ -111,7 +135,7 @@ func (d *device) read(ctx context.Context) error {
 	d.mine = false
 	if node := nodeOf(r.holder); node != "" && node != nodeOf(d.Node) && node != d.other {
 		d.other = node
-		d.Other(Holder{node, r.note})
+		d.Other(r.leader())
 	}
 	return nil
 }

@@ -12,6 +12,10 @@
 // Margin / (Life + Margin), 14 %. A renewal that another device did not see has changed the beat, and its statement then
 // changes nothing. A statement whose result is unknown gives no deadline; the row is read again.
 //
+// A device that tries a version of rivulet pins the lease by a prefix of the note: the data of before come back if the
+// version is undone, and must not come back beside another server. A version that knows no pins takes none of these notes
+// for that of its copy, and does not lead.
+//
 // It reads and writes the table rivulet_gateway. It stores nothing on the device: after a restart
 // it reads the row, and renews at once where that names this device and this run of its kernel: a copy of its disk in
 // another machine has the same name, and waits like any other device.
@@ -37,6 +41,10 @@ const (
 	// Margin is how much longer than Life another device waits.
 	Margin = time.Second
 
+	// PinLife is how much longer another device waits for one that tries a version of rivulet: it starts again, and with
+	// an image the whole device does. It is twice the usual window of a trial.
+	PinLife = 30 * time.Minute
+
 	// timeout bounds a statement, its connection included.
 	timeout = 2 * time.Second
 	// retry is the least time from a statement that has failed to the next one.
@@ -53,8 +61,10 @@ type Holder struct {
 type Config struct {
 	Address string // of the database, as sqlserver.Parse takes it
 	Node    string // of this device
-	// Note is written with each renewal, for others; 64 bytes at most.
+	// Note is written with each renewal, for others; 58 bytes at most.
 	Note func() string
+	// Pinned: this device tries a version of rivulet, and others wait for PinLife longer.
+	Pinned bool
 
 	// Lead reports whether this device may begin to be the gateway after that holder. It is not called while a deadline
 	// runs.
@@ -104,6 +114,12 @@ func holder(node string) string {
 func nodeOf(holder string) string {
 	node, _, _ := strings.Cut(holder, "@")
 	return node
+}
+
+// Pin keeps others from the lease for PinLife, if node has it. Before, Run has returned: this device ends, to try a version
+// of rivulet.
+func Pin(ctx context.Context, address, node string) error {
+	return with(ctx, address, func(ctx context.Context, db *database) error { return pin(ctx, db, holder(node)) })
 }
 
 // Release lets another device take the lease at once, if node has it. Before, Run has returned and the device has

@@ -107,3 +107,66 @@ func TestACopyOfADevice(t *testing.T) {
 		}
 	})
 }
+
+// While a device tries a version of rivulet nobody takes its lease, whether it renews or starts again; another does after
+// PinLife, and its copy is compared with the note of before the pin.
+func TestNobodyTakesAPinnedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		s := &table{row: row{"a@1", 1, "tag"}}
+		var led []Holder
+		run := func(node string, trial bool) (stop func()) {
+			d := &device{db: s, now: func() time.Duration { return time.Since(begun) }, mine: true, Config: Config{
+				Node: node, Pinned: trial, Log: slog.New(slog.DiscardHandler), Note: func() string { return "tag" },
+				Lead:  func(h Holder) bool { s.locked(func() { led = append(led, h) }); return true },
+				Held:  func(time.Duration) {},
+				Other: func(Holder) {}, Report: func(error) {},
+			}}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { defer close(ended); d.run(ctx) }()
+			return func() { cancel(); <-ended }
+		}
+		is := func() (r row) { s.locked(func() { r = s.row }); return r }
+		defer run("b@1", false)()
+		stop := run("a@1", false)
+		time.Sleep(time.Minute)
+		stop()
+		if err := pin(t.Context(), s, "a@1"); err != nil || is().note != "trial tag" {
+			t.Fatalf("%+v %v", is(), err)
+		}
+		if err := pin(t.Context(), s, "a@1"); err != nil || is().note != "trial tag" {
+			t.Fatalf("pinned twice: %+v %v", is(), err)
+		}
+		if err := pin(t.Context(), s, "b@1"); err != nil || is().holder != "a@1" {
+			t.Fatalf("pinned by another: %+v %v", is(), err)
+		}
+		time.Sleep(5 * time.Minute) // the data are saved
+		for range 3 {               // it ends by itself again and again
+			stop := run("a@1", true)
+			time.Sleep(time.Minute)
+			if r := is(); r.holder != "a@1" || r.note != "trial tag" {
+				t.Fatalf("while it tries a version: %+v", r)
+			}
+			stop()
+			time.Sleep(10 * time.Minute)
+		}
+		stop = run("a@2", true) // the device itself starts again with an image: another run of its kernel
+		time.Sleep(time.Minute)
+		if r := is(); r.holder != "a@2" || r.note != "trial tag" {
+			t.Fatalf("after a reboot: %+v", r)
+		}
+		stop()
+		if led = nil; is().holder != "a@2" {
+			t.Fatalf("%+v", is())
+		}
+		time.Sleep(PinLife + Life + Margin - Every)
+		if r := is(); r.holder != "a@2" {
+			t.Errorf("it is taken before PinLife: %+v", r)
+		}
+		time.Sleep(2 * Every)
+		if r := is(); r.holder != "b@1" || r.note != "tag" || len(led) == 0 || led[0] != (Holder{"a", "tag"}) {
+			t.Errorf("it is lost for good, and nobody leads: %+v %v", r, led)
+		}
+	})
+}

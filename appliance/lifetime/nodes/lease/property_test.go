@@ -215,6 +215,7 @@ func (w *world) live(node string, rng *rand.Rand, chaos time.Duration) (stop fun
 
 // At no moment are two devices within their deadlines, whatever fails; and when nothing fails, one is.
 func TestOneHolder(t *testing.T) {
+	t.Parallel()
 	const chaos, devices, seeds = 4 * time.Minute, 4, 80
 	var held, taken, statements, late, lost, frozen, released int
 	for seed := range uint64(seeds) {

@@ -106,6 +106,7 @@ func between(t *testing.T, what string, d, low, high time.Duration) {
 }
 
 func TestSQL(t *testing.T) {
+	t.Parallel()
 	for _, name := range sqltest.Servers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -68,7 +68,7 @@ func Finish(state string) (*Gateway, error) {
 	case StepFollow:
 		return nil, g.follow(state)
 	}
-	return g, nil
+	return g, durable.Remove(paths.Standby(state)) // left by a power cut at the end of Lead
 }
 
 // beside gives the device an identity of its own, for the time when another one is the server: a node of the cluster,
@@ -167,7 +167,7 @@ func (g Gateway) follow(state string) error {
 	if err := cleanup.RemoveAll(paths.Server(state)); err != nil {
 		return err
 	}
-	if err := errors.Join(fixed.Write(state, c.Ranges), durable.Remove(paths.SQLCluster(state)), durable.Write(paths.Worker(state), g.Worker, 0o600)); err != nil {
+	if err := errors.Join(fixed.Write(state, c.Ranges), durable.Remove(paths.SQLCluster(state)), durable.Remove(bolt.CopyOf(device)), durable.Write(paths.Worker(state), g.Worker, 0o600)); err != nil {
 		return err
 	}
 	return durable.Remove(paths.Gateway(state))

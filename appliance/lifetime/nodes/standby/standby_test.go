@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"rivulet/appliance/state/durable"
 	"rivulet/appliance/state/identity"
 	"rivulet/appliance/state/paths"
+	"rivulet/appliance/state/role"
 	"rivulet/fabric/peer"
 )
 
@@ -167,6 +169,7 @@ func changes(t *testing.T, power *cut) {
 	if now, own := idAt(t, paths.Store(b)), idAt(t, paths.DeviceStore(b)); now != cluster || own != ofB || g == nil || g.Settings == "" || string(g.Worker) != string(worker) || there(paths.Worker(b)) {
 		t.Errorf("b is %s, its own %s, %+v", now, own, g)
 	}
+	roleIs(t, b, paths.Gateway, paths.DeviceStore, paths.SQLCluster)
 	sql, err := datastore.LoadSQLCluster(b)
 	must(t, err)
 	if sql.Token != "token" {
@@ -203,6 +206,7 @@ func changes(t *testing.T, power *cut) {
 	if now := idAt(t, paths.Store(a)); now != ofA || there(paths.DeviceStore(a)) || there(paths.Gateway(a)) || there(paths.Server(a, "tls")) || there(paths.SQLCluster(a)) || c == nil || c.Tag() != last.Tag() {
 		t.Errorf("a is %s, its copy %+v", now, c)
 	}
+	roleIs(t, a, paths.Worker, paths.Standby)
 	if raw, err := os.ReadFile(paths.Worker(a)); err != nil || string(raw) != `{"node":"a"}` {
 		t.Errorf("%s %v", raw, err)
 	}
@@ -219,8 +223,22 @@ func changes(t *testing.T, power *cut) {
 	if now, own := idAt(t, paths.Store(a)), idAt(t, paths.DeviceStore(a)); now != cluster || own != ofA {
 		t.Errorf("a is %s, its own %s", now, own)
 	}
-	if there(paths.Worker(a)) || there(paths.Standby(a)) {
-		t.Error("it is still a worker")
+	roleIs(t, a, paths.Gateway, paths.DeviceStore, paths.SQLCluster)
+}
+
+// roleIs checks that a change has left, of all files that decide a device's role, these.
+func roleIs(t *testing.T, state string, want ...func(string) string) {
+	t.Helper()
+	for _, file := range role.Files(state) {
+		if file == bolt.CopyOf(paths.DeviceStore(state)) {
+			if there(file) && !there(paths.DeviceStore(state)) {
+				t.Errorf("%s has outlived its store", file)
+			}
+			continue
+		}
+		if should := slices.ContainsFunc(want, func(of func(string) string) bool { return of(state) == file }); there(file) != should {
+			t.Errorf("%s is there: %v, want %v", file, !should, should)
+		}
 	}
 }
 

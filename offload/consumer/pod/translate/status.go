@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/foreign"
 	"rivulet/offload/replacement"
 )
 
@@ -81,9 +82,23 @@ func Status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	if Terminal(home.Status.Phase) {
 		return *home.Status.DeepCopy()
 	}
+	for _, p := range []**corev1.Pod{&away.Pod, &away.Last} { // before anything is compared with what home has, which is clean
+		if *p != nil {
+			*p = (*p).DeepCopy()
+			peer.Clean(&(*p).Status, peer.Prose)
+		}
+	}
 	st := status(home, away, view)
 	out := st.DeepCopy() // parts of it are shared with the cache
 	peer.Clean(out, peer.Prose)
+	if foreign.Quantities(out) != nil { // home's API server would calculate with them
+		out.AllocatedResources, out.Resources = nil, nil
+		for _, all := range [][]corev1.ContainerStatus{out.InitContainerStatuses, out.ContainerStatuses, out.EphemeralContainerStatuses} {
+			for i := range all {
+				all[i].AllocatedResources, all[i].Resources = nil, nil
+			}
+		}
+	}
 	return *out
 }
 

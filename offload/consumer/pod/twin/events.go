@@ -9,12 +9,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/foreign"
 	"rivulet/offload/policy"
 	"rivulet/offload/watch"
 )
@@ -81,7 +82,7 @@ type EventCopy struct {
 }
 
 // follow copies the twin's events until ctx ends.
-func (c EventCopy) follow(ctx context.Context, t *Twin) {
+func (c EventCopy) follow(ctx context.Context, t *Twin, kept *foreign.Kept, failed func(error)) {
 	if !cache.WaitForCacheSync(ctx.Done(), t.pods.HasSynced, t.sets.HasSynced, t.jobs.HasSynced) {
 		return
 	}
@@ -92,13 +93,13 @@ func (c EventCopy) follow(ctx context.Context, t *Twin) {
 		}
 	}
 	queue := watch.Queue[string](50*time.Millisecond, 10*time.Second)
-	informer := informers.NewSharedInformerFactoryWithOptions(t.client, 0, informers.WithNamespace(t.Name), informers.WithTransform(trim)).Core().V1().Events().Informer()
+	events := foreign.Informer(kept, t.client, t.client.CoreV1().Events(t.Name), &corev1.Event{}, "", trim)
 	enqueue := func(obj any) {
 		if e, ok := obj.(*corev1.Event); ok {
 			queue.Add(e.Name)
 		}
 	}
-	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) },
+	_, _ = events.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, obj any) { enqueue(obj) },
 		DeleteFunc: func(obj any) { // home's copies expire by themselves
 			if e, ok := obj.(*corev1.Event); ok {
 				told.drop(translate.EventName(e))
@@ -106,8 +107,11 @@ func (c EventCopy) follow(ctx context.Context, t *Twin) {
 		}}) // fails only on a stopped informer
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { informer.RunWithContext(ctx) })
-	running.Go(func() { <-ctx.Done(); queue.ShutDown() })
+	running.Go(func() {
+		defer panics.To(failed)
+		events.RunWithContext(ctx)
+	})
+	context.AfterFunc(ctx, queue.ShutDown)
 	pace := flowcontrol.NewTokenBucketRateLimiter(eventsPerSecond, eventsAtOnce)
 	defer pace.Stop()
 	for {
@@ -116,7 +120,7 @@ func (c EventCopy) follow(ctx context.Context, t *Twin) {
 			return
 		}
 		again, later := false, time.Duration(0)
-		if obj, ok, _ := informer.GetStore().GetByKey(t.Name + "/" + name); ok {
+		if obj, ok, _ := events.GetStore().GetByKey(t.Name + "/" + name); ok {
 			e := obj.(*corev1.Event)
 			if mended, wait := t.mends(e, told); mended || wait > 0 {
 				later = wait

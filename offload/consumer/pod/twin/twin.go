@@ -12,11 +12,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/foreign"
 	"rivulet/offload/policy"
 	"rivulet/offload/watch"
 )
@@ -26,7 +27,8 @@ type Config struct {
 	Home, Name string // the namespace and its twin
 	Cluster    string // home's ID
 	Client     kubernetes.Interface
-	NoHomeAPI  bool // pods there do not wait for a way to home's API server
+	Kept       *foreign.Kept // of the target's objects
+	NoHomeAPI  bool          // pods there do not wait for a way to home's API server
 	Ends       *Ends
 	Events     EventCopy
 	// Changed is called with the name of the home pod after one of its objects has changed, and with "" when all may be
@@ -35,7 +37,9 @@ type Config struct {
 	// Lost is called when the API refuses a watch, Worry when the twin is not ready for its first pod for long, Moved
 	// after addresses of pods have changed. Moved may be nil.
 	Lost, Worry func(error)
-	Moved       func()
+	// Failed is called with a panic; the twin's user has to end it then.
+	Failed func(error)
+	Moved  func()
 }
 
 // Twin watches this cluster's wrappers and their pods in one twin namespace. Rights end at the namespace, so watches do
@@ -70,17 +74,17 @@ var Indexers = cache.Indexers{
 
 // New starts the watches.
 func New(ctx context.Context, cfg Config) *Twin {
-	factory := informers.NewSharedInformerFactoryWithOptions(cfg.Client, 0, informers.WithNamespace(cfg.Name),
-		informers.WithTransform(func(obj any) (any, error) { // for deleted objects as well, before they leave the cache
-			obj, err := trim(obj)
-			if p, ok := obj.(*corev1.Pod); ok {
-				cfg.Ends.note(p)
-			}
-			return obj, err
-		}),
-		watch.Labelled(policy.OriginLabel+"="+cfg.Cluster))
-	t := Over(cfg, factory.Core().V1().Pods().Informer(), factory.Apps().V1().ReplicaSets().Informer(),
-		factory.Batch().V1().Jobs().Informer(), factory.Core().V1().Secrets().Informer())
+	ours := policy.OriginLabel + "=" + cfg.Cluster
+	noted := func(obj any) (any, error) { // for deleted objects as well, before they leave the cache
+		obj, err := trim(obj)
+		if p, ok := obj.(*corev1.Pod); ok {
+			cfg.Ends.note(p)
+		}
+		return obj, err
+	}
+	api, kept := cfg.Client, cfg.Kept
+	t := Over(cfg, foreign.Informer(kept, api, api.CoreV1().Pods(cfg.Name), &corev1.Pod{}, ours, noted), foreign.Informer(kept, api, api.AppsV1().ReplicaSets(cfg.Name), &appsv1.ReplicaSet{}, ours, trim),
+		foreign.Informer(kept, api, api.BatchV1().Jobs(cfg.Name), &batchv1.Job{}, ours, trim), foreign.Informer(kept, api, api.CoreV1().Secrets(cfg.Name), &corev1.Secret{}, ours, trim))
 	ctx, t.stop = context.WithCancel(ctx)
 	enqueue := func(obj any) {
 		if m, err := meta.Accessor(obj); err == nil {
@@ -95,11 +99,18 @@ func New(ctx context.Context, cfg Config) *Twin {
 		if cfg.Moved != nil && inf == t.pods {
 			_, _ = inf.AddEventHandler(moves(cfg.Moved))
 		}
-		t.done.Go(func() { inf.RunWithContext(ctx) })
+		t.done.Go(func() {
+			defer panics.To(cfg.Failed)
+			inf.RunWithContext(ctx)
+		})
 	}
 	t.bare.Store(&lack{})
-	t.done.Go(func() { cfg.Events.follow(ctx, t) })
 	t.done.Go(func() {
+		defer panics.To(cfg.Failed)
+		cfg.Events.follow(ctx, t, kept, cfg.Failed)
+	})
+	t.done.Go(func() {
+		defer panics.To(cfg.Failed)
 		// Pods wait for it: cache.WaitForCacheSync checks every 100 ms only.
 		if wait.PollUntilContextCancel(ctx, firstLook, true, func(context.Context) (bool, error) { return t.Synced(), nil }) == nil {
 			cfg.Changed("")

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"rivulet/offload/foreign"
 	"rivulet/offload/homeapi"
 )
 
@@ -31,9 +32,6 @@ var resources = map[string]struct{ group, verbs string }{
 
 // metricsGroup has resource metrics, whose resource is also called pods.
 const metricsGroup = "/apis/metrics.k8s.io/v1beta1"
-
-// maxBody bounds one object or list, in bytes.
-const maxBody = 256 << 20
 
 // Config are the parameters of a Transport. Namespace, Names and Base are required.
 type Config struct {
@@ -366,7 +364,7 @@ func (c *call) body() (tree, error) {
 		return tree{}, nil
 	}
 	defer c.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(c.Body, maxBody))
+	raw, err := io.ReadAll(io.LimitReader(c.Body, foreign.MaxAnswer))
 	if err != nil || len(bytes.TrimSpace(raw)) == 0 {
 		return tree{}, err
 	}
@@ -400,7 +398,7 @@ func parse(raw []byte) (tree, error) {
 
 func decode(resp *http.Response) (tree, error) {
 	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, foreign.MaxAnswer+1))
 	if err != nil {
 		return nil, err
 	}

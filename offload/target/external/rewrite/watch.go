@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+
+	"rivulet/fabric/panics"
 )
 
 // stream translates a watch, frame by frame. Frames of others' objects are left out; bookmarks and errors pass.
@@ -17,6 +19,7 @@ func (c *call) stream(resp *http.Response) *http.Response {
 	out.Body = &watched{PipeReader: read, campus: body}
 	go func() {
 		defer body.Close()
+		defer panics.To(func(err error) { write.CloseWithError(err) })
 		in := json.NewDecoder(body)
 		in.UseNumber()
 		to := json.NewEncoder(write)

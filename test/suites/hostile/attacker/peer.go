@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/silence"
 )
 
 // Peer is the attacker as the peer of one device.
@@ -43,6 +44,8 @@ type Options struct {
 	See netip.Prefix
 	// Change changes each message of the exchange before it is sent.
 	Change func(map[string]any)
+	// Serve answers what the device asks this attacker as its provider; nil answers pings only.
+	Serve http.Handler
 	// Silent leaves out the control port inside the tunnel: no ping is answered.
 	Silent bool
 }
@@ -143,6 +146,9 @@ func (p *Peer) open(their answer, o Options) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/ping", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	if o.Serve != nil {
+		mux.Handle("/", o.Serve)
+	}
 	server := &http.Server{Handler: mux, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 	p.t.Cleanup(func() { server.Close() })
 	go server.Serve(tls.NewListener(l, p.TLS()))
@@ -201,17 +207,46 @@ func (p *Peer) Packet(ctx context.Context, raw []byte) error {
 	}
 }
 
-// Reaches reports whether a TCP connection through the tunnel comes about within two
-// seconds; what is refused has been reached.
-func (p *Peer) Reaches(ctx context.Context, addr string) bool {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	c, err := p.Dial(ctx, "tcp", addr)
+// Reached dials addresses of the device through the tunnel, all at once, and returns those that are reached; what is
+// refused has been, too. The control port has to answer in the same time; where it does not nothing is shown, and the
+// test fails.
+func (p *Peer) Reached(ctx context.Context, addrs ...string) []string {
+	p.t.Helper()
+	return p.reached(ctx, addrs, func(ctx context.Context, addr string) error {
+		return hangUp(p.Dial(ctx, "tcp", addr))
+	})
+}
+
+// ReachedFrom is Reached for one address, from several as the device sees them, and returns those.
+func (p *Peer) ReachedFrom(ctx context.Context, to netip.AddrPort, from ...netip.Addr) []string {
+	p.t.Helper()
+	var names []string
+	for _, a := range from {
+		names = append(names, a.String())
+	}
+	return p.reached(ctx, names, func(ctx context.Context, from string) error {
+		return hangUp(p.DialFrom(ctx, netip.MustParseAddr(from), "tcp", to))
+	})
+}
+
+func (p *Peer) reached(ctx context.Context, tries []string, dial func(context.Context, string) error) []string {
+	p.t.Helper()
+	control := func(ctx context.Context) error { return hangUp(p.Dial(ctx, "tcp", p.Control())) }
+	reached, err := silence.Beside(ctx, control, tries, func(ctx context.Context, try string) bool {
+		err := dial(ctx, try)
+		return err == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded)
+	})
+	if err != nil {
+		p.t.Fatalf("the control port in the tunnel of %s: %v", p.Name, err)
+	}
+	return reached
+}
+
+func hangUp(c net.Conn, err error) error {
 	if err == nil {
 		c.Close()
-		return true
 	}
-	return !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
+	return err
 }
 
 // Control is the address of the device's control port in the tunnel.

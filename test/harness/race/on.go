@@ -1,6 +1,0 @@
-//go:build race
-
-package race
-
-// Enabled reports whether the detector is on.
-const Enabled = true

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"rivulet/test/harness/tree"
+)
+
+// unjudged begins a line of a test's output that says why its verdict is none: the machine was busy
+// with something else. What printed it runs once more, alone.
+const unjudged = "NOT JUDGED: "
+
+// goTest runs the packages of g and returns a result for each that has tests. One that failed on
+// a machine under pressure is noted as not judged, and has a second result.
+func (c *checker) goTest(g group) ([]result, error) {
+	packages, ended, err := c.once(g)
+	if err != nil {
+		return nil, err
+	}
+	var out []result
+	bad := 0
+	for _, p := range packages {
+		r := c.judge(p, g.name)
+		if r.State == failed {
+			bad++
+		}
+		if r.Passed+r.Failed+r.Skipped > 0 || r.State == failed {
+			out = append(out, r)
+		}
+		if r.State == failed && p.unjudged != "" {
+			out[len(out)-1].State, out[len(out)-1].Note = notJudged, p.unjudged
+			again, err := c.alone(g, p.name)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, again)
+		}
+	}
+	if ended != nil && bad == 0 { // a package that did not build, for example
+		out = append(out, result{Kind: g.name, Name: "go test", State: failed, Note: ended.Error()})
+	}
+	return out, nil
+}
+
+// alone runs one package of g once more, with nothing beside it. This verdict is the last.
+func (c *checker) alone(g group, name string) (result, error) {
+	fmt.Printf("\ncheck: %s could not be judged; once more, alone\n", name)
+	g.packages, g.flags = []string{name}, append(slices.Clone(g.flags), "-count=1", "-p", "1")
+	packages, ended, err := c.once(g)
+	if err != nil {
+		return result{}, err
+	}
+	if len(packages) != 1 {
+		return result{Kind: g.name, Name: name, State: failed, Failed: 1, Note: fmt.Sprint("the second run: ", ended)}, nil
+	}
+	return c.judge(packages[0], g.name), nil
+}
+
+// judge is the result of a package.
+func (c *checker) judge(p *pkg, kind string) result {
+	r := p.result(kind)
+	if why := c.suites.excuse(p, time.Now()); r.State == failed && why != "" {
+		r.State, r.Note = excused, r.Note+": "+why
+	}
+	if r.State != passed && r.State != skipped || !c.must {
+		return r
+	}
+	for _, s := range p.skips {
+		if !c.suites.mayBeSkipped(s) {
+			r.State, r.Note = failed, "skipped, for no reason that test/suites.yaml allows: "+s
+		}
+	}
+	return r
+}
+
+// once runs the packages of g: what each did, and how go test ended.
+func (c *checker) once(g group) (packages []*pkg, ended, err error) {
+	events, err := os.CreateTemp(tree.Path("_build"), "events")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer os.Remove(events.Name())
+	defer events.Close()
+	args := []string{"--format", "standard-quiet", "--hide-summary", "skipped", "--jsonfile", events.Name(), "--", "-tags", c.tags, "-vet=off"} // make lint runs vet
+	if g.run != "" {
+		args = append(args, "-run", g.run)
+	}
+	if !slices.ContainsFunc(g.flags, func(f string) bool { return strings.HasPrefix(f, "-timeout") }) {
+		args = append(args, "-timeout=15m")
+	}
+	cmd := exec.Command(c.gotestsum, slices.Concat(args, g.flags, g.packages)...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	ended = cmd.Run()
+	if exit := (*exec.ExitError)(nil); ended != nil && !errors.As(ended, &exit) {
+		return nil, nil, fmt.Errorf("%s: %w; make builds it", c.gotestsum, ended)
+	}
+	packages, err = readEvents(events)
+	return packages, ended, err
+}
+
+// pkg is what the events tell of a package.
+type pkg struct {
+	name     string
+	ended    string // the last action of the package itself: pass, fail or skip
+	seconds  float64
+	tests    map[string]string // of each test without subtests the last action
+	skips    []string          // of each skipped test and subtest its name and reason
+	said     map[string]string // what a test that has not ended printed last
+	last     string            // what the package printed last, outside of its tests
+	race     bool
+	unjudged string // why the verdict is none
+}
+
+// event is a line of go test -json (go doc test2json).
+type event struct {
+	Action, Package, Test, Output string
+	Elapsed                       float64
+}
+
+func readEvents(from io.Reader) ([]*pkg, error) {
+	byName := map[string]*pkg{}
+	var out []*pkg
+	lines := bufio.NewReader(from)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) && len(line) == 0 {
+			return out, nil
+		} else if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		var e event
+		if json.Unmarshal(line, &e) != nil || e.Package == "" {
+			continue // what the linker prints, for example
+		}
+		p := byName[e.Package]
+		if p == nil {
+			p = &pkg{name: e.Package, tests: map[string]string{}, said: map[string]string{}}
+			byName[e.Package], out = p, append(out, p)
+		}
+		p.add(e)
+	}
+}
+
+func (p *pkg) add(e event) {
+	switch e.Action {
+	case "output":
+		p.output(e)
+	case "pass", "fail", "skip":
+		switch {
+		case e.Test == "":
+			p.ended, p.seconds = e.Action, e.Elapsed
+		case e.Action == "skip":
+			p.skips = append(p.skips, e.Test+": "+p.said[e.Test])
+		}
+		if e.Test != "" && !strings.Contains(e.Test, "/") {
+			p.tests[e.Test] = e.Action
+		}
+		delete(p.said, e.Test)
+	}
+}
+
+func (p *pkg) output(e event) {
+	text := strings.TrimSpace(e.Output)
+	if p.race = p.race || strings.Contains(text, "WARNING: DATA RACE"); text == "" {
+		return
+	}
+	if _, why, found := strings.Cut(text, unjudged); found {
+		p.unjudged = why
+	}
+	switch {
+	case e.Test != "" && !strings.HasPrefix(text, "---") && !strings.HasPrefix(text, "==="):
+		p.said[e.Test] = text
+	case e.Test == "" && !strings.HasPrefix(text, "FAIL") && !strings.HasPrefix(text, "exit status"):
+		p.last = text[:min(len(text), 400)]
+	}
+}
+
+func (p *pkg) result(kind string) result {
+	r := result{Kind: kind, Name: p.name, State: passed, Seconds: p.seconds, Tests: p.tests}
+	var bad []string
+	for name, ended := range p.tests {
+		switch ended {
+		case "pass":
+			r.Passed++
+		case "fail":
+			r.Failed++
+			bad = append(bad, name)
+		case "skip":
+			r.Skipped++
+		}
+	}
+	slices.Sort(bad)
+	switch {
+	case p.ended != "pass" && p.ended != "skip":
+		r.State, r.Failed, r.Note = failed, max(r.Failed, 1), strings.Join(bad, ", ")
+		if len(bad) == 0 || p.race {
+			r.Note = strings.TrimSpace("a panic, a race, a lab that did not come up, or the frame of the tests: " + p.last)
+		}
+	case r.Passed == 0 && r.Skipped > 0:
+		r.State, r.Note = skipped, p.skips[len(p.skips)-1]
+	}
+	return r
+}
