@@ -13,6 +13,7 @@ var (
 	StorageUnusable = declare("storage-unusable", Error, "no volumes can be made")
 	VolumesUnknown  = declare("volumes-unknown", Warning, "data on a peer belong to no claim of this cluster")
 	VolumeMissing   = declare("volume-missing", Error, "the files of a volume are not there")
+	VolumeUnclaimed = declare("volume-unclaimed", Warning, "the claim of a volume is missing since the datastore was recovered")
 	MetricsForeign  = declare("metrics-foreign", Info, "resource metrics come from another program")
 	ServicePending  = declare("service-pending", Warning, "a Service of type LoadBalancer has no address")
 	IngressUnserved = declare("ingress-unserved", Warning, "an Ingress is not served as it is written")

@@ -45,12 +45,25 @@ func (c *Controller) syncVolumeKey(ctx context.Context, name string) error {
 	if v.Annotations[volume.MoveAnnotation] != "" {
 		return nil // package move handles it
 	}
-	if v.DeletionTimestamp != nil {
-		err = c.purge(ctx, v)
-	} else if v.Status.Phase == corev1.VolumeReleased && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
-		err = c.release(ctx, v)
-	} else {
+	switch phase := v.Status.Phase; {
+	case v.DeletionTimestamp != nil:
+		if c.ours(v) {
+			err = c.purge(ctx, v)
+		}
+	case c.cfg.Worker:
 		c.check(v)
+	case phase == corev1.VolumeReleased && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
+		if err = volume.Release(ctx, c.cfg.Client, v); err == nil {
+			err = c.step("volume marked deleted")
+		}
+	default:
+		c.unclaimed(v)
+		if phase == corev1.VolumeBound {
+			err = volume.Claimed(ctx, c.cfg.Client, v)
+		}
+		if c.ours(v) {
+			c.check(v)
+		}
 	}
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil // its change triggers the next call
@@ -59,6 +72,18 @@ func (c *Controller) syncVolumeKey(ctx context.Context, name string) error {
 		c.recorder.Event(v, corev1.EventTypeWarning, reasonNotPurged, err.Error())
 	}
 	return err
+}
+
+// unclaimed reports a volume that was kept because nothing proves that its claim was deleted.
+func (c *Controller) unclaimed(v *corev1.PersistentVolume) {
+	ref := v.Spec.ClaimRef
+	if v.Annotations[volume.UnclaimedAnnotation] == "" || v.Status.Phase != corev1.VolumeReleased || ref == nil {
+		c.cfg.Health.ClearFor(health.VolumeUnclaimed, v.Name)
+		return
+	}
+	c.cfg.Health.SetFor(health.VolumeUnclaimed, v.Name,
+		fmt.Sprintf("its claim %s/%s is missing since the datastore was recovered; its data are kept", ref.Namespace, ref.Name),
+		fmt.Sprintf(`let the next claim of that name have it: rivulet kubectl patch pv %s -p '{"spec":{"claimRef":{"uid":null,"resourceVersion":null}}}'; or give it up, its data stay: rivulet kubectl delete pv %[1]s`, v.Name))
 }
 
 // check reports a volume without its folder: its pods cannot start, and the data are elsewhere or lost.
@@ -77,27 +102,6 @@ func (c *Controller) check(v *corev1.PersistentVolume) {
 	}
 	c.cfg.Health.SetFor(health.VolumeMissing, v.Name, text, cure)
 	c.recorder.Event(v, corev1.EventTypeWarning, reasonMissing, text+"; "+cure)
-}
-
-// release marks a volume whose claim is gone as deleted. Then no claim can bind it any more; the finalizer keeps it
-// until purge is done.
-func (c *Controller) release(ctx context.Context, v *corev1.PersistentVolume) error {
-	if ref := v.Spec.ClaimRef; ref != nil {
-		claim, err := c.cfg.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-		if err == nil && claim.UID == ref.UID {
-			return fmt.Errorf("volume %s is released, and its claim %s/%s is there; waiting for either to change", v.Name, ref.Namespace, ref.Name)
-		}
-	}
-	err := c.cfg.Client.CoreV1().PersistentVolumes().Delete(ctx, v.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion},
-	})
-	if err != nil {
-		return err
-	}
-	return c.step("volume marked deleted")
 }
 
 // purge removes the folder of a volume that is marked deleted, unless its policy is Retain, and then the finalizer. What

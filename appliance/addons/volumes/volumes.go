@@ -3,16 +3,18 @@
 //
 //	claim ──scheduler chose this node──▶ folder ──▶ PersistentVolume ──▶ bound (by Kubernetes)
 //	claim deleted ──▶ volume Released ──▶ volume marked deleted ──▶ folder removed ──▶ volume gone
+//	                  (by Kubernetes)     (by the server)           (by the node)
 //
 // It watches PersistentVolumeClaims, PersistentVolumes and StorageClasses, and reads nodes when needed. Package volume
 // handles claims of pods on other clusters. It alone writes <state>/storage, the StorageClass local-path, and the
 // PersistentVolumes of provisioner rivulet.dev/local-path on this node; of claims only the status after growth and the
-// chosen node, if that is not available. On a worker it writes neither the StorageClass nor the chosen node.
+// chosen node, if that is not available. The server marks volumes of all nodes as deleted. On a worker it writes neither the
+// StorageClass nor the chosen node.
 //
 // Restart, also after a power cut between any two steps: a volume's name follows from its claim's UID, so its folder is
 // found again; a folder in transfer is moved back; a deleted volume has the finalizer until its folder is gone; an
 // empty folder without a volume is removed. A folder with content is removed only for a volume with reclaim policy
-// Delete.
+// Delete, whose claim was seen in the present history of the datastore (package volume, Release).
 //
 // Failure: an event on the claim or the volume, with a cure, and a retry with back-off; permanent ones are retried only
 // after a change of the claim. A volume without its folder is in `rivulet status`.
@@ -38,6 +40,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
+	storageutil "k8s.io/component-helpers/storage/volume"
 
 	"rivulet/appliance/health"
 	"rivulet/offload/consumer/volume"
@@ -177,6 +180,7 @@ func (c *Controller) watch(factory informers.SharedInformerFactory) ([]cache.Inf
 	follow(volumes.Informer(), c.volumeChanged, func(o any) {
 		if v, ok := o.(*corev1.PersistentVolume); ok {
 			c.cfg.Health.ClearFor(health.VolumeMissing, v.Name)
+			c.cfg.Health.ClearFor(health.VolumeUnclaimed, v.Name)
 		}
 	})
 	follow(classes.Informer(), func(o any) {
@@ -195,7 +199,7 @@ func (c *Controller) claimChanged(o any) {
 }
 
 func (c *Controller) volumeChanged(o any) {
-	if v, ok := o.(*corev1.PersistentVolume); ok && c.ours(v) {
+	if v, ok := o.(*corev1.PersistentVolume); ok && (c.ours(v) || !c.cfg.Worker && v.Annotations[storageutil.AnnDynamicallyProvisioned] == Provisioner && v.Labels[volume.AwayLabel] == "") {
 		c.volumeQueue.Add(v.Name)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/appliance/health"
+	"rivulet/offload/consumer/volume"
 	"rivulet/test/harness/await"
 )
 
@@ -131,6 +132,67 @@ func TestALostClaimGetsItsFolderAgain(t *testing.T) {
 	}
 }
 
+// A datastore that was recovered has the volume and may lack its claim: that proves no deletion, and the data are kept.
+func TestAMissingClaimIsNotADeletedOne(t *testing.T) {
+	w := newWorld(t)
+	w.run("")
+	claim := w.claim("default", "db")
+	v := w.bind(claim)
+	data := w.write(v)
+	w.recover()
+	w.release(claim, v)
+	problem := func() string {
+		for _, p := range w.health.Problems() {
+			if p.Code == health.VolumeUnclaimed.Code && p.Subject == v.Name {
+				return p.Text + " " + p.Cure
+			}
+		}
+		return ""
+	}
+	await.True(t, 10*time.Second, "status shows it", func() bool {
+		return strings.Contains(problem(), "default/db") && strings.Contains(problem(), "patch pv "+v.Name)
+	})
+	v, err := w.client.CoreV1().PersistentVolumes().Get(t.Context(), v.Name, metav1.GetOptions{})
+	if err != nil || v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || v.DeletionTimestamp != nil {
+		t.Fatalf("%+v %v", v, err)
+	}
+	if _, err := os.Stat(data); err != nil {
+		t.Fatal(err)
+	}
+	v.Spec.ClaimRef.UID, v.Status.Phase = "", corev1.VolumeAvailable // the cure
+	w.update(v)
+	await.True(t, 10*time.Second, "and then no more", func() bool { return problem() == "" })
+}
+
+// What is seen after a recovery is deleted as before.
+func TestAClaimThatIsDeletedAfterARecovery(t *testing.T) {
+	w := newWorld(t)
+	w.run("")
+	claim := w.claim("default", "db")
+	v := w.bind(claim)
+	w.recover()
+	v.Labels = map[string]string{"touched": "yes"}
+	w.update(v)
+	await.True(t, 10*time.Second, "the claim is noted again", func() bool { return strings.HasPrefix(w.volumes()[0].Annotations[volume.ClaimedAnnotation], "second.") })
+	w.release(claim, v)
+	await.NoError(t, t.Context(), 10*time.Second, "the volume goes", func() error { return volumesGone(w) })
+}
+
+// A worker removes the folder of what the server has marked as deleted, and marks none itself.
+func TestTheServerMarksVolumesOfWorkers(t *testing.T) {
+	w := newWorld(t)
+	w.run("")
+	v := newVolume(newClaim("default", "db"), &storagev1.StorageClass{}, "pvc-1", "/var/lib/rivulet/storage/default_db_pvc-1", "other")
+	v.Status.Phase, v.Annotations[volume.ClaimedAnnotation] = corev1.VolumeReleased, "first.0"
+	if _, err := w.client.CoreV1().PersistentVolumes().Create(t.Context(), v, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, 10*time.Second, "it is marked", func() bool { return w.volumes()[0].DeletionTimestamp != nil })
+	if got := w.volumes()[0].Finalizers; !slices.Contains(got, finalizer) {
+		t.Errorf("finalizers %q: another node's folder is let go", got)
+	}
+}
+
 func TestRetain(t *testing.T) {
 	w := newWorld(t)
 	w.run("")
@@ -183,6 +245,7 @@ func TestRemovesOnlyItsOwn(t *testing.T) {
 			v := newVolume(made, &storagev1.StorageClass{}, "forged", "", "here")
 			v.Spec.Local.Path = strings.ReplaceAll(c.path, "DIR", w.dir)
 			v.Status.Phase = corev1.VolumeReleased
+			v.Annotations[volume.ClaimedAnnotation] = "first.0"
 			if _, err := w.client.CoreV1().PersistentVolumes().Create(t.Context(), v, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}

@@ -23,6 +23,7 @@ import (
 	storageutil "k8s.io/component-helpers/storage/volume"
 
 	"rivulet/appliance/health"
+	"rivulet/offload/consumer/volume"
 	"rivulet/offload/policy"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/fakewatch"
@@ -41,6 +42,7 @@ type world struct {
 
 func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	w := &world{t: t, client: fake.NewClientset(append(objects,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: volume.HistoryName, UID: "first"}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab-b", Labels: map[string]string{policy.OriginLabel: "b"}}},
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}},
@@ -61,6 +63,9 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	})
 	w.client.PrependReactor("update", "persistentvolumes", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		v := a.(k8stesting.UpdateAction).GetObject().(*corev1.PersistentVolume)
+		if o, err := w.client.Tracker().Get(pvs, "", v.Name); err == nil && v.Annotations[volume.ClaimedAnnotation] == "" && o.(*corev1.PersistentVolume).Annotations[volume.ClaimedAnnotation] != "" {
+			return true, nil, apierrors.NewConflict(corev1.Resource("persistentvolumes"), v.Name, errors.New("an outdated copy"))
+		}
 		if v.DeletionTimestamp == nil || len(v.Finalizers) > 0 {
 			return false, nil, nil
 		}
@@ -147,7 +152,29 @@ func (w *world) bind(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolu
 	claim = w.get(claim)
 	claim.Spec.VolumeName, claim.Status.Phase, claim.Status.Capacity = v.Name, corev1.ClaimBound, v.Spec.Capacity
 	w.updateClaim(claim)
+	if w.worker {
+		return v
+	}
+	await.NoError(w.t, w.t.Context(), 10*time.Second, "the claim is noted", func() (err error) {
+		v, err = w.client.CoreV1().PersistentVolumes().Get(w.t.Context(), v.Name, metav1.GetOptions{})
+		if err == nil && v.Annotations[volume.ClaimedAnnotation] == "" {
+			err = errors.New("it is not")
+		}
+		return err
+	})
 	return v
+}
+
+// recover plays a datastore that was recovered: what it has begins another history.
+func (w *world) recover() {
+	w.t.Helper()
+	maps := w.client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
+	if err := maps.Delete(w.t.Context(), volume.HistoryName, metav1.DeleteOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := maps.Create(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: volume.HistoryName, UID: "second"}}, metav1.CreateOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // release plays it when the claim is deleted.

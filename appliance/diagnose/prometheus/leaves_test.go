@@ -75,6 +75,7 @@ var notExported = map[string]string{
 	"Clock.Floor":                        "internal; rivulet_clock_plausible",
 	"Config.File":                        "a path",
 	"Peers.Labels":                       "names, which the operator chooses",
+	"Consumers.Unlisted":                 "rivulet tenants; rivulet_consumer_pods has what it still has here",
 	"Relayed":                            "pairs of peers; rivulet peers. Their bytes are in those of the tunnel",
 	"Namespaces.Prefer":                  "a setting of namespaces",
 	"ClusterSet.Services.Namespace":      "names, and what is not counted; rivulet services",

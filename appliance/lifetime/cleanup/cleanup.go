@@ -10,6 +10,7 @@ package cleanup
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	"rivulet/appliance/config/fixed"
 )
@@ -54,7 +55,7 @@ func (r *Report) check(err error) {
 
 // Run removes everything but the state folder.
 func Run(ctx context.Context, cfg Config) Report {
-	c := &cleaner{Config: cfg}
+	c := newCleaner(cfg)
 	if own, _, err := fixed.Of(cfg.State); err == nil {
 		fixed.Use(own)
 	}
@@ -80,10 +81,20 @@ func Run(ctx context.Context, cfg Config) Report {
 type cleaner struct {
 	Config
 	Report
+	// real is State without links, as the kernel tells paths of programs and mounts.
+	real string
 	// foreign is the evidence of another kubelet here, whose shared objects are then left; empty if there is none.
 	foreign string
 	// runtime is the evidence that another containerd uses k3sRun, after Rivulet's has ended; empty if none does.
 	runtime string
 	// containers are the IDs of Rivulet's containers, while their files exist.
 	containers []string
+}
+
+func newCleaner(cfg Config) *cleaner {
+	c := &cleaner{Config: cfg, real: cfg.State}
+	if real, err := filepath.EvalSymlinks(cfg.State); err == nil {
+		c.real = real
+	}
+	return c
 }

@@ -45,7 +45,7 @@ func TestWhatIsOfAnotherKubernetesStays(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		cl := &cleaner{Config: Config{State: "/var/lib/rivulet", Run: "/run/rivulet"}, foreign: c.foreign, runtime: c.runtime, containers: []string{id}}
+		cl := &cleaner{Config: Config{State: "/var/lib/rivulet", Run: "/run/rivulet"}, real: "/var/lib/rivulet", foreign: c.foreign, runtime: c.runtime, containers: []string{id}}
 		if got := cl.ourMounts(info); !slices.Equal(got, c.mounts) {
 			t.Errorf("%s: %q would be unmounted, want %q", c.whose, got, c.mounts)
 		}

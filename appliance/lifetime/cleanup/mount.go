@@ -68,7 +68,7 @@ func (c *cleaner) ourMounts(info string) (points []string) {
 		case strictlyBelow(point, k3sRun) && c.runtime == "", strictlyBelow(point, c.Run):
 		case strictlyBelow(point, kubeletDir) && c.foreign == "":
 		// A disk mounted in the state folder belongs to the operator.
-		case strictlyBelow(point, c.State) && slices.Contains([]string{"overlay", "tmpfs", "nsfs", "proc"}, fstype):
+		case strictlyBelow(point, c.real) && slices.Contains([]string{"overlay", "tmpfs", "nsfs", "proc"}, fstype):
 		default:
 			continue
 		}

@@ -23,7 +23,7 @@ func TestOurMountsTheDeepestFirst(t *testing.T) {
 		"28 20 0:4 net:[4026532] /run/netns/mine rw - nsfs nsfs rw",
 		"29 20 0:45 / /var/lib/rivulet/k3s/agent/tmp rw - tmpfs tmpfs rw",
 	}, "\n") + "\n"
-	c := &cleaner{Config: Config{State: "/var/lib/rivulet", Run: "/run/rivulet"}}
+	c := newCleaner(Config{State: "/var/lib/rivulet", Run: "/run/rivulet"})
 	want := []string{"/var/lib/rivulet/k3s/agent/tmp", "/var/lib/kubelet/pods/1/volumes/a b/deeper", "/var/lib/kubelet/pods/1/volumes/a b", "/run/k3s/containerd/x/rootfs"}
 	if got := c.ourMounts(info); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

@@ -13,7 +13,7 @@ import (
 // EndPods ends the pods of a containerd whose database is damaged: their processes and shims, with mounts, network
 // namespaces and addresses. Rivulet's containerd must not run. Everything else stays.
 func EndPods(ctx context.Context, cfg Config) error {
-	c := &cleaner{Config: cfg}
+	c := newCleaner(cfg)
 	c.containers = ourContainers()
 	c.end(ctx, step{pod, "processes of pods", 0}, step{shim, "containers' shims", 0})
 	c.foreign = otherKubelet(cfg.Run)

@@ -144,12 +144,12 @@ func (c *cleaner) classify(dir string) (kind, string) {
 	if !sameMounts(dir) {
 		return none, name
 	}
-	if root, _ := os.Readlink(filepath.Join(dir, "root")); below(root, paths.VirtualClusters(c.State)) {
+	if root, _ := os.Readlink(filepath.Join(dir, "root")); below(root, paths.VirtualClusters(c.real)) {
 		return helper, name // the control plane of a virtual cluster
 	}
 	exe, _ := os.Readlink(filepath.Join(dir, "exe"))
 	exe = strings.TrimSuffix(exe, " (deleted)")
-	if below(exe, filepath.Join(c.State, "bundle")) {
+	if below(exe, filepath.Join(c.real, "bundle")) {
 		switch filepath.Base(exe) {
 		case "rivulet-tunnel":
 			return tunnel, name
@@ -177,7 +177,7 @@ func (c *cleaner) inOurContainer(dir string) bool {
 	}
 	for line := range strings.Lines(string(raw)) {
 		if f := strings.Fields(line); len(f) > 4 && f[4] == "/" {
-			return strings.Contains(line, "dir="+paths.Agent(c.State, "containerd")+"/")
+			return strings.Contains(line, "dir="+paths.Agent(c.State, "containerd")+"/") || strings.Contains(line, "dir="+paths.Agent(c.real, "containerd")+"/")
 		}
 	}
 	return false

@@ -48,7 +48,10 @@ func TestOursAreEndedAndOthersGoOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state := t.TempDir()
+	state := filepath.Join(t.TempDir(), "state") // a link to another disk
+	if err := os.Symlink(t.TempDir(), state); err != nil {
+		t.Fatal(err)
+	}
 	run := filepath.Join(state, "run")
 	bin := filepath.Join(state, "bundle", "abc", "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
@@ -77,7 +80,7 @@ func TestOursAreEndedAndOthersGoOn(t *testing.T) {
 		"an engine of another runtime folder":  standIn(t, self, "engine-under-test", "PATH=/run/other/bin"),
 		"a program with a folder of that name": standIn(t, copyTo(filepath.Join(t.TempDir(), "rivulet-tunnel")), "rivulet-tunnel"),
 	}
-	c := &cleaner{Config: Config{State: state, Run: run, EngineName: "engine-under-test"}}
+	c := newCleaner(Config{State: state, Run: run, EngineName: "engine-under-test"})
 	c.processes(t.Context())
 	if len(c.Left) > 0 {
 		t.Error(c.Left)
@@ -139,7 +142,7 @@ func TestASupervisorThatComesBackIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	go io.Copy(io.Discard, up)
-	c := &cleaner{Config: Config{State: state, Run: filepath.Join(state, "run"), EngineName: "engine-under-test"}}
+	c := newCleaner(Config{State: state, Run: filepath.Join(state, "run"), EngineName: "engine-under-test"})
 	c.processes(t.Context())
 	await.True(t, 10*time.Second, "the supervisor is found", c.startedAgain)
 	if c.Running == 0 || len(c.Left) != 1 || !strings.Contains(c.Left[0], "systemctl stop rivulet") {

@@ -31,7 +31,9 @@ func (c *Controller) syncVolume(ctx context.Context, name string) error {
 		case v.DeletionTimestamp != nil:
 			err = c.purge(ctx, v)
 		case v.Status.Phase == corev1.VolumeReleased && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
-			err = c.release(ctx, v)
+			err = Release(ctx, c.cfg.Home, v)
+		case v.Status.Phase == corev1.VolumeBound:
+			err = Claimed(ctx, c.cfg.Home, v)
 		}
 	}
 	if err == nil && v.Status.Phase == corev1.VolumeBound {
@@ -63,22 +65,6 @@ func (c *Controller) away(ctx context.Context, p *Place, v *corev1.PersistentVol
 		return nil, api, nil
 	}
 	return claim, api, err
-}
-
-// release marks a volume whose claim is gone as deleted, so that no claim can be bound to it; the finalizer keeps it
-// until purge is done.
-func (c *Controller) release(ctx context.Context, v *corev1.PersistentVolume) error {
-	if ref := v.Spec.ClaimRef; ref != nil {
-		claim, err := c.cfg.Home.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-		if err == nil && claim.UID == ref.UID {
-			return errNotYet
-		}
-	}
-	return c.cfg.Home.CoreV1().PersistentVolumes().Delete(ctx, v.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &v.UID, ResourceVersion: &v.ResourceVersion}})
 }
 
 // purge removes the claim away of a volume that is marked deleted, unless its data are to be retained, and then the

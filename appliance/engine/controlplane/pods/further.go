@@ -70,7 +70,12 @@ func (o *others) follow(ctx context.Context) {
 // read reads one stream; got: there was a list.
 func (o *others) read(ctx context.Context, first chan struct{}) (got bool) {
 	client := foreign.Client(&http.Client{Transport: &http.Transport{DialContext: o.dial, DisableKeepAlives: true}}, foreign.Origin{Name: "the host", Cure: "rivulet vcluster list"})
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://host"+controlplane.FurtherPath+"?"+o.known(ctx), nil)
+	known, err := o.known(ctx)
+	if err != nil {
+		o.log.Warn("the host cannot be asked which further targets there are", "err", err)
+		return false
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://host"+controlplane.FurtherPath+"?"+known, nil)
 	if err != nil {
 		return false
 	}
@@ -106,22 +111,21 @@ func (o *others) read(ctx context.Context, first chan struct{}) (got bool) {
 const longestList = 4 << 20
 
 // known are the parameters that name the targets with a node, of earlier runs, too.
-func (o *others) known(ctx context.Context) string {
+func (o *others) known(ctx context.Context) (string, error) {
 	out := url.Values{}
 	for id := range o.names {
 		out.Add(controlplane.Known, string(id))
 	}
 	nodes, err := o.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.KindLabel + "=" + string(target.Peer)})
-	if err != nil { // those that have ended are asked for again with the next stream
-		o.log.Warn("the host is not asked which further targets have ended", "err", err)
-		return out.Encode()
+	if err != nil { // a stream without them would not say that they have ended
+		return "", err
 	}
 	for i := range nodes.Items {
 		if id := virtual.Of(&nodes.Items[i]); id != "" && o.names[peer.ID(id)] == "" {
 			out.Add(controlplane.Known, id)
 		}
 	}
-	return out.Encode()
+	return out.Encode(), nil
 }
 
 // set replaces the targets by those of a list.

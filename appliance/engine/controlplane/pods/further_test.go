@@ -3,6 +3,7 @@ package pods
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,7 +15,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/peer"
@@ -50,8 +53,12 @@ func TestATargetThatIsNotListedIsNotEnded(t *testing.T) {
 	defer host.Close()
 	old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c", Labels: map[string]string{policy.VirtualNodeLabel: string(c), policy.KindLabel: string(target.Peer)}},
 		Spec: corev1.NodeSpec{ProviderID: "rivulet://" + string(c)}}
+	home, fails := fake.NewClientset(old), true
+	home.PrependReactor("list", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) {
+		return fails, nil, errors.New("the API server does not answer")
+	})
 	got := &told{}
-	o := &others{pods: netip.MustParsePrefix("10.42.0.0/16"), targets: got, home: fake.NewClientset(old), log: slog.New(slog.DiscardHandler), names: map[peer.ID]string{},
+	o := &others{pods: netip.MustParsePrefix("10.42.0.0/16"), targets: got, home: home, log: slog.New(slog.DiscardHandler), names: map[peer.ID]string{},
 		dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", host.Listener.Addr().String())
 		}}
@@ -70,6 +77,10 @@ func TestATargetThatIsNotListedIsNotEnded(t *testing.T) {
 		}
 	}
 	lists = []controlplane.Further{{Links: []peer.Link{link}}}
+	if o.read(t.Context(), make(chan struct{}, 1)) {
+		t.Error("a stream began that tells the host of no node")
+	}
+	fails = false
 	read("listed", b)
 	if !slices.Equal(known, []string{string(c)}) {
 		t.Errorf("the host is told of %v, want the node of an earlier run", known)
