@@ -42,6 +42,8 @@ const (
 	SysctlPath   = "/etc/sysctl.d/90-rivulet.conf"
 	JournalPath  = "/etc/systemd/journald.conf.d/90-rivulet.conf"
 	WatchdogPath = "/etc/systemd/system.conf.d/90-rivulet.conf"
+	// ModulesPath lists the kernel modules that `rivulet doctor --fix` loads at boot.
+	ModulesPath = "/etc/modules-load.d/rivulet.conf"
 )
 
 // Files are those of an installation, without the binary.

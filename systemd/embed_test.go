@@ -17,6 +17,7 @@ func TestUnitKeepsItsPromises(t *testing.T) {
 	for _, line := range []string{
 		"Type=notify", "NotifyAccess=main", "KillMode=process", "Delegate=yes", "Restart=always", "WatchdogSec=60",
 		"RestartPreventExitStatus=78", "StartLimitIntervalSec=0", "ExecStart=" + Binary + " run", "ExecReload=" + Binary + " config reload",
+		"ExecStopPost=-" + Binary + " end-pods",
 		"After=network.target time-set.target", "RequiresMountsFor=/var/lib/rivulet /var/lib/kubelet /etc/rivulet", "OOMPolicy=continue",
 		"LockPersonality=yes", "SystemCallFilter=~@obsolete @cpu-emulation @swap @reboot",
 	} {

@@ -71,6 +71,17 @@ func withMemory(text string) string {
 // kept is the name of the copy of a changed file.
 func kept(file string) string { return file + ".before-rivulet" }
 
+// Changed are the kernel's command lines of this machine that a fix has changed, and their copies of before.
+func Changed() map[string]string {
+	out := map[string]string{}
+	for _, f := range cmdlineFiles {
+		if _, err := os.Stat(kept(f)); err == nil {
+			out[f] = kept(f)
+		}
+	}
+	return out
+}
+
 // rewrite changes a file in one step: after a power cut the machine boots with the old or the new one. The first
 // original is kept for ever.
 func rewrite(path string, change func(string) string) error {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"rivulet/appliance/state/durable"
+	"rivulet/systemd"
 )
 
 // moduleState is the availability of a kernel module.
@@ -50,25 +51,22 @@ func listsModule(list, name string) bool {
 	return false
 }
 
-// modulesFile lists the modules that are loaded at boot.
-const modulesFile = "/etc/modules-load.d/rivulet.conf"
-
 // loadModule loads a module now and at every boot.
 func (e *Env) loadModule(name string) *Fix {
 	return &Fix{
-		Says: fmt.Sprintf("loads the kernel module %s, now and at boot (%s)", name, modulesFile),
+		Says: fmt.Sprintf("loads the kernel module %s, now and at boot (%s)", name, systemd.ModulesPath),
 		Do: func(ctx context.Context) error {
 			if _, err := e.Exec(ctx, "modprobe", name); err != nil {
 				return err
 			}
-			lines := strings.Fields(e.read(modulesFile))
+			lines := strings.Fields(e.read(systemd.ModulesPath))
 			if slices.Contains(lines, name) {
 				return nil
 			}
-			if err := os.MkdirAll(filepath.Dir(e.path(modulesFile)), 0o755); err != nil {
+			if err := os.MkdirAll(filepath.Dir(e.path(systemd.ModulesPath)), 0o755); err != nil {
 				return err
 			}
-			return durable.Write(e.path(modulesFile), []byte(strings.Join(append(lines, name), "\n")+"\n"), 0o644)
+			return durable.Write(e.path(systemd.ModulesPath), []byte(strings.Join(append(lines, name), "\n")+"\n"), 0o644)
 		},
 	}
 }

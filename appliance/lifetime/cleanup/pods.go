@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // EndPods ends the pods of a containerd whose database is damaged: their processes and shims, with mounts, network
@@ -36,4 +37,13 @@ func EndPods(ctx context.Context, cfg Config) error {
 		return errors.New("cleanup: " + strings.Join(c.Left, "; "))
 	}
 	return nil
+}
+
+// EndContainers ends the containers of pods as the kubelet does: SIGTERM to the first process of each, and after grace
+// SIGKILL. Rivulet's engine must not run; when it runs again, they begin again.
+func EndContainers(ctx context.Context, cfg Config, grace time.Duration) error {
+	all := newCleaner(cfg).find()
+	return end(ctx, slices.DeleteFunc(slices.Clone(all), func(p found) bool {
+		return p.kind != pod || !slices.ContainsFunc(all, func(parent found) bool { return parent.pid == p.parent && parent.kind == shim })
+	}), grace)
 }

@@ -68,6 +68,12 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 			did(false, "%s is not written: the journal of this machine is bigger than its limit of 128 MB and would lose its oldest entries", f.Path)
 			continue
 		}
+		if f.Path == systemd.WatchdogPath {
+			if by := watchdogUser("/proc"); by != "" {
+				did(false, "%s is not written: %s has the hardware's watchdog, and systemd would take it at the next boot", f.Path, by)
+				continue
+			}
+		}
 		c, err := writeFile(f.Path, []byte(f.Content), 0o644)
 		if err != nil {
 			return steps, err

@@ -51,6 +51,7 @@ func Remove(ctx context.Context) (removed []string, err error) {
 			_ = systemctl(ctx, "try-restart", "systemd-journald.service")
 		}
 	}
+	remove(systemd.ModulesPath)
 	for _, l := range systemd.Links {
 		if ours(l) {
 			remove(l.Path)

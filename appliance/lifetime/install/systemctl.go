@@ -30,6 +30,12 @@ func IsActive(ctx context.Context) bool {
 	return false
 }
 
+// ShuttingDown reports whether systemd is shutting the machine down.
+func ShuttingDown(ctx context.Context) bool {
+	out, _ := exec.CommandContext(ctx, "systemctl", "is-system-running").Output() // fails for every state but one
+	return strings.TrimSpace(string(out)) == "stopping"
+}
+
 func isEnabled(ctx context.Context) bool {
 	return exec.CommandContext(ctx, "systemctl", "is-enabled", "--quiet", systemd.UnitName).Run() == nil
 }
@@ -87,4 +93,17 @@ func journalSize() (n int64) {
 		return nil
 	})
 	return n
+}
+
+// watchdogUser names the program that has the hardware's watchdog open, "" without one or where systemd has it.
+func watchdogUser(proc string) string {
+	links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "fd", "*"))
+	for _, link := range links {
+		pid := filepath.Dir(filepath.Dir(link))
+		if to, err := os.Readlink(link); err == nil && strings.HasPrefix(to, "/dev/watchdog") && filepath.Base(pid) != "1" {
+			comm, _ := os.ReadFile(filepath.Join(pid, "comm"))
+			return strings.TrimSpace(string(comm)) + " (pid " + filepath.Base(pid) + ")"
+		}
+	}
+	return ""
 }

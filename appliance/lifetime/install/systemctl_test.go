@@ -30,3 +30,42 @@ func TestSystemdIsAskedToStop(t *testing.T) {
 		}
 	}
 }
+
+func TestShuttingDown(t *testing.T) {
+	for answer, want := range map[string]bool{"echo stopping; exit 1": true, "echo running": false, "echo degraded; exit 1": false, "exit 1": false} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "systemctl"), []byte("#!/bin/sh\n[ \"$1\" = is-system-running ] || exit 9\n"+answer+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", dir+":/usr/bin:/bin")
+		if got := ShuttingDown(t.Context()); got != want {
+			t.Errorf("%s: %v", answer, got)
+		}
+	}
+}
+
+// A cluster manager that restarts a machine by its watchdog keeps it.
+func TestOthersKeepTheWatchdog(t *testing.T) {
+	proc := t.TempDir()
+	open := func(pid, comm, file string) {
+		dir := filepath.Join(proc, pid)
+		if err := os.MkdirAll(filepath.Join(dir, "fd"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "comm"), []byte(comm+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(file, filepath.Join(dir, "fd", "3")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open("1", "systemd", "/dev/watchdog0")
+	open("20", "sh", "/dev/null")
+	if got := watchdogUser(proc); got != "" {
+		t.Errorf("%s has it, want nobody but systemd", got)
+	}
+	open("300", "watchdog-mux", "/dev/watchdog0")
+	if got := watchdogUser(proc); got != "watchdog-mux (pid 300)" {
+		t.Errorf("%q", got)
+	}
+}

@@ -182,7 +182,7 @@ func newRoot(engineName string) *cobra.Command {
 	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c), newMove(c), newVolumes(c), newTenants(c), newServices(c), newBurst(c), newVCluster(c), newCourse(c), newPods(c), newWhy(c), newTrace(c), newKubeconfig(c), newImage(c))
 	root.AddCommand(newBackup(c), newRestore(c), newUpgrade(c))
 	root.AddCommand(newDoctor(c), newMetrics(c), newSupport(c), newConsole(c))
-	root.AddCommand(newInstall(c), newUninstall(c, engineName), newReset(c, engineName), newFlash(c), newFirstboot(c))
+	root.AddCommand(newInstall(c), newUninstall(c, engineName), newReset(c, engineName), newFlash(c), newFirstboot(c), newEndPods(c, engineName))
 	for _, name := range []string{"kubectl", "ctr", "crictl"} {
 		root.AddCommand(newTool(c, name))
 	}

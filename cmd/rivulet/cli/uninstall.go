@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"rivulet/appliance/diagnose/doctor"
 	"rivulet/appliance/lifetime/cleanup"
 	"rivulet/appliance/lifetime/install"
 	"rivulet/appliance/state/paths"
@@ -45,6 +46,9 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 			r.Removed = append(r.Removed, removed...)
 			if err != nil {
 				r.Left = append(r.Left, err.Error())
+			}
+			for file, before := range doctor.Changed() {
+				r.Kept = append(r.Kept, fmt.Sprintf("%s has words that doctor --fix has added; as it was before: sudo mv %s %s", file, before, file))
 			}
 			if purge {
 				wipe(&r, c.dirs.State, paths.Config)

@@ -147,6 +147,22 @@ func TestService(t *testing.T) {
 		}
 		unchanged(t)
 	})
+	t.Run("shut down: containers are asked to end, and begin again", func(t *testing.T) {
+		labtest.Output(t, ctx, a, "rivulet", "end-pods")
+		unchanged(t) // the machine goes on
+		labtest.Output(t, ctx, a, "sh", "-c", `mkdir -p /run/fake && printf '#!/bin/sh\necho stopping; exit 1\n' >/run/fake/systemctl && chmod +x /run/fake/systemctl
+			PATH=/run/fake:$PATH rivulet end-pods`)
+		await.NoError(t, ctx, 0, "both have ended, and run again", func() error {
+			out, err := a.Kubectl(ctx, "get", "pods", "-o", `jsonpath={range .items[*]}{.status.containerStatuses[0].lastState.terminated.exitCode} {.status.containerStatuses[0].ready}{"\n"}{end}`)
+			if strings.Contains(out, "137 ") {
+				t.Fatalf("killed: %s", out)
+			}
+			if strings.Count(out, " true") != 2 || strings.HasPrefix(out, " ") || strings.Contains(out, "\n ") {
+				return fmt.Errorf("%q %w", out, err)
+			}
+			return err
+		})
+	})
 	t.Run("boot: the service comes up by itself, with its pods", func(t *testing.T) {
 		if err := a.Kill(ctx, "power"); err != nil {
 			t.Fatal(err)
