@@ -132,6 +132,9 @@ func TestALostClaimGetsItsFolderAgain(t *testing.T) {
 	}
 }
 
+// before is a moment of another history: what a volume has that was last seen before a recovery.
+const before = "before.7"
+
 // A datastore that was recovered has the volume and may lack its claim: that proves no deletion, and the data are kept.
 func TestAMissingClaimIsNotADeletedOne(t *testing.T) {
 	w := newWorld(t)
@@ -139,8 +142,9 @@ func TestAMissingClaimIsNotADeletedOne(t *testing.T) {
 	claim := w.claim("default", "db")
 	v := w.bind(claim)
 	data := w.write(v)
-	w.recover()
-	w.release(claim, v)
+	w.delete(claim)
+	v.Annotations[volume.ClaimedAnnotation], v.Status.Phase = before, corev1.VolumeReleased
+	w.update(v)
 	problem := func() string {
 		for _, p := range w.health.Problems() {
 			if p.Code == health.VolumeUnclaimed.Code && p.Subject == v.Name {
@@ -170,10 +174,9 @@ func TestAClaimThatIsDeletedAfterARecovery(t *testing.T) {
 	w.run("")
 	claim := w.claim("default", "db")
 	v := w.bind(claim)
-	w.recover()
-	v.Labels = map[string]string{"touched": "yes"}
+	v.Annotations[volume.ClaimedAnnotation] = before
 	w.update(v)
-	await.True(t, 10*time.Second, "the claim is noted again", func() bool { return strings.HasPrefix(w.volumes()[0].Annotations[volume.ClaimedAnnotation], "second.") })
+	await.True(t, 10*time.Second, "the claim is noted again", func() bool { return w.volumes()[0].Annotations[volume.ClaimedAnnotation] != before })
 	w.release(claim, v)
 	await.NoError(t, t.Context(), 10*time.Second, "the volume goes", func() error { return volumesGone(w) })
 }

@@ -165,18 +165,6 @@ func (w *world) bind(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolu
 	return v
 }
 
-// recover plays a datastore that was recovered: what it has begins another history.
-func (w *world) recover() {
-	w.t.Helper()
-	maps := w.client.CoreV1().ConfigMaps(metav1.NamespaceSystem)
-	if err := maps.Delete(w.t.Context(), volume.HistoryName, metav1.DeleteOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
-	if _, err := maps.Create(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: volume.HistoryName, UID: "second"}}, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 // release plays it when the claim is deleted.
 func (w *world) release(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) {
 	w.t.Helper()
