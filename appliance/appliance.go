@@ -88,6 +88,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	cfg.Source.Keep, cfg.Source.Host, cfg.Source.Cluster = paths.GoodConfig(cfg.Dirs.State), config.Host{CPUs: runtime.NumCPU(), MemoryBytes: facts.MemoryBytes}, role.ClusterSettings()
 	settings := config.Open(cfg.Source)
+	settings.Now().Config.UseProxy() // before the first request of anybody
 	nodeName, err := host.NodeName(st, settings.Now().Config.Name, os.Hostname, "rivulet-"+id.ID().Short())
 	if err != nil {
 		return err

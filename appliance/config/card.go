@@ -56,6 +56,9 @@ func (d *decoder) noPasswords(root *yaml.Node) {
 	if n := value(root, "datastore"); n != nil {
 		d.problem(n, "datastore", "put it into "+DefaultPath+" on the device, and then: sudo rivulet reset", "the password of a database cannot be given on the boot partition, where everybody reads it")
 	}
+	if d.out.Config.Proxy.password() {
+		d.problem(value(root, "proxy"), "proxy", "put proxy into "+DefaultPath+" on the device", "the password of a proxy cannot be given on the boot partition, where everybody reads it")
+	}
 	for _, r := range d.out.Config.Registries.Configs {
 		if a := r.Auth; a != nil && (a.Password != "" || a.Auth != "" || a.IdentityToken != "") {
 			d.problem(value(root, "registries"), "registries", "put registries into "+DefaultPath+" on the device", "passwords of registries cannot be given on the boot partition, where everybody reads them")

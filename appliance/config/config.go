@@ -36,6 +36,7 @@ type Config struct {
 	Share      Share      `yaml:"share,omitempty" json:"share,omitzero"`
 	VClusters  VClusters  `yaml:"vclusters,omitempty" json:"vclusters,omitzero"`
 	Reserve    Reserve    `yaml:"reserve,omitempty" json:"reserve,omitzero"`
+	Proxy      Proxy      `yaml:"proxy,omitempty" json:"proxy,omitzero"`
 	Registries Registries `yaml:"registries,omitempty" json:"registries,omitzero"`
 	// Datastore is the SQL database with the cluster's objects, as of sqlserver.Parse; empty is a file of this device's.
 	Datastore Secret `yaml:"datastore,omitempty" json:"datastore,omitempty"`

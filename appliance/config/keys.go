@@ -31,6 +31,7 @@ type Key struct {
 const (
 	atOnce       = "at once"
 	engineStarts = "the engine starts again (about 10 s); pods go on"
+	restarts     = "when rivulet starts again: `sudo systemctl restart rivulet`; pods go on"
 )
 
 var percent = form{check: checkPercent, example: "50%"}
@@ -86,6 +87,11 @@ var Table = []Key{
 		func(c *Config) any { return &c.Reserve.CPU }, form{fits: checkCPU, example: "500m"}},
 	{"reserve.memory", "memory that is kept from all pods, for example `512Mi`", "nothing", engineStarts, "",
 		func(c *Config) any { return &c.Reserve.Memory }, form{fits: checkMemory, example: "1Gi"}},
+	{"proxy.url", "the proxy by which registries, burst targets and other servers beyond the LAN are reached: `http://proxy.example:3128`, `https://…` or `socks5://…`, where it asks for them with `USER:PASSWORD@` before the host. This cluster's nodes, pods and Services, its peers and their pods are never reached by it",
+		"that of the environment (`HTTPS_PROXY`), or none", restarts, "",
+		func(c *Config) any { return &c.Proxy.URL }, form{check: checkProxy}},
+	{"proxy.except", "list of what is reached without the proxy, too: `intranet.example`, `.campus.example` for all below it, `192.168.0.0/16`", "none", restarts, "",
+		func(c *Config) any { return &c.Proxy.Except }, form{check: checkExcept, example: "[intranet.example, 192.168.0.0/16]"}},
 	{"registries.mirrors", "mirrors of image registries, as in k3s's `registries.yaml`", "none", engineStarts, "",
 		func(c *Config) any { return &c.Registries.Mirrors }, form{}},
 	{"registries.configs", "credentials and TLS of registries, as in k3s's `registries.yaml`. Images of a registry with credentials (or with a mirror that has some) are not fetched, nor run, for peers, unless `share: true` stands beside `auth` (of the mirror, too)",
@@ -177,5 +183,6 @@ var examples = map[string]string{
 	"services":   "services: {import: approved, namespaces: [shop]}",
 	"vclusters":  "vclusters: {cpu: 50%, memory: 50%}",
 	"reserve":    "reserve: {cpu: 500m, memory: 1Gi}",
+	"proxy":      "proxy: {url: http://proxy.example:3128}",
 	"registries": `registries: {mirrors: {docker.io: {endpoint: ["https://mirror.example"]}}}`,
 }

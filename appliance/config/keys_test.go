@@ -15,7 +15,7 @@ var samples = map[string]string{
 	"name": "lab-9", "join": "AFQXGZDFON2DIZLFMRSXG5LNMVXHGIDJOMAQEAYEAUDAOCAJBIFQYDIOB4IACBGAAABAOHIS6CYJ52Q", "lan.interfaces": "[eth7]", "trust.mode": "ask", "trust.secret": "sixteen-letters-", "trust.secretFile": "/etc/rivulet/group.secret", "trust.broker": "[mfzwizltoq2gkzlemvzxk3lfnzzsa2lt@192.0.2.9:7442]",
 	"peers": "[192.0.2.7]", "tunnel.relay": "false", "tunnel.streamPort": "443", "tunnel.peerCIDR": "10.0.0.0/8",
 	"share.cpu": "37%", "share.memory": "38%", "share.maxPods": "0", "vclusters.cpu": "39%", "vclusters.memory": "40%", "vclusters.maxPods": "7", "vclusters.ports": "31000-31199",
-	"reserve.cpu": "500m", "reserve.memory": "1Gi", "registries.mirrors": "{docker.io: {endpoint: [\"https://mirror.example\"]}}",
+	"reserve.cpu": "500m", "reserve.memory": "1Gi", "proxy.url": "http://me:sixteen-letters-@proxy.example:3128", "proxy.except": "[.example]", "registries.mirrors": "{docker.io: {endpoint: [\"https://mirror.example\"]}}",
 	"registries.configs": "{docker.io: {share: true}}", "datastore": "postgres://rivulet:sixteen-letters-@db.example/lab?sslmode=verify-full", "peerImages": "false", "burst": "[{name: campus, kubeconfig: /etc/rivulet/campus.kubeconfig}]",
 	"virtualNodes": "10 nearest", "services.import": "group", "services.namespaces": "[shop, lab]", "ingress": "true", "fleet": "true", "statusPage": "false", "console": "true", "consoleCode": "sha256:" + strings.Repeat("0a", 32), "metrics": "lan",
 }

@@ -38,7 +38,7 @@ func TestMistakes(t *testing.T) {
 		{"wifi: {ssid: x}", []string{`c.yaml:1:1: unknown key "wifi"; Wi-Fi is the operating system's to set up`}},
 		{"node-name: x\nserver: x", []string{`c.yaml:1:1: unknown key "node-name"; write name`, `c.yaml:2:1: unknown key "server"; devices find each other`}},
 		{"disable: [traefik]", []string{`c.yaml:1:1: unknown key "disable"; what k3s adds to Kubernetes is not here: see docs/guide/coming-from-k3s.md`}},
-		{"quux: 1", []string{`c.yaml:1:1: unknown key "quux"; known here: name, join, lan, trust, peers, tunnel, share, vclusters, reserve, registries, datastore, peerImages, burst`}},
+		{"quux: 1", []string{`c.yaml:1:1: unknown key "quux"; known here: name, join, lan, trust, peers, tunnel, share, vclusters, reserve, proxy, registries, datastore, peerImages, burst`}},
 		{"name: [a]", []string{"c.yaml:1:7: name is a list, not a text; "}},
 		{"name: 5", []string{"c.yaml:1:7: name is a number, not a text; put it in quotes"}},
 		{"name: yes\nreserve: {cpu: true}", []string{"c.yaml:2:16: reserve.cpu is true or false, not an amount; write for example 500m"}},

@@ -175,7 +175,7 @@ func (d *decoder) reject(n *yaml.Node, path string, err error) {
 
 // hasSecret reports whether the file itself contains a secret.
 func (c Config) hasSecret() bool {
-	if c.Join != "" || c.Trust.Secret != "" && c.Trust.SecretFile == "" || c.Datastore != "" {
+	if c.Join != "" || c.Trust.Secret != "" && c.Trust.SecretFile == "" || c.Datastore != "" || c.Proxy.password() {
 		return true
 	}
 	for _, r := range c.Registries.Configs {
