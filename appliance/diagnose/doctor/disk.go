@@ -96,6 +96,9 @@ const logsMin = 500 << 20
 // probeLogSpace looks at a file system of its own for logs. The kubelet does not: it throws nobody out when that is full,
 // and no program of the machine can log any more.
 func probeLogSpace(_ context.Context, e *Env) Result {
+	if m, _ := e.mountOf(e.existing(e.State)); m.inMemory() {
+		return Skipf("%s is in memory, too", e.State)
+	}
 	if e.together(e.State, logsDir) {
 		return Passf("%s is on the disk of %s", logsDir, e.State)
 	}

@@ -51,6 +51,7 @@ func TestOtherFileSystems(t *testing.T) {
 		{"DietPi, full", files{"/proc/mounts": root + "tmpfs " + log, "/var/log/x": ""}, disk(50, 50), small(3), Pass, Fail, "du -xh /var/log"},
 		{"DietPi", files{"/proc/mounts": root + "tmpfs " + log, "/var/log/x": ""}, disk(50, 50), small(90), Pass, Warn, "take /var/log out of /etc/fstab"},
 		{"a small partition", files{"/proc/mounts": root + "/dev/sda2 /var/log ext4 rw 0 0\n", "/var/log/x": ""}, disk(50, 50), small(90), Pass, Warn, "give /var/log a bigger disk"},
+		{"a card that cannot be used", files{"/proc/mounts": "tmpfs /var/lib/rivulet tmpfs rw 0 0\ntmpfs " + log, "/var/log/x": ""}, disk(50, 50), small(90), Pass, Skip, "in memory, too"},
 		{"the same disk", files{"/proc/mounts": root + "/dev/sda1 /var/lib/kubelet ext4 rw 0 0\n/dev/sda1 /var/log/pods ext4 rw 0 0\n", "/var/lib/kubelet/x": "", "/var/log/pods/x": ""},
 			disk(0, 50), disk(0, 50), Pass, Pass, "on the disk of /var/lib/rivulet"},
 	} {
