@@ -48,7 +48,7 @@ func (s *System) newEngine() {
 			return cleanup.EndPods(ctx, cleanup.Config{State: state, Run: s.cfg.Dirs.Run, EngineName: s.cfg.EngineName})
 		},
 	}
-	s.certs = certs.NewRenewer(s.engine, s.database, func() bool { return s.clock.Status().Plausible }, &s.health, log)
+	s.certs = certs.NewRenewer(s.engine, s.database, func() bool { return s.clock.Status().Plausible && s.nodes.Reaches() }, &s.health, log)
 	s.clock = clock.New(clock.Config{
 		System: clock.Machine(s.log("clock")), Built: version.Built(), Store: s.store, Health: &s.health,
 		Jumped: func(j clock.Jump) { s.certs.Jumped(j.By) }, Log: s.log("clock"),

@@ -24,6 +24,11 @@ func TestComponentsNeedEachOther(t *testing.T) {
 	} {
 		of(role)
 	}
+	// k3s's agent fetches certificates of a year at its start only.
+	renews := func(c lifecycle.Component) bool { return c.Name == "certificates" }
+	if !slices.ContainsFunc(of(nodes.Role{Joined: &nodes.Joined{}}), renews) || slices.ContainsFunc(of(nodes.Role{Joined: &nodes.Joined{Removed: true}}), renews) {
+		t.Error("certificates of a worker are not renewed, or those of a removed one are")
+	}
 	all := of(nodes.Role{})
 	for _, name := range needed {
 		if !slices.ContainsFunc(all, func(c lifecycle.Component) bool { return c.Name == name && c.Run != nil }) {

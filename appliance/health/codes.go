@@ -71,4 +71,9 @@ var (
 	UpgradeTrying     = declare("upgrade-trying", Info, "another version is being tried")
 	UpgradeUndone     = declare("upgrade-undone", Warning, "the last upgrade was undone")
 	UpgradeUnreadable = declare("upgrade-unreadable", Warning, "the state of upgrades cannot be read")
+
+	// age
+	VersionOld    = declare("version-old", Warning, "this version is old")
+	VersionBehind = declare("version-behind", Info, "a peer has a newer version")
+	BackupOld     = declare("backup-old", Warning, "this cluster was not saved for a long time")
 )

@@ -29,6 +29,7 @@ var (
 	Iptables          = declare("iptables", Error, "packet filter rules cannot be relied on")
 	Leftovers         = declare("cni-leftovers", Error, "another Kubernetes is or was on this machine")
 	DiskSpace         = declare("disk-space", Error, "the disk is nearly full")
+	LogSpace          = declare("log-space", Error, "there is little room for the logs of pods")
 	DiskSpeed         = declare("disk-speed", Error, "the disk is slow at making writes durable")
 	Filesystem        = declare("filesystem", Error, "the file system has had errors")
 	CardLife          = declare("card-life", Error, "the card or eMMC is wearing out")

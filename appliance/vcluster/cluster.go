@@ -18,8 +18,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/changes"
 )
@@ -202,9 +200,6 @@ func (c *cluster) run(ctx context.Context) {
 		proc.logStart = max(0, c.logSize()-4096)
 		proc.old = !sameFile(fmt.Sprintf("/proc/%d/exe", proc.pid), c.k.cfg.Executable)
 		c.k.cfg.Log.Info("a virtual cluster that runs is found again", "name", c.name, "pid", proc.pid, "old", proc.old)
-		if proc.old && proc.reports != nil { // ended by a signal
-			_ = unix.PidfdSendSignal(proc.fd, controlplane.ReplaceSignal, nil, 0)
-		}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "err", err)
 	}
@@ -323,10 +318,11 @@ func (c *cluster) run(ctx context.Context) {
 		c.mu.Unlock()
 		var due <-chan time.Time
 		var turns chan<- struct{} // to replace the process
-		if by := replaceBy(c.k.cfg.Executable, c.k.pace.replace); !proc.old {
+		if by, why := proc.replaceBy(c.k.cfg.Executable, c.pki().renewAt(), c.k.pace.replace); why == "" {
 			c.set(Awake, "")
 		} else {
-			c.set(Awake, "of another version; it is replaced once nobody uses it, at the latest at "+by.UTC().Format(time.DateTime))
+			proc.endIdle()
+			c.set(Awake, why+"; it is replaced once nobody uses it, at the latest at "+by.UTC().Format(time.DateTime))
 			if left := time.Until(by); left > 0 {
 				due = time.After(left)
 			} else {
@@ -339,7 +335,7 @@ func (c *cluster) run(ctx context.Context) {
 		case <-due:
 		case turns <- struct{}{}:
 			turn = true
-			c.set(Starting, "it is replaced by one of this version")
+			c.set(Starting, "it is replaced by a new process")
 			c.endProcess(ctx, proc)
 			proc = nil
 			c.wake()
@@ -611,7 +607,7 @@ func (c *cluster) folders(uid int) error {
 	return diskErr(os.Lchown(c.dataDir(), uid, uid))
 }
 
-// certificates creates missing certificates and renews those that expire.
+// certificates creates missing certificates and renews those that expire. No process may run.
 func (c *cluster) certificates() error {
 	c.certs.Lock()
 	defer c.certs.Unlock()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -29,6 +30,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 
 	"rivulet/appliance/engine/controlplane"
@@ -522,6 +524,67 @@ func TestReplacement(t *testing.T) {
 	d.another("fay", before.PID)
 	if v := d.is("fay", Awake); v.Old || v.Reason != "" {
 		t.Errorf("%+v", v)
+	}
+}
+
+// A process that never ends by itself is replaced when half the validity of its certificates is over, by one with new ones.
+// Nobody else renews them meanwhile: the process would not know.
+func TestReplacementForCertificates(t *testing.T) {
+	t.Parallel()
+	path, say := script(t)
+	d := newDevice(t, path)
+	say("usable")
+	before := d.create(Spec{Name: "gil"})
+	c, err := d.k.get("gil")
+	must(t, err)
+	old := c.pki()
+	old.now = time.Now().Add(-leafLife/2 - time.Minute)
+	must(t, os.RemoveAll(old.tls))
+	must(t, old.write(net.IP(d.cfg.Address.AsSlice()), net.IPv4(10, 43, 0, 1)))
+	half := old.renewAt()
+	if _, err := d.k.Kubeconfig("gil"); err != nil || !old.renewAt().Equal(half) {
+		t.Errorf("%v; its certificates are renewed at %s while it runs, were at %s", err, old.renewAt(), half)
+	}
+	c.nudge()
+	await.True(t, patience, "it is to end when it is idle", func() bool { _, err := os.Stat(path + ".hup"); return err == nil })
+	if v := d.is("gil", Awake); v.PID != before.PID || !strings.Contains(v.Reason, "due for renewal; it is replaced once nobody uses it") {
+		t.Errorf("%+v", v)
+	}
+	old.now = time.Now().Add(-leafLife/2 - 2*d.pace.replace)
+	must(t, os.RemoveAll(old.tls))
+	must(t, old.write(net.IP(d.cfg.Address.AsSlice()), net.IPv4(10, 43, 0, 1)))
+	c.nudge()
+	d.another("gil", before.PID)
+	if v := d.is("gil", Awake); v.Reason != "" || time.Until(old.renewAt()) < leafLife/2-time.Hour {
+		t.Errorf("renewed at %s, %+v", old.renewAt(), v)
+	}
+}
+
+// Two years of a process that never ends by itself, day by day: its certificates are always valid.
+func TestCertificatesOfTwoYears(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: files of the tenant's group")
+	}
+	p := pki{secret: filepath.Join(t.TempDir(), "secret"), tls: filepath.Join(t.TempDir(), "tls"), now: time.Now()}
+	address, starts := net.IPv4(127, 0, 0, 1), 0
+	for end := p.now.Add(2 * leafLife); p.now.Before(end); p.now = p.now.Add(24 * time.Hour) {
+		if at := p.renewAt(); at.IsZero() || p.now.After(at.Add(usualPace.replace)) {
+			must(t, p.write(address, address))
+			starts++
+		}
+		must(t, p.admin())
+		files, err := filepath.Glob(filepath.Join(p.tls, "*.crt"))
+		must(t, err)
+		for _, path := range append(files, filepath.Join(p.secret, "admin.crt")) {
+			c, err := cert.CertsFromFile(path)
+			must(t, err)
+			if left := c[0].NotAfter.Sub(p.now); left < adminLife/2 {
+				t.Fatalf("on %s %s ends in %s", p.now, path, left)
+			}
+		}
+	}
+	if starts != 4 {
+		t.Errorf("%d starts in two years", starts)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 
 	"rivulet/appliance/engine/controlplane"
@@ -28,7 +29,8 @@ import (
 )
 
 const (
-	// leafLife is the validity of a certificate; at a start it is renewed if half of that has passed.
+	// leafLife is the validity of a certificate; at a start it is renewed if half of that has passed. Then a process
+	// that runs is replaced.
 	leafLife = 365 * 24 * time.Hour
 	// adminLife is the validity of a certificate in a Secret, rootLife of one for this device's root.
 	adminLife, rootLife = 30 * 24 * time.Hour, 24 * time.Hour
@@ -94,12 +96,38 @@ func (p pki) write(host, service net.IP) error {
 			DNSNames: names, IPAddresses: []net.IP{host, service, net.ParseIP(inner)},
 		}),
 		p.leaf(p.tls, "kubelet-client", leafLife, kubelets, client("system:apiserver", adminGroup)),
-		p.leaf(p.secret, "admin", adminLife, clients, client("rivulet:object", roles.Group("admin"))),
+		p.leaf(p.secret, "admin", adminLife, clients, administrator()),
 		p.leaf(p.tls, "control-plane", leafLife, clients, client("rivulet:control-plane", adminGroup)),
 		p.leaf(p.tls, "front-proxy", leafLife, proxies, client(controlplane.FrontProxy)),
 		p.accountKey(),
 		p.controlPlane(server.pem),
 	)
+}
+
+// admin renews the certificate of the object's Secret.
+func (p pki) admin() error {
+	clients, err := p.authority("client-ca", p.secret)
+	if err != nil {
+		return err
+	}
+	return p.leaf(p.secret, "admin", adminLife, clients, administrator())
+}
+
+func administrator() *x509.Certificate { return client("rivulet:object", roles.Group("admin")) }
+
+// renewAt returns when half the validity of the first of a process's certificates has passed; zero: none can be read.
+func (p pki) renewAt() (at time.Time) {
+	files, _ := filepath.Glob(filepath.Join(p.tls, "*.crt")) // the pattern is valid
+	for _, path := range files {
+		c, err := cert.CertsFromFile(path)
+		if err != nil || c[0].IsCA {
+			continue
+		}
+		if half := c[0].NotAfter.Add(-leafLife / 2); at.IsZero() || half.Before(at) {
+			at = half
+		}
+	}
+	return at
 }
 
 func client(name string, groups ...string) *x509.Certificate {

@@ -29,6 +29,7 @@ type process struct {
 	fd       int           // pidfd
 	reports  *os.File      // its status messages; nil for a version that only logs them
 	old      bool          // of another version than this supervisor
+	ending   bool          // it has the signal to end once it is unused
 	ended    chan struct{} // closed at its end
 	code     int           // exit code, after ended; -1: unknown, or a signal
 	logStart int64         // offset of its output in the log
@@ -48,6 +49,15 @@ func (p *process) reported() []string {
 	}
 	lines := strings.Split(string(raw[:max(n, 0)]), "\n")
 	return lines[:len(lines)-1] // the last is incomplete
+}
+
+// endIdle makes it end once it is unused.
+func (p *process) endIdle() {
+	if p.ending || p.reports == nil { // the signal would end a version without reports at once
+		return
+	}
+	p.ending = true
+	_ = unix.PidfdSendSignal(p.fd, controlplane.ReplaceSignal, nil, 0)
 }
 
 func (p *process) usable() bool {
@@ -285,6 +295,18 @@ func replaceBy(executable string, within time.Duration) time.Time {
 		return time.Now().Add(within)
 	}
 	return time.Unix(st.Ctim.Unix()).Add(within)
+}
+
+// replaceBy returns why a running process has to be replaced, "" if it has not, and until when. Its certificates are to be
+// renewed at renew; zero is unknown.
+func (p *process) replaceBy(executable string, renew time.Time, within time.Duration) (by time.Time, why string) {
+	switch {
+	case p.old:
+		return replaceBy(executable, within), "of another version"
+	case !renew.IsZero() && time.Now().After(renew):
+		return renew.Add(within), "with certificates that are due for renewal"
+	}
+	return by, ""
 }
 
 // endLimit is how long an orderly end may take.

@@ -47,10 +47,18 @@ func (k *Manager) trusted(name string) (*cluster, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := c.certificates(); err != nil {
+	authority := filepath.Join(c.tlsDir(), "server-ca.crt")
+	if _, err = os.Stat(authority); err != nil { // before the first start
+		err = c.certificates()
+	} else { // the other certificates are those that the process has read at its start
+		c.certs.Lock()
+		err = c.pki().admin()
+		c.certs.Unlock()
+	}
+	if err != nil {
 		return nil, nil, err
 	}
-	ca, err := os.ReadFile(filepath.Join(c.tlsDir(), "server-ca.crt"))
+	ca, err := os.ReadFile(authority)
 	return c, ca, diskErr(err)
 }
 

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,6 +13,7 @@ import (
 
 var (
 	diskSpace = Probe{Kind: health.DiskSpace, Title: "free space and inodes", Every: soon, Run: probeDiskSpace}
+	logSpace  = Probe{Kind: health.LogSpace, Title: "room for the logs of pods", Every: often, Run: probeLogSpace}
 	diskSpeed = Probe{Kind: health.DiskSpeed, Title: "speed of the disk (fsync)", Run: probeDiskSpeed}
 )
 
@@ -28,16 +30,41 @@ const (
 	fullCure                 = freeImages + "; or: delete pushed images and files that are not needed; or: use a bigger card"
 )
 
+// Folders of the kubelet, which are there wherever the state is: emptyDirs of pods, and what their containers print.
+const kubeletDir, logsDir = "/var/lib/kubelet", "/var/log/pods"
+
+// contents is what fills a file system: what the kubelet does when it is nearly full, and what a user can do then, also
+// where the inodes are used up.
+type contents struct{ happens, cure, inodesCure string }
+
+var (
+	images    = contents{"the kubelet deletes unused images now, and pods below", fullCure, freeImages + "; or: delete small files"}
+	emptyDirs = contents{"the kubelet throws pods out below", dirsCure, dirsCure}
+)
+
+const dirsCure = "find the pod whose emptyDirs fill it: du -sh " + kubeletDir + "/pods/*; or: delete files on the same disk that are not needed"
+
 func probeDiskSpace(_ context.Context, e *Env) Result {
-	dir := e.existing(e.State)
+	state := e.space(e.State, images)
+	if state.Status == Fail || e.together(e.State, kubeletDir) {
+		return state
+	}
+	if kubelet := e.space(kubeletDir, emptyDirs); kubelet.Status == Fail || state.Status != Warn && kubelet.Status == Warn {
+		return kubelet
+	}
+	return state
+}
+
+func (e *Env) space(path string, c contents) Result {
+	dir := e.existing(path)
 	fs, err := e.Statfs(e.path(dir))
 	if err != nil {
 		return Failf("look at the disk: dmesg", "%s: %v", dir, err)
 	}
-	return evaluateSpace(dir, fs)
+	return c.evaluate(dir, fs)
 }
 
-func evaluateSpace(dir string, fs unix.Statfs_t) Result {
+func (c contents) evaluate(dir string, fs unix.Statfs_t) Result {
 	block := uint64(fs.Bsize)
 	free, all := fs.Bavail*block, fs.Blocks*block
 	if all == 0 {
@@ -47,20 +74,66 @@ func evaluateSpace(dir string, fs unix.Statfs_t) Result {
 	if fs.Files > 0 { // some file systems have no such limit
 		switch inodes := fs.Ffree * 100 / fs.Files; {
 		case inodes < inodesMin:
-			return Failf(freeImages+"; or: delete small files", "%s: %d of %d inodes are left, no file can be made soon", dir, fs.Ffree, fs.Files)
+			return Failf(c.inodesCure, "%s: %d of %d inodes are left, no file can be made soon", dir, fs.Ffree, fs.Files)
 		case inodes < inodesWarn:
-			return Warnf(freeImages+"; or: delete small files", "%s: %d %% of the inodes are left", dir, inodes)
+			return Warnf(c.inodesCure, "%s: %d %% of the inodes are left", dir, inodes)
 		}
 	}
 	switch {
 	case percent < spaceEvict:
-		return Failf(fullCure, "%s: %s of %s (%d %%) are free; below %d %% the kubelet throws pods out", dir, size(free), size(all), percent, spaceEvict)
+		return Failf(c.cure, "%s: %s of %s (%d %%) are free; below %d %% the kubelet throws pods out", dir, size(free), size(all), percent, spaceEvict)
 	case free < spaceMin:
-		return Failf(fullCure, "%s: %s are free; databases and logs need more", dir, size(free))
+		return Failf(c.cure, "%s: %s are free; databases and logs need more", dir, size(free))
 	case percent < spaceImages:
-		return Warnf(fullCure, "%s: %s of %s (%d %%) are free; the kubelet deletes unused images now, and pods below %d %%", dir, size(free), size(all), percent, spaceEvict)
+		return Warnf(c.cure, "%s: %s of %s (%d %%) are free; %s %d %%", dir, size(free), size(all), percent, c.happens, spaceEvict)
 	}
 	return Passf("%s: %s of %s (%d %%) are free", dir, size(free), size(all), percent)
+}
+
+// logsMin is room for the logs of some 30 containers, 15 MB each (containerLogMaxSize of the engine).
+const logsMin = 500 << 20
+
+// probeLogSpace looks at a file system of its own for logs. The kubelet does not: it throws nobody out when that is full,
+// and no program of the machine can log any more.
+func probeLogSpace(_ context.Context, e *Env) Result {
+	if m, _ := e.mountOf(e.existing(e.State)); m.inMemory() {
+		return Skipf("%s is in memory, too", e.State)
+	}
+	if e.together(e.State, logsDir) {
+		return Passf("%s is on the disk of %s", logsDir, e.State)
+	}
+	dir := e.existing(logsDir)
+	fs, err := e.Statfs(e.path(dir))
+	if err != nil || fs.Blocks == 0 {
+		return Skipf("the size of %s is not known", dir)
+	}
+	block := uint64(fs.Bsize)
+	free, all := fs.Bavail*block, fs.Blocks*block
+	m, _ := e.mountOf(dir)
+	switch {
+	case free*100/all < spaceEvict:
+		return Failf("delete old logs: journalctl --vacuum-size=10M; see what else fills it: du -xh "+m.at+" | sort -h | tail", "%s: %s of %s are free; without room no program of this machine can log", m.at, size(free), size(all))
+	case m.inMemory():
+		return Warnf(e.logsCure(m), "%s is in memory and takes %s at most; each container of a pod may write 15 MB there", m.at, size(all))
+	case all < logsMin:
+		return Warnf("give "+m.at+" a bigger disk, or take it out of /etc/fstab: nano /etc/fstab; reboot", "%s has %s; each container of a pod may write 15 MB there", m.at, size(all))
+	}
+	return Passf("%s: %s of %s are free", m.at, size(free), size(all))
+}
+
+func (m mount) inMemory() bool {
+	return m.kind == "tmpfs" || m.kind == "ramfs" || strings.HasPrefix(m.device, "/dev/zram")
+}
+
+// logsCure is for the program that has put logs into memory.
+func (e *Env) logsCure(m mount) string {
+	switch {
+	case e.exists("/etc/log2ram.conf"):
+		return "systemctl disable log2ram; reboot"
+	case e.exists("/etc/default/armbian-ramlog"):
+		return "sed -i s/^ENABLED=true/ENABLED=false/ /etc/default/armbian-ramlog; reboot"
+	}
+	return "take " + m.at + " out of /etc/fstab: nano /etc/fstab; reboot"
 }
 
 func probeDiskSpeed(ctx context.Context, e *Env) Result {

@@ -33,6 +33,51 @@ func TestDiskSpace(t *testing.T) {
 	found(t, e, diskSpace, Fail, "dmesg")
 }
 
+// A machine whose state is on a big disk, with the kubelet's folder on the small one and logs in memory.
+func TestOtherFileSystems(t *testing.T) {
+	const root, log = "/dev/root / ext4 rw 0 0\n/dev/sda1 /var/lib/rivulet ext4 rw 0 0\n", "/var/log tmpfs rw 0 0\n"
+	for _, tc := range []struct {
+		name       string
+		tree       files
+		full, logs unix.Statfs_t // of / and of /var/log
+		space, log Status
+		words      string
+	}{
+		{"room everywhere", files{"/proc/mounts": root}, disk(50, 50), disk(50, 50), Pass, Pass, "free"},
+		{"emptyDirs fill the card", files{"/proc/mounts": root, "/var/lib/kubelet/x": ""}, disk(4, 50), disk(50, 50), Fail, Fail, "journalctl"},
+		{"emptyDirs are about to", files{"/proc/mounts": root, "/var/lib/kubelet/x": ""}, disk(14, 50), disk(50, 50), Warn, Pass, "free"},
+		{"log2ram", files{"/proc/mounts": root + "log2ram " + log, "/etc/log2ram.conf": "", "/var/log/x": ""}, disk(50, 50), small(90), Pass, Warn, "systemctl disable log2ram"},
+		{"Armbian", files{"/proc/mounts": root + "/dev/zram1 /var/log ext4 rw 0 0\n", "/etc/default/armbian-ramlog": "", "/var/log/x": ""}, disk(50, 50), small(90), Pass, Warn, "/etc/default/armbian-ramlog; reboot"},
+		{"DietPi, full", files{"/proc/mounts": root + "tmpfs " + log, "/var/log/x": ""}, disk(50, 50), small(3), Pass, Fail, "du -xh /var/log"},
+		{"DietPi", files{"/proc/mounts": root + "tmpfs " + log, "/var/log/x": ""}, disk(50, 50), small(90), Pass, Warn, "take /var/log out of /etc/fstab"},
+		{"a small partition", files{"/proc/mounts": root + "/dev/sda2 /var/log ext4 rw 0 0\n", "/var/log/x": ""}, disk(50, 50), small(90), Pass, Warn, "give /var/log a bigger disk"},
+		{"a card that cannot be used", files{"/proc/mounts": "tmpfs /var/lib/rivulet tmpfs rw 0 0\ntmpfs " + log, "/var/log/x": ""}, disk(50, 50), small(90), Pass, Skip, "in memory, too"},
+		{"the same disk", files{"/proc/mounts": root + "/dev/sda1 /var/lib/kubelet ext4 rw 0 0\n/dev/sda1 /var/log/pods ext4 rw 0 0\n", "/var/lib/kubelet/x": "", "/var/log/pods/x": ""},
+			disk(0, 50), disk(0, 50), Pass, Pass, "on the disk of /var/lib/rivulet"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.tree["/var/lib/rivulet/state.db"] = ""
+			e := machine(t, tc.tree)
+			e.Statfs = func(path string) (unix.Statfs_t, error) {
+				switch path {
+				case e.path("/var/lib/rivulet"):
+					return disk(50, 50), nil
+				case e.path("/var/log"):
+					return tc.logs, nil
+				}
+				return tc.full, nil
+			}
+			found(t, e, diskSpace, tc.space)
+			found(t, e, logSpace, tc.log, tc.words)
+		})
+	}
+}
+
+// small is a file system of 40 MB.
+func small(free uint64) unix.Statfs_t {
+	return unix.Statfs_t{Bsize: 4096, Blocks: 10 << 10, Bavail: (10 << 10) * free / 100}
+}
+
 func TestDiskSpeed(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tc := range []struct {

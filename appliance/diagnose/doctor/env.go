@@ -144,6 +144,13 @@ func (e *Env) mountOf(path string) (best mount, ok bool) {
 	return best, ok
 }
 
+// together reports whether two paths are on one disk, also where a mount cannot be seen.
+func (e *Env) together(a, b string) bool {
+	x, seen := e.mountOf(e.existing(a))
+	y, also := e.mountOf(e.existing(b))
+	return !seen || !also || x.at == y.at || x.device == y.device && strings.HasPrefix(x.device, "/")
+}
+
 // unescape decodes the kernel's escapes for spaces in paths.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)

@@ -5,6 +5,6 @@ var probes = []Probe{
 	supervisor, memory, memoryCgroup, cgroupVersion, cgroupControllers, kernel, limits, tun, lsm, clock,
 	lan, defaultRoute, dnsUpstream, multicast, hostname, udp, firewall, podNetwork, serviceRules,
 	admission, manifestsOfK3s, podsWaiting, ports, cidr, iptables, leftovers,
-	diskSpace, diskSpeed, filesystem, cardLife, swap, osDisks,
+	diskSpace, logSpace, diskSpeed, filesystem, cardLife, swap, osDisks,
 	power, temperature, kernelCrash,
 }

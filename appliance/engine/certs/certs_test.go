@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,6 +11,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"log/slog"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -17,6 +19,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -25,6 +28,8 @@ import (
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 
+	"rivulet/appliance/health"
+	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/state/durable"
 )
 
@@ -329,6 +334,78 @@ func TestDue(t *testing.T) {
 	if why := Due(k.dir, now.Add(year-early+time.Hour)); why != "" {
 		t.Errorf("started again, yet %q", why)
 	}
+}
+
+// Files that an image brings are no certificates of the engine.
+func TestDueIgnoresFilesOfImages(t *testing.T) {
+	k := newK3s(t)
+	k.prepare(true, database{}, now)
+	k.start(now)
+	k.leaf(filepath.Join(k.dir, "agent", "containerd", "snapshots", "7", "fs", "etc", "ssl", "old.crt"), "server-ca", now.Add(-2*year))
+	if why := Due(k.dir, now); why != "" {
+		t.Error(why)
+	}
+}
+
+// worker is the engine of a worker of the cluster of a server.
+type worker struct {
+	server k3s
+	dir    string
+	starts int
+}
+
+func (w *worker) DataDir() string { return w.dir }
+func (w *worker) LogFile() string { return "" }
+
+// fetched are the certificates that k3s's agent fetches, and who signs them.
+var fetched = map[string]string{"client-kubelet.crt": "client-ca", "serving-kubelet.crt": "server-ca", "client-kube-proxy.crt": "client-ca"}
+
+// Restart is what k3s's agent does at a start.
+func (w *worker) Restart(string) {
+	w.starts++
+	for name, by := range fetched {
+		path := filepath.Join(w.dir, "agent", name)
+		os.Remove(path)
+		w.server.leaf(path, by, time.Now())
+	}
+}
+
+// Two years of a worker that nobody starts again, day by day: its certificates are always valid, and its engine starts
+// again only when they end soon. Its server is away for a week then.
+func TestTwoYearsOfAWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, day := time.Now(), 24*time.Hour
+		w := &worker{server: newK3s(t), dir: t.TempDir()}
+		w.server.prepare(true, database{}, begun)
+		w.Restart("")
+		away := begun.Add(year - early)
+		may := func() bool { return time.Now().Before(away) || time.Now().After(away.Add(7*day)) }
+		tracker := &health.Tracker{}
+		r := NewRenewer(w, nil, may, tracker, slog.New(slog.DiscardHandler))
+		m, err := lifecycle.New(slog.New(slog.DiscardHandler), lifecycle.Component{Name: "certificates", Run: r.Run})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); m.Run(ctx) }()
+		for time.Since(begun) < 2*year {
+			time.Sleep(day)
+			synctest.Wait()
+			for name, by := range fetched {
+				c, err := readCertificate(filepath.Join(w.dir, "agent", name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.server.wantVerified(name, c, by, time.Now())
+			}
+		}
+		cancel()
+		<-done
+		if w.starts != 3 || len(tracker.Problems()) != 0 {
+			t.Errorf("%d starts in two years, problems %v", w.starts, tracker.Problems())
+		}
+	})
 }
 
 func TestLeasesOfTheFuture(t *testing.T) {

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"crypto/x509"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -14,13 +15,12 @@ const (
 	early = 30 * 24 * time.Hour
 )
 
-// Due returns why the running engine has to be restarted for its certificates, or "".
+// Due returns why the running engine has to be restarted for its certificates, or "". A worker has only those of its
+// agent.
 func Due(dataDir string, now time.Time) (why string) {
-	tls, agent := filepath.Join(dataDir, "server", "tls"), filepath.Join(dataDir, "agent")
+	tls := filepath.Join(dataDir, "server", "tls")
 	all := leaves(tls)
-	for name, c := range leaves(agent) {
-		all[filepath.Join("agent", name)] = c
-	}
+	agentLeaves(dataDir, all)
 	if c, err := serving(tls); err == nil {
 		all["dynamic-cert.json"] = c
 	}
@@ -41,4 +41,14 @@ func Due(dataDir string, now time.Time) (why string) {
 		return "certificate " + out[0]
 	}
 	return fmt.Sprintf("certificate %s, and %d more", out[0], len(out)-1)
+}
+
+// agentLeaves adds the certificates that k3s's agent fetches at its start. Folders below have files of containers' images.
+func agentLeaves(dataDir string, to map[string]*x509.Certificate) {
+	files, _ := filepath.Glob(filepath.Join(dataDir, "agent", "*.crt")) // the pattern is valid
+	for _, path := range files {
+		if c, err := readCertificate(path); err == nil && !c.IsCA {
+			to[filepath.Join("agent", filepath.Base(path))] = c
+		}
+	}
 }

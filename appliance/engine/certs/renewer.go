@@ -35,20 +35,21 @@ type Database interface {
 
 // Renewer keeps the certificates of an engine valid, before it starts and while it runs.
 type Renewer struct {
-	engine    Engine
-	database  Database
-	plausible func() bool
-	health    *health.Tracker
-	log       *slog.Logger
+	engine   Engine
+	database Database
+	may      func() bool
+	health   *health.Tracker
+	log      *slog.Logger
 
 	// Changes of the clock that wait to be handled.
 	poke chan struct{}
 	back chan struct{} // holds an entry after the clock went back
 }
 
-// NewRenewer returns the Renewer of an engine with its database; plausible reports whether the clock is plausible.
-func NewRenewer(e Engine, database Database, plausible func() bool, t *health.Tracker, log *slog.Logger) *Renewer {
-	return &Renewer{engine: e, database: database, plausible: plausible, health: t, log: log,
+// NewRenewer returns the Renewer of an engine with its database; may reports whether a start of the engine could get
+// certificates for a year from now.
+func NewRenewer(e Engine, database Database, may func() bool, t *health.Tracker, log *slog.Logger) *Renewer {
+	return &Renewer{engine: e, database: database, may: may, health: t, log: log,
 		poke: make(chan struct{}, 1), back: make(chan struct{}, 1)}
 }
 
@@ -111,7 +112,7 @@ func (k *Renewer) Run(ctx context.Context, stage *lifecycle.Stage) error {
 
 // check reports whether it restarted the engine.
 func (k *Renewer) check(helped *time.Time) bool {
-	if !k.plausible() {
+	if !k.may() {
 		return false // no certificate is issued now; the next jump or hour checks again
 	}
 	select {

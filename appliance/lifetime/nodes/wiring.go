@@ -39,7 +39,7 @@ const Component = "nodes"
 // order in which they start.
 var (
 	base = []string{"api", "config", "clock", "lans", "status-page", "console", "metrics-endpoint", "alone", "rules", "history", "watchdog", "doctor"}
-	node = []string{"bundle", "host-firewall", "pod-gate", "images", "tunnel", leaseComponent, "fabric", Component, "dns", "engine", "policies", "node", "storage", "offload"}
+	node = []string{"bundle", "host-firewall", "pod-gate", "images", "tunnel", leaseComponent, "fabric", Component, "dns", "engine", "certificates", "policies", "node", "storage", "offload"}
 )
 
 // leaseComponent is the name of Device.RunLease, on the server of a cluster with standbys and on these.
@@ -218,6 +218,19 @@ func (d *Device) PeerBlock() netip.Prefix {
 		return d.Block()
 	}
 	return serverPrefix
+}
+
+// Reaches reports whether the cluster's server can be asked now; its own is always.
+func (d *Device) Reaches() bool {
+	if d.Joined == nil {
+		return true
+	}
+	f := d.Fabric()
+	if f == nil {
+		return false
+	}
+	l, _ := f.Link(d.Joined.Server)
+	return l.State == peer.Connected
 }
 
 // restartAfter lets the answer leave before the socket closes.

@@ -28,6 +28,9 @@ func EndedVirtualClusters(state string) string { return filepath.Join(state, "vc
 // Versions is the folder of downloaded and former programs.
 func Versions(state string) string { return filepath.Join(state, "versions") }
 
+// LastBackup has when a user has saved the cluster.
+func LastBackup(state string) string { return filepath.Join(state, "backup.json") }
+
 // Worker has the cluster that a worker belongs to.
 func Worker(state string) string { return filepath.Join(state, "worker.json") }
 

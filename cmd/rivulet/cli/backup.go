@@ -111,6 +111,9 @@ func save(cmd *cobra.Command, c *common, src backup.Source, name string, force b
 		}
 		return backup.Write(cmd.Context(), w, src)
 	})
+	if err == nil {
+		noteBackup(cmd, c, src.Manifest.Created)
+	}
 	if err != nil || name == "-" {
 		return err
 	}
@@ -131,6 +134,13 @@ func save(cmd *cobra.Command, c *common, src backup.Source, name string, force b
 		secret = "it is encrypted; without the passphrase it is worth nothing"
 	}
 	return printf(cmd, "%s: cluster %s, %.1f MB; %s\n", name, src.Manifest.Name, float64(size)/1e6, secret)
+}
+
+// noteBackup stores for which backup the device needs no reminder yet.
+func noteBackup(cmd *cobra.Command, c *common, made time.Time) {
+	if err := (backup.Last{Made: made}).Save(c.dirs.State); err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", err)
+	}
 }
 
 // readPassphrase returns the first line of a file; no file is no passphrase.

@@ -66,6 +66,7 @@ func restore(cmd *cobra.Command, c *common, o backup.Options, in io.Reader, pass
 	if err != nil {
 		return err
 	}
+	noteBackup(cmd, c, r.Manifest.Created)
 	if c.forProgram() {
 		return c.print(cmd.OutOrStdout(), r)
 	}
