@@ -73,6 +73,9 @@ func forgetCard(dev Device, d disk) (removed []string, err error) {
 	for _, name := range []string{config.CardName, config.CardName + ".new", ErrorName} {
 		names[strings.ToLower(name)] = true
 	}
+	for _, name := range b.misnamed() {
+		names[strings.ToLower(name)] = true
+	}
 	if raw, err := b.readCard(); err == nil && raw != nil {
 		card, parsed := config.ParseCard(raw, config.Options{File: config.CardName})
 		card.Good(parsed, secretPath, func(name string) string { names[strings.ToLower(name)] = true; return name })
