@@ -333,6 +333,27 @@ func TestInitrdMendsASuperblockOfGarbage(t *testing.T) {
 	}
 }
 
+// Busybox takes a module's options from the command line only if they are written with underscores.
+func TestInitrdTakesOptionsOfModules(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		lacking(t, "busybox")
+	}
+	_, line, _ := strings.Cut(files.Init, "\ntr ' ' '\\n' </proc/cmdline")
+	line, _, _ = strings.Cut(line, "\n")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "cmdline"), []byte(layout.Fill(layout.CommandPi, layout.A, 1)+" usb-storage.quirks=152d:0578:u a-b pci-x.y video=HDMI-A-1:1.5 c.d-e=f\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := strings.ReplaceAll("tr ' ' '\\n' <"+dir+"/cmdline"+line, "/etc/modprobe.d", dir)
+	if out, err := exec.Command(busybox, "sh", "-c", script).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "cmdline.conf")); err != nil || string(got) != "options usb_storage quirks=152d:0578:u\noptions pci_x y\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // Each folder that init makes on the data partition has its place in the root, and no other.
 func TestInitrdMountsWhatItPrepares(t *testing.T) {
 	_, list, _ := strings.Cut(files.Init, "for d in etc etc.work ")
