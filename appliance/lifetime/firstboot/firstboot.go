@@ -36,6 +36,8 @@ const (
 	hostsPath    = "/etc/hosts"
 	wifiDir      = "/var/lib/iwd"
 	radioPath    = "/etc/iwd/main.conf"
+	// radioBase has the image's settings of iwd, which reads one file only.
+	radioBase = "/usr/lib/rivulet/iwd.conf"
 	// ErrorName is the file on the boot partition with the errors of the card's file.
 	ErrorName = config.CardName + ".error.txt"
 )
@@ -53,6 +55,9 @@ type Note struct {
 	// Config is the digest of the configuration derived from it.
 	Config   string `json:"config,omitempty"`
 	Hostname string `json:"hostname"`
+	// Country is the radio's, Radio the digest of iwd's settings as they were written.
+	Country string `json:"country,omitempty"`
+	Radio   string `json:"radio,omitempty"`
 	// Files were written because of the card, and are removed when a later card lacks them.
 	Files    []string        `json:"files,omitempty"`
 	Problems config.Problems `json:"problems,omitempty"`
@@ -125,7 +130,10 @@ func (b *boot) run() error {
 		return b.finish()
 	case digest(raw) == b.was.Card && b.taken == config.CardName && len(b.others) == 0:
 		b.now = b.was
-		return b.name(b.was.Hostname)
+		if err := b.name(b.was.Hostname); err != nil {
+			return err
+		}
+		return b.finish()
 	}
 	parsedCard, parsed := config.Card{}, config.Parsed{}
 	if raw != nil {
@@ -276,10 +284,30 @@ func (b *boot) wifi(card config.Card) error {
 			return err
 		}
 	}
-	if card.Country != "" {
-		return b.keep(radioPath, []byte("# Written by rivulet firstboot.\n[General]\nCountry="+card.Country+"\n"))
-	}
+	b.now.Country = card.Country
 	return nil
+}
+
+// radio writes iwd's settings anew: an upgrade may bring others. A file that somebody has changed stays.
+func (b *boot) radio() error {
+	text, err := b.disk.read(radioBase)
+	if err != nil {
+		return err
+	}
+	if b.now.Country != "" {
+		text = append([]byte("[General]\nCountry="+b.now.Country+"\n"), text...)
+	}
+	text = append([]byte("# Written by rivulet firstboot at each boot, until somebody changes it.\n"), text...)
+	has, err := b.disk.read(radioPath)
+	if err != nil {
+		return err
+	}
+	if has != nil && b.was.Radio != "" && digest(has) != b.was.Radio && !bytes.Equal(has, text) {
+		b.now.Radio = b.was.Radio
+		return nil
+	}
+	b.now.Radio = digest(text)
+	return b.disk.write(radioPath, text, 0o644)
 }
 
 // network is a file of iwd: its name contains the network and its kind.
@@ -451,8 +479,11 @@ func explain(problems config.Problems) []byte {
 	return []byte(out.String())
 }
 
-// finish writes the note: the last step.
+// finish writes the radio's settings and the note: the last step.
 func (b *boot) finish() error {
+	if err := b.radio(); err != nil {
+		return err
+	}
 	if b.now.Hostname == "" { // the card is unreadable at the first boot
 		b.now.Hostname = born()
 		if err := b.name(b.now.Hostname); err != nil {
