@@ -20,7 +20,6 @@ var imagePaths = map[string]string{
 	"ssh.conf":                  "/usr/lib/systemd/system/ssh.service.d/rivulet.conf",
 	"sshd.conf":                 "/etc/ssh/sshd_config.d/10-rivulet.conf",
 	"rivulet.preset":            "/usr/lib/systemd/system-preset/10-rivulet.preset",
-	"sysctl.conf":               "/usr/lib/sysctl.d/91-rivulet-image.conf",
 }
 
 // ImageFiles are those of a device image, without the binary: the unit and the settings of an installation, at a

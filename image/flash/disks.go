@@ -1,6 +1,7 @@
 package flash
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"os"
@@ -18,19 +19,27 @@ type Disk struct {
 	Model     string `json:"model,omitempty"`
 	Size      int64  `json:"size"`
 	Removable bool   `json:"removable"`
+	// Content lists its partitions and file systems, as far as udev knows them; empty for none.
+	Content string `json:"content,omitempty"`
 	// Refused is why it is not written, with a cure; empty if it may be.
 	Refused string `json:"refused,omitempty"`
 	file    bool
 	dev     string // major:minor
 }
 
-// Machine is the source of disks: the kernel's file systems.
+// Internal reports whether it may be one of those that a machine works with: writing it needs more than a yes.
+func (d Disk) Internal() bool { return !d.Removable && !d.file }
+
+// Machine is the source of disks: the kernel's file systems, and udev's for what is on them.
 type Machine struct {
 	Sys  fs.FS // /sys
 	Proc fs.FS // /proc
+	Udev fs.FS // /run/udev/data
 }
 
-func Here() Machine { return Machine{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc")} }
+func Here() Machine {
+	return Machine{Sys: os.DirFS("/sys"), Proc: os.DirFS("/proc"), Udev: os.DirFS("/run/udev/data")}
+}
 
 // notDisks are block devices that are neither card nor disk.
 var notDisks = []string{"loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd", "mtdblock", "zd"}
@@ -150,7 +159,47 @@ func (m Machine) disk(name string, used map[string]use) Disk {
 	if m.text("block", name, "ro") == "1" {
 		d.refuse("%s is read-only", d.Path, "look for the lock at the side of the card or its adapter")
 	}
+	if size := m.text("block", name, "queue", "logical_block_size"); size != "" && size != strconv.Itoa(sector) {
+		d.refuse("%s has sectors of "+size+" bytes, and an image is for those of 512", d.Path, "choose another disk, or another USB adapter; some NVMe disks can be given sectors of 512 bytes (nvme format)")
+	}
+	d.Content = m.content(name)
 	return d
+}
+
+// content lists the partitions of a disk, or its file system if it has none.
+func (m Machine) content(name string) string {
+	const most = 6
+	var out []string
+	for _, part := range m.partitions(name) {
+		sectors, _ := strconv.ParseInt(m.text("block", name, part, "size"), 10, 64)
+		out = append(out, strings.TrimSpace(part+" "+Bytes(sectors*sector)+" "+m.kind(m.text("block", name, part, "dev"))))
+	}
+	if len(out) == 0 {
+		return m.kind(m.text("block", name, "dev"))
+	}
+	if n := len(out) - most; n > 0 {
+		out = append(out[:most], fmt.Sprintf("and %d more", n))
+	}
+	return strings.Join(out, ", ")
+}
+
+// kind is the file system of a device and its label, by udev's database; empty if udev knows neither.
+func (m Machine) kind(dev string) string {
+	if m.Udev == nil || dev == "" {
+		return ""
+	}
+	raw, _ := fs.ReadFile(m.Udev, "b"+dev) // without udev nothing is known
+	known := map[string]string{}
+	for line := range strings.Lines(string(raw)) {
+		if key, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "="); ok {
+			known[key] = value
+		}
+	}
+	kind := known["E:ID_FS_TYPE"]
+	if label := cmp.Or(known["E:ID_FS_LABEL"], known["E:ID_PART_ENTRY_NAME"]); label != "" {
+		kind += fmt.Sprintf(" %.40q", label)
+	}
+	return strings.TrimSpace(kind)
 }
 
 // refuse keeps the most serious reason: that the system runs from it.

@@ -50,7 +50,41 @@ func pc() Machine {
 			"24 22 0:41 / /media/a\\040b rw - btrfs /dev/sdb1 rw\n25 22 0:5 / /proc rw - proc proc rw\n")},
 		"swaps": {Data: []byte("Filename Type Size Used Priority\n/dev/sdd1 partition 8000 0 -2\n")},
 	}
-	return Machine{Sys: sys, Proc: proc}
+	add("nvme1n1", "260:0", "15728640", "0", "", "Data disk", "nvme1n1p1", "nvme1n1p2")
+	set("nvme1n1/nvme1n1p1/size", "204800")
+	set("nvme1n1/nvme1n1p2/size", "15000000")
+	set("nvme1n1/queue/logical_block_size", "512")
+	add("nvme2n1", "261:0", "15728640", "0", "", "Native 4K")
+	set("nvme2n1/queue/logical_block_size", "4096")
+	add("sdg", "14:0", "15728640", "1", "USB", "Many", "sdg1", "sdg2", "sdg3", "sdg4", "sdg5", "sdg6", "sdg7", "sdg8")
+	udev := fstest.MapFS{
+		"b260:1": {Data: []byte("S:disk/by-uuid/1\nE:ID_FS_TYPE=vfat\nE:ID_FS_LABEL=SYSTEM\nE:ID_PART_ENTRY_NAME=EFI\n")},
+		"b260:2": {Data: []byte("E:ID_FS_TYPE=BitLocker\nE:ID_PART_ENTRY_NAME=Basic\u202edata\n")},
+		"b261:0": {Data: []byte("E:ID_FS_TYPE=LVM2_member\n")},
+	}
+	return Machine{Sys: sys, Proc: proc, Udev: udev}
+}
+
+// What a disk has on it is in the question, as far as it is known; an internal one is asked for by its name.
+func TestWhatIsOnADisk(t *testing.T) {
+	for dev, want := range map[string]struct {
+		content  string
+		internal bool
+	}{
+		"260:0": {`nvme1n1p1 105 MB vfat "SYSTEM", nvme1n1p2 7.7 GB BitLocker "Basic\u202edata"`, true},
+		"261:0": {"LVM2_member", true},
+		"179:0": {"", false},
+		"14:0":  {"sdg1 0 bytes, sdg2 0 bytes, sdg3 0 bytes, sdg4 0 bytes, sdg5 0 bytes, sdg6 0 bytes, and 2 more", false},
+	} {
+		if d, err := pc().byNumber("/dev/x", dev); err != nil || d.Content != want.content || d.Internal() != want.internal {
+			t.Errorf("%s: %q, internal %v, %v", dev, d.Content, d.Internal(), err)
+		}
+	}
+	m := pc()
+	m.Udev = nil
+	if d, err := m.byNumber("/dev/x", "260:0"); err != nil || d.Content != "nvme1n1p1 105 MB, nvme1n1p2 7.7 GB" {
+		t.Errorf("without udev: %q, %v", d.Content, err)
+	}
 }
 
 func TestList(t *testing.T) {
@@ -61,11 +95,14 @@ func TestList(t *testing.T) {
 	want := []struct{ path, model, refused string }{
 		{"/dev/mmcblk0", "SC16G", ""},
 		{"/dev/nvme0n1", "Samsung SSD 980", "the system runs from /dev/nvme0n1p"},
+		{"/dev/nvme1n1", "Data disk", ""},
+		{"/dev/nvme2n1", "Native 4K", "/dev/nvme2n1 has sectors of 4096 bytes, and an image is for those of 512; choose another disk"},
 		{"/dev/sda", "Generic STORAGE DEVICE", ""},
 		{"/dev/sdb", "USB Stick", "/dev/sdb1 is mounted at /media/a b; unmount it first"},
 		{"/dev/sdd", "ATA Old disk", "/dev/sdd1 is swap space; switch it off first: sudo swapoff /dev/sdd1"},
 		{"/dev/sde", "USB Locked", "/dev/sde is read-only; look for the lock"},
 		{"/dev/sdf", "ATA Half of a RAID", "/dev/sdf1 is part of md0"},
+		{"/dev/sdg", "USB Many", ""},
 	}
 	if len(disks) != len(want) {
 		t.Fatalf("%+v", disks)
@@ -76,7 +113,7 @@ func TestList(t *testing.T) {
 			t.Errorf("%+v; want %+v", d, w)
 		}
 	}
-	if !disks[0].Removable || !disks[2].Removable || disks[4].Removable {
+	if !disks[0].Removable || disks[2].Removable || !disks[4].Removable || disks[6].Removable {
 		t.Error("which are removable is wrong")
 	}
 }

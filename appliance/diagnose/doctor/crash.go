@@ -13,8 +13,10 @@ var kernelCrash = Probe{Kind: health.KernelCrash, Title: "crashes of the kernel"
 // crashMind is how long a crash of the kernel is reported.
 const crashMind = 7 * 24 * time.Hour
 
-// crashWords match the line with the reason in the kernel's last output: of a panic, else of an oops.
+// crashWords match the line with the reason in the kernel's last output: of a disk that does not answer (the image's
+// disk-answers), of a panic, else of an oops.
 var crashWords = []*regexp.Regexp{
+	regexp.MustCompile(`the disk of this device [^\n]* has not answered [^\n]*`),
 	regexp.MustCompile(`Kernel panic - not syncing: [^\n]*`),
 	regexp.MustCompile(`(?:BUG: |Oops: |Oops - |Unable to handle |general protection fault)[^\n]*`),
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -20,20 +21,20 @@ func usable(all []Link) []Link {
 	return slices.DeleteFunc(slices.Clone(all), func(l Link) bool { return !l.LAN || !l.Up || !l.Carrier || len(l.Addrs) == 0 })
 }
 
-func probeLAN(_ context.Context, e *Env) Result {
+func probeLAN(ctx context.Context, e *Env) Result {
 	all, err := e.Links()
 	if err != nil {
 		return Skipf("the kernel cannot be asked: %v", err)
 	}
-	var up, down []string
+	var up, down, radios []string
 	cure := "plug a cable in, or join a Wi-Fi network; the cluster itself works without"
 	for _, l := range all {
 		switch {
 		case !l.LAN:
 		case !l.Up:
 			down = append(down, l.Name+" is switched off")
-		case !l.Carrier && l.Wireless:
-			down = append(down, l.Name+" has joined no network")
+		case l.Wireless && (!l.Carrier || ownOnly(l.Addrs)):
+			radios = append(radios, l.Name)
 		case !l.Carrier:
 			down = append(down, l.Name+" has no cable or no partner at its other end")
 		case len(l.Addrs) == 0:
@@ -43,10 +44,14 @@ func probeLAN(_ context.Context, e *Env) Result {
 			up = append(up, l.Name+" "+l.Addrs[0].String())
 		}
 	}
-	switch {
-	case len(up) > 0:
+	if len(up) > 0 {
 		return Passf("%s", strings.Join(up, ", "))
-	case len(down) > 0:
+	}
+	for _, name := range radios {
+		text, do := e.wifi(ctx, name)
+		down, cure = append(down, cmp.Or(text, name+" has joined no network, or has no address there")), cmp.Or(do, cure)
+	}
+	if len(down) > 0 {
 		return Warnf(cure, "no other device can be reached: %s", strings.Join(down, ", "))
 	}
 	return Warnf("see whether the kernel has a driver for the network card: dmesg", "there is no network interface that leads to a LAN")

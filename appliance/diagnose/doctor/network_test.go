@@ -3,13 +3,16 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"rivulet/appliance/api"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
+	"rivulet/image/device/layout"
 )
 
 func TestLANAndDefaultRoute(t *testing.T) {
@@ -37,6 +40,62 @@ func TestLANAndDefaultRoute(t *testing.T) {
 	found(t, e, defaultRoute, Pass, "192.168.1.1 through eth0")
 	e.Routes = routes2(onLink)
 	found(t, e, defaultRoute, Warn, "rivulet image push FILE.tar")
+}
+
+// What iwd reports, as busctl prints it.
+func iwd(device, station, networks, known string) string {
+	all := []string{`"/net/connman/iwd/0":{"net.connman.iwd.Adapter":{"Powered":{"type":"b","data":true}}}`,
+		`"/net/connman/iwd/0/3":{"net.connman.iwd.Device":{"Name":{"type":"s","data":"wlan0"},"Powered":{"type":"b","data":` + device + `}},"net.connman.iwd.Station":{"State":{"type":"s","data":"` + station + `"}}}`}
+	for n := range strings.FieldsSeq(networks) {
+		n, joined := strings.CutPrefix(n, "*")
+		all = append(all, fmt.Sprintf(`"/net/connman/iwd/0/3/%s_psk":{"net.connman.iwd.Network":{"Name":{"type":"s","data":%q},"Connected":{"type":"b","data":%v},"Device":{"type":"o","data":"/net/connman/iwd/0/3"}}}`, n, n, joined),
+			fmt.Sprintf(`"/net/connman/iwd/0/4/%s_psk":{"net.connman.iwd.Network":{"Name":{"type":"s","data":"seen by wlan1"},"Device":{"type":"o","data":"/net/connman/iwd/0/4"}}}`, n))
+	}
+	for n := range strings.FieldsSeq(known) {
+		n, hidden := strings.CutPrefix(n, "?")
+		all = append(all, fmt.Sprintf(`"/net/connman/iwd/%s_psk":{"net.connman.iwd.KnownNetwork":{"Name":{"type":"s","data":%q},"Hidden":{"type":"b","data":%v}}}`, n, n, hidden))
+	}
+	return `{"type":"a{oa{sa{sv}}}","data":[{` + strings.Join(all, ",") + "}]}"
+}
+
+// A device without a screen has no other way to say why it is not in its Wi-Fi.
+func TestWhyThereIsNoWiFi(t *testing.T) {
+	out, lonely := Link{Name: "wlan0", LAN: true, Wireless: true, Up: true}, Link{Name: "wlan0", LAN: true, Wireless: true, Up: true, Carrier: true, Addrs: []netip.Prefix{netip.MustParsePrefix("fe80::1/64")}}
+	for name, tc := range map[string]struct {
+		link       Link
+		iwd, log   string
+		text, cure string
+	}{
+		"no iwd":             {out, "", "", "wlan0 has joined no network", "plug a cable in"},
+		"another's":          {out, strings.Replace(iwd("true", "disconnected", "a", "a"), `"wlan0"`, `"wlan1"`, 1), "", "wlan0 has joined no network", "plug a cable in"},
+		"no words":           {out, "{", "", "wlan0 has joined no network", "plug a cable in"},
+		"rfkill":             {out, iwd("false", "", "", "lab"), "", "wlan0 is switched off", "radio on"},
+		"nothing set up":     {out, iwd("true", "disconnected", "a b", ""), "", "wlan0 knows no Wi-Fi network", "rivulet.yaml on the boot partition"},
+		"nothing in reach":   {out, iwd("true", "disconnected", "", "lab"), "", "sees no Wi-Fi network", "country"},
+		"another name":       {out, iwd("true", "disconnected", "b Lab c d e f g h", "lab"), "", `does not see "lab"; in reach are "Lab", "b", "c", "d", "e", "f", 2 more`, "letter by letter"},
+		"a wrong password":   {out, iwd("true", "disconnected", "lab b", "lab attic"), "event: connect-failed, status: 1\n4-Way handshake failed for ifindex: 3, reason: 2\nevent: state, old: connecting, new: disconnected\n", `cannot join "lab": its password is probably wrong`, "password"},
+		"refused":            {out, iwd("true", "disconnected", "lab", "lab"), "event: connect-info, ssid: lab\nevent: connect-failed, status: 16\n", `cannot join "lab": the access point does not let it in (connect-failed, status: 16)`, "offer WPA2"},
+		"no answer":          {out, iwd("true", "connecting", "lab", "lab"), "event: authentication-timeout, \n", "(authentication-timeout)", "offer WPA2"},
+		"hidden":             {out, iwd("true", "connecting", "b", "?lab"), "", `cannot join "lab": it is trying`, "wait"},
+		"no DHCP":            {lonely, iwd("true", "connected", "*lab b", "lab"), "", `has joined "lab" and gets no address`, "DHCP"},
+		"no DHCP, another's": {lonely, "", "", "or has no address there", "plug a cable in"},
+	} {
+		e := machine(t, files{layout.RunSlot: "a\n"})
+		e.Links = links2(tc.link)
+		e.Exec = func(_ context.Context, program string, args ...string) (string, error) {
+			switch {
+			case program == "busctl" && tc.iwd != "" && args[0] == "--auto-start=no":
+				return tc.iwd, nil
+			case program == "journalctl":
+				return tc.log, nil
+			}
+			return "", errors.New("not here")
+		}
+		t.Run(name, func(t *testing.T) { found(t, e, lan, Warn, tc.text, tc.cure) })
+	}
+	e := machine(t, nil)
+	e.Links = links2(eth0, out)
+	found(t, e, lan, Pass, "eth0")
 }
 
 func TestDNS(t *testing.T) {

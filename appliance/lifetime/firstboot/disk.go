@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/state/durable"
 )
@@ -49,4 +53,31 @@ func (d disk) rename(from, to string) error { return durable.Rename(d.path(from)
 func isFolder(path string) bool {
 	fi, err := os.Stat(path)
 	return err == nil && fi.IsDir()
+}
+
+// At returns the device with this root, whose boot partition is made writable for each change.
+func At(root, boot string) Device {
+	return Device{Root: root, Boot: boot, Open: func() (func(), error) { return writable(filepath.Join(root, boot)) }}
+}
+
+// writable makes the boot partition writable if it is mounted read-only.
+func writable(dir string) (shut func(), err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return nil, err
+	}
+	if st.Flags&unix.ST_RDONLY == 0 {
+		return func() {}, nil
+	}
+	remount := func(how string) error {
+		out, err := exec.Command("mount", "-o", "remount,"+how, dir).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("mount -o remount,%s %s: %w: %s", how, dir, err, strings.TrimSpace(string(out)))
+		}
+		return nil
+	}
+	if err := remount("rw"); err != nil {
+		return nil, err
+	}
+	return func() { remount("ro") }, nil //nolint:errcheck // the next boot makes it read-only
 }

@@ -16,7 +16,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -34,6 +36,8 @@ const (
 	hostsPath    = "/etc/hosts"
 	wifiDir      = "/var/lib/iwd"
 	radioPath    = "/etc/iwd/main.conf"
+	// radioBase has the image's settings of iwd, which reads one file only.
+	radioBase = "/usr/lib/rivulet/iwd.conf"
 	// ErrorName is the file on the boot partition with the errors of the card's file.
 	ErrorName = config.CardName + ".error.txt"
 )
@@ -51,6 +55,9 @@ type Note struct {
 	// Config is the digest of the configuration derived from it.
 	Config   string `json:"config,omitempty"`
 	Hostname string `json:"hostname"`
+	// Country is the radio's, Radio the digest of iwd's settings as they were written.
+	Country string `json:"country,omitempty"`
+	Radio   string `json:"radio,omitempty"`
 	// Files were written because of the card, and are removed when a later card lacks them.
 	Files    []string        `json:"files,omitempty"`
 	Problems config.Problems `json:"problems,omitempty"`
@@ -94,10 +101,12 @@ func Run(dev Device) (Note, error) {
 }
 
 type boot struct {
-	dev  Device
-	disk disk
-	was  Note
-	now  Note
+	dev    Device
+	disk   disk
+	was    Note
+	now    Note
+	taken  string   // the name of the file that was read
+	others []string // files that were to be the card's, and are not read
 }
 
 func (b *boot) card(name string) string { return filepath.Join(b.dev.Boot, name) }
@@ -119,24 +128,33 @@ func (b *boot) run() error {
 			return err
 		}
 		return b.finish()
-	case digest(raw) == b.was.Card:
+	case digest(raw) == b.was.Card && b.taken == config.CardName && len(b.others) == 0:
 		b.now = b.was
-		return b.name(b.was.Hostname)
+		if err := b.name(b.was.Hostname); err != nil {
+			return err
+		}
+		return b.finish()
 	}
 	parsedCard, parsed := config.Card{}, config.Parsed{}
 	if raw != nil {
 		parsedCard, parsed = config.ParseCard(raw, config.Options{File: config.CardName})
 	}
 	b.now.Problems = parsed.Problems
+	for _, name := range b.others {
+		b.now.Problems = append(b.now.Problems, config.Problem{File: name, Text: "it is not read, because " + config.CardName + " is there, too", Cure: "keep the one that is right, with the name " + config.CardName + ", and remove the other"})
+	}
 	if err := b.apply(parsedCard, parsed); err != nil {
 		return err
 	}
 	left, err := b.leave(raw, parsedCard, parsed)
 	if err != nil {
-		b.problem("", "the boot partition cannot be written to: "+err.Error(), "remove the secrets from "+config.CardName+" yourself; the device has them")
+		b.problem("", "the boot partition cannot be written to: "+err.Error(), "remove the secrets from "+cmp.Or(b.taken, config.CardName)+" yourself; the device has them")
 		left = raw
 	}
 	b.now.Card = digest(left)
+	if len(b.others) > 0 {
+		b.now.Card = unread // once they are gone, nothing is to be said of them
+	}
 	return b.finish()
 }
 
@@ -144,22 +162,39 @@ func (b *boot) problem(key, text, cure string) {
 	b.now.Problems = append(b.now.Problems, config.Problem{File: config.CardName, Key: key, Text: text, Cure: cure})
 }
 
-// readCard finds the file, also after an interrupted replacement.
+// readCard finds the file, also after an interrupted replacement, and by a name that a PC made of its own.
 func (b *boot) readCard() ([]byte, error) {
-	raw, err := b.disk.read(b.card(config.CardName))
-	if err != nil || raw != nil {
-		if len(raw) > maxCard {
+	b.others = b.misnamed()
+	// FAT renames in two steps: between them only the new file exists.
+	for _, name := range append([]string{config.CardName, config.CardName + ".new"}, b.others...) {
+		raw, err := b.disk.read(b.card(name))
+		switch {
+		case err != nil:
+			return nil, err
+		case raw == nil || len(raw) == 0 && name != config.CardName:
+			continue
+		case len(raw) > maxCard:
 			return nil, errors.New("it is longer than 64 KiB")
 		}
-		return raw, err
+		b.taken = name
+		b.others = slices.DeleteFunc(b.others, func(other string) bool { return other == name })
+		return raw, nil
 	}
-	fresh, err := b.disk.read(b.card(config.CardName + ".new"))
-	if err != nil || len(fresh) == 0 {
-		return nil, err
-	}
-	// FAT renames in two steps: between them only the new file exists.
-	return fresh, nil
+	return nil, nil
 }
+
+// misnamed returns the files that were to be the card's: Windows hides the endings of names, and its editor adds .txt.
+func (b *boot) misnamed() (names []string) {
+	entries, _ := os.ReadDir(b.disk.path(b.dev.Boot)) // without the partition there are none
+	for _, e := range entries {
+		if name := strings.ToLower(e.Name()); name != config.CardName && cardLike.MatchString(name) && e.Type().IsRegular() {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+var cardLike = regexp.MustCompile(`^rivulet\.ya?ml(\.(yaml|yml|txt))*$`)
 
 // apply writes everything to its place.
 func (b *boot) apply(card config.Card, parsed config.Parsed) error {
@@ -249,10 +284,30 @@ func (b *boot) wifi(card config.Card) error {
 			return err
 		}
 	}
-	if card.Country != "" {
-		return b.keep(radioPath, []byte("# Written by rivulet firstboot.\n[General]\nCountry="+card.Country+"\n"))
-	}
+	b.now.Country = card.Country
 	return nil
+}
+
+// radio writes iwd's settings anew: an upgrade may bring others. A file that somebody has changed stays.
+func (b *boot) radio() error {
+	text, err := b.disk.read(radioBase)
+	if err != nil {
+		return err
+	}
+	if b.now.Country != "" {
+		text = append([]byte("[General]\nCountry="+b.now.Country+"\n"), text...)
+	}
+	text = append([]byte("# Written by rivulet firstboot at each boot, until somebody changes it.\n"), text...)
+	has, err := b.disk.read(radioPath)
+	if err != nil {
+		return err
+	}
+	if has != nil && b.was.Radio != "" && digest(has) != b.was.Radio && !bytes.Equal(has, text) {
+		b.now.Radio = b.was.Radio
+		return nil
+	}
+	b.now.Radio = digest(text)
+	return b.disk.write(radioPath, text, 0o644)
 }
 
 // network is a file of iwd: its name contains the network and its kind.
@@ -367,7 +422,8 @@ func (b *boot) leave(raw []byte, card config.Card, parsed config.Parsed) (left [
 	}
 	fresh, _ := b.disk.read(b.card(config.CardName + ".new"))
 	errors := explain(b.now.Problems)
-	if emptied == nil && len(gone) == 0 && bytes.Equal(said, errors) && fresh == nil {
+	renamed := raw != nil && b.taken != config.CardName
+	if emptied == nil && len(gone) == 0 && bytes.Equal(said, errors) && fresh == nil && !renamed {
 		return raw, nil
 	}
 	if b.dev.Open != nil {
@@ -377,11 +433,9 @@ func (b *boot) leave(raw []byte, card config.Card, parsed config.Parsed) (left [
 		}
 		defer shut()
 	}
-	if fresh != nil { // completes an interrupted rename before the name is used again
-		if has, err := b.disk.read(b.card(config.CardName)); err == nil && has == nil {
-			if err := b.disk.rename(b.card(config.CardName+".new"), b.card(config.CardName)); err != nil {
-				return raw, err
-			}
+	if renamed { // before a new file is written: it is the only copy
+		if err := b.disk.rename(b.card(b.taken), b.card(config.CardName)); err != nil {
+			return raw, err
 		}
 	}
 	if errors == nil {
@@ -425,8 +479,11 @@ func explain(problems config.Problems) []byte {
 	return []byte(out.String())
 }
 
-// finish writes the note: the last step.
+// finish writes the radio's settings and the note: the last step.
 func (b *boot) finish() error {
+	if err := b.radio(); err != nil {
+		return err
+	}
 	if b.now.Hostname == "" { // the card is unreadable at the first boot
 		b.now.Hostname = born()
 		if err := b.name(b.now.Hostname); err != nil {

@@ -295,6 +295,58 @@ func TestTheCardIsTidiedUp(t *testing.T) {
 	}
 }
 
+// A PC hides the endings of names, and an editor adds its own: the file is taken, and gets its name; a second one is
+// told, until it is gone.
+func TestAFileByAnotherName(t *testing.T) {
+	want := newTree(t, full())
+	want.run()
+	named := func(name string) map[string]string {
+		files := full()
+		delete(files, bootDir+"/"+config.CardName)
+		files[bootDir+"/"+name] = card
+		return files
+	}
+	for _, name := range []string{"rivulet.yaml.txt", "rivulet.yml", "Rivulet.YAML.yaml", "rivulet.yml.txt"} {
+		tr := newTree(t, named(name))
+		if n := tr.run(); len(n.Problems) > 0 {
+			t.Errorf("%s: %v", name, n.Problems)
+		}
+		same(t, name, tr.all(), want.all())
+	}
+	for _, name := range []string{"rivulet.txt", "rivulet.yaml.example", "rivulet.yaml.bak", "my-rivulet.yaml", "rivulet.yaml.txt/folder"} {
+		if tr := newTree(t, named(name)); !strings.HasPrefix(tr.run().Hostname, "rivulet-") || tr.text(bootDir+"/"+name) == "" {
+			t.Errorf("%s is taken", name)
+		}
+	}
+
+	tr := newTree(t, full())
+	tr.run()
+	fill(t, tr, map[string]string{bootDir + "/rivulet.yaml.txt": "name: bench-8\n"})
+	for range 2 {
+		n, told := tr.run(), tr.text(bootDir+"/"+ErrorName)
+		if len(n.Problems) != 1 || n.Hostname != "bench-7" || !strings.Contains(told, "rivulet.yaml.txt: it is not read, because rivulet.yaml is there, too") {
+			t.Errorf("%+v, told %q", n, told)
+		}
+	}
+	if err := os.Remove(filepath.Join(tr.root, bootDir, "rivulet.yaml.txt")); err != nil {
+		t.Fatal(err)
+	}
+	tr.run()
+	same(t, "without the second file", tr.all(), want.all())
+	fill(t, tr, map[string]string{bootDir + "/rivulet.yml": tr.text(bootDir + "/" + config.CardName)})
+	if err := os.Remove(filepath.Join(tr.root, bootDir, config.CardName)); err != nil {
+		t.Fatal(err)
+	}
+	tr.run()
+	same(t, "the same content by another name", tr.all(), want.all())
+
+	dev := newTree(t, named("rivulet.yml")).device()
+	dev.Open = func() (func(), error) { return nil, errors.New("it is read-only") }
+	if n, err := Run(dev); err != nil || n.Hostname != "bench-7" || !strings.Contains(n.Problems.Error(), "remove the secrets from rivulet.yml yourself") {
+		t.Errorf("a partition that cannot be written: %+v %v", n, err)
+	}
+}
+
 // Power cuts between any two steps, and in the middle of writes, as often as may be:
 // the boot that is not cut ends where one without cuts does. A secret is on the device
 // before it leaves the card.
@@ -305,7 +357,12 @@ func TestPowerCuts(t *testing.T) {
 	base, n := t.TempDir(), 0
 	rapid.Check(t, func(rt *rapid.T) {
 		n++
-		tr := fill(rt, tree{t, filepath.Join(base, "run", strings.Repeat("i", n%7), rapidName(n))}, full())
+		files := full()
+		if rapid.Bool().Draw(rt, "by another name") {
+			files[bootDir+"/rivulet.yaml.txt"] = files[bootDir+"/"+config.CardName]
+			delete(files, bootDir+"/"+config.CardName)
+		}
+		tr := fill(rt, tree{t, filepath.Join(base, "run", strings.Repeat("i", n%7), rapidName(n))}, files)
 		for range rapid.IntRange(1, 4).Draw(rt, "cuts") {
 			left := rapid.IntRange(0, 90).Draw(rt, "steps until the cut")
 			durable.Failpoint = func(step, path string) error {

@@ -70,7 +70,10 @@ func forgetCard(dev Device, d disk) (removed []string, err error) {
 	}
 	b := &boot{dev: dev, disk: d}
 	names := map[string]bool{} // in lower case: FAT finds a file whatever the case, and keeps that of a PC
-	for _, name := range []string{config.CardName, config.CardName + ".new", ErrorName} {
+	for _, name := range []string{config.CardName, config.CardName + ".new", ErrorName, NetworkName} {
+		names[strings.ToLower(name)] = true
+	}
+	for _, name := range b.misnamed() {
 		names[strings.ToLower(name)] = true
 	}
 	if raw, err := b.readCard(); err == nil && raw != nil {

@@ -19,7 +19,7 @@ func owned(t *testing.T) tree {
 	tr.run()
 	return fill(t, tr, map[string]string{
 		wifiDir + "/cafe.psk": "[Security]\nPassphrase=added-later\n", wifiDir + "/ap/home.ap": "x", "/etc/ssh/ssh_host_ed25519_key": "former",
-		bootDir + "/Left.KUBECONFIG": "canary-token", bootDir + "/slot.cfg": "the loader's",
+		bootDir + "/Left.KUBECONFIG": "canary-token", bootDir + "/Rivulet.yaml.txt": "name: bench-7\n", bootDir + "/slot.cfg": "the loader's",
 	})
 }
 

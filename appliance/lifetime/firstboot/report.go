@@ -1,6 +1,7 @@
 package firstboot
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -12,6 +13,16 @@ import (
 	"rivulet/appliance/health"
 	"rivulet/image/device/layout"
 )
+
+// Follow reports what initrd and firstboot have found wrong in this boot. On a device of the image it keeps the note of
+// its network until ctx ends.
+func Follow(ctx context.Context, t *health.Tracker, log *slog.Logger) {
+	ReportInitrd("/", t, log)
+	Report("/", t, log)
+	if _, err := os.Stat(layout.RunSlot); err == nil {
+		go KeepNetworkNote(ctx, At("/", layout.BootDir), t, log)
+	}
+}
 
 // ReportInitrd reports that the image's initrd could not use the data partition: then this device starts from scratch
 // at each boot.

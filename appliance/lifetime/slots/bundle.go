@@ -12,8 +12,10 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"rivulet/image/device/layout"
@@ -142,10 +144,15 @@ type Root interface {
 	Sync() error
 }
 
-// Fill writes a bundle into a cleared slot, and reads back what it wrote. The bundle was checked before; digest shows
-// afterwards whether it has changed.
+// Fill writes a bundle into a cleared slot, and reads back what it wrote. Words that the owner has added to the running
+// slot's command line are added to this one's. The bundle was checked before; digest shows afterwards whether it has
+// changed.
 func Fill(ctx context.Context, r io.Reader, digest io.Writer, b Boot, root Root, forget func(), to layout.Slot) (layout.Manifest, error) {
 	version, err := nextVersion(b)
+	if err != nil {
+		return layout.Manifest{}, failed(err)
+	}
+	added, err := addedWords(b, to.Other())
 	if err != nil {
 		return layout.Manifest{}, failed(err)
 	}
@@ -162,7 +169,10 @@ func Fill(ctx context.Context, r io.Reader, digest io.Writer, b Boot, root Root,
 		}
 		name := strings.TrimPrefix(f.Name, layout.BootPrefix)
 		if layout.HasSlot(name) {
-			raw = []byte(layout.Fill(string(raw), to, version))
+			raw = []byte(layout.Add(name, layout.Fill(string(raw), to, version), added))
+		}
+		if n := len(bytes.TrimSpace(raw)); name == layout.CommandFile && n > layout.CommandLimit {
+			return failed(fmt.Errorf("the kernel's command line would have %d characters with the words that were added in %s on the boot partition, and %d are read; remove some there", n, path.Join(to.Other().String(), name), layout.CommandLimit))
 		}
 		at := path.Join(to.String(), name)
 		if err := b.Write(at, raw); err != nil {
@@ -173,6 +183,33 @@ func Fill(ctx context.Context, r io.Reader, digest io.Writer, b Boot, root Root,
 		}
 		return nil
 	})
+}
+
+// addedWords returns the words that the owner has added to a slot's command line, for whichever loader.
+func addedWords(b Boot, s layout.Slot) (added []string, err error) {
+	files := []string{path.Join(s.String(), layout.CommandFile), path.Join(s.String(), layout.SyslinuxEntry)}
+	names, err := entriesOf(b, s)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range names {
+		files = append(files, path.Join(entries, n))
+	}
+	for _, f := range files {
+		raw, err := b.Read(f)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // of another loader
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range layout.Added(f, string(raw), s) {
+			if !slices.Contains(added, w) {
+				added = append(added, w)
+			}
+		}
+	}
+	return added, nil
 }
 
 func failed(err error) error { return fmt.Errorf("%w: %w", ErrSlot, err) }

@@ -65,15 +65,23 @@ func expect(t *testing.T, d Folder, when string, want map[string]string) {
 	}
 }
 
-func fill(t *testing.T, d Folder, pc bool) {
+func fillFrom(t *testing.T, d Folder, bundle []byte) (written string, err error) {
 	t.Helper()
 	root, err := os.Create(filepath.Join(t.TempDir(), "part"))
 	must(t, err)
 	defer root.Close()
-	_, err = Fill(t.Context(), bytes.NewReader(slotstest.Bundle(t, "v2", pc)), io.Discard, d, root, func() {}, layout.B)
+	_, err = Fill(t.Context(), bytes.NewReader(bundle), io.Discard, d, root, func() {}, layout.B)
+	raw, rerr := os.ReadFile(root.Name())
+	must(t, rerr)
+	return string(raw), err
+}
+
+func fill(t *testing.T, d Folder, pc bool) {
+	t.Helper()
+	root, err := fillFrom(t, d, slotstest.Bundle(t, "v2", pc))
 	must(t, err)
-	if raw, err := os.ReadFile(root.Name()); err != nil || string(raw) != "root v2" {
-		t.Errorf("the root is %q %v", raw, err)
+	if root != "root v2" {
+		t.Errorf("the root is %q", root)
 	}
 }
 
@@ -147,6 +155,42 @@ func TestOnAPi(t *testing.T) {
 	must(t, Reject(d, layout.A))
 	files["slot.cfg"] = "os_prefix=a/\n# rivulet good=a try=- tries=0"
 	expect(t, d, "rejected", files)
+}
+
+// What an owner has added to the kernel's command line, for a disk or a screen that needs it, is there after an upgrade.
+func TestWordsOfTheOwnerStay(t *testing.T) {
+	m := layout.Manifest{Version: "v2", Kubernetes: "v1.35.0", Arch: runtime.GOARCH}
+	root := [2]string{layout.RootName, "r"}
+	pi := slotstest.Pack(t, m, [][2]string{{"boot/cmdline.txt", layout.CommandPi + " new\n"}, root})
+	pc := slotstest.Pack(t, m, [][2]string{{"boot/entry.cfg", "LABEL @SLOT@\n APPEND " + layout.CommandPC + "\n"}, {"boot/" + layout.EntryFile, "version @VERSION@\noptions " + layout.CommandPC + "\n"}, root})
+
+	d := device(t, true)
+	must(t, d.Write("a/cmdline.txt", []byte("usb-storage.quirks=152d:0578:u "+layout.Fill(layout.CommandPi, layout.A, 1)+"\n")))
+	take := func(bundle []byte) {
+		t.Helper()
+		_, err := fillFrom(t, d, bundle)
+		must(t, err)
+	}
+	take(pi)
+	if got := all(t, d)["b/cmdline.txt"]; got != layout.Fill(layout.CommandPi, layout.B, 2)+" new usb-storage.quirks=152d:0578:u" {
+		t.Error(got)
+	}
+	must(t, d.Write("a/cmdline.txt", []byte(layout.CommandPi+strings.Repeat(" more", 200))))
+	take(pi) // a word that is there many times is taken once
+	must(t, d.Write("a/cmdline.txt", []byte(layout.CommandPi+" long="+strings.Repeat("x", layout.CommandLimit))))
+	if _, err := fillFrom(t, d, pi); !errors.Is(err, ErrSlot) || !strings.Contains(err.Error(), "in a/cmdline.txt on the boot partition") {
+		t.Errorf("more than is read: %v", err)
+	}
+
+	d = device(t, false) // edited for one loader, kept for both
+	must(t, d.Write("loader/entries/rivulet-a+2-1.conf", []byte("version 7\noptions nomodeset "+layout.Fill(layout.CommandPC, layout.A, 7)+"\n")))
+	must(t, d.Write("a/entry.cfg", []byte("LABEL a\n APPEND "+layout.Fill(layout.CommandPC, layout.A, 7)+"\n")))
+	take(pc)
+	for file, want := range map[string]string{"b/entry.cfg": "LABEL b\n APPEND ", "b/" + layout.EntryFile: "version 8\noptions "} {
+		if got := all(t, d)[file]; got != want+layout.Fill(layout.CommandPC, layout.B, 8)+" nomodeset" {
+			t.Errorf("%s: %q", file, got)
+		}
+	}
 }
 
 // A bundle is taken as it was made, or not at all.

@@ -27,9 +27,14 @@ func confirm(cmd *cobra.Command, what string) error {
 	if !isTerminal(cmd.InOrStdin()) {
 		return usagef("%s; there is no terminal to ask at, add --yes: %s", what, again(cmd))
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s\nGo on? Type yes: ", sentence(what))
+	return typed(cmd, what, "yes")
+}
+
+// typed prints what ends and asks for a word.
+func typed(cmd *cobra.Command, what, word string) error {
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s\nGo on? Type %s: ", sentence(what), word)
 	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
-	if err != nil || strings.TrimSpace(answer) != "yes" {
+	if err != nil || strings.TrimSpace(answer) != word {
 		return &exitError{exitFailed, errors.New("nothing was done")}
 	}
 	return nil

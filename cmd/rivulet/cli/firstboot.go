@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -30,7 +28,7 @@ func newFirstboot(*common) *cobra.Command {
 			if os.Geteuid() != 0 {
 				return errors.New("firstboot needs root; use sudo")
 			}
-			note, err := firstBoot(withBoot(dev))
+			note, err := firstBoot(firstboot.At(dev.Root, dev.Boot))
 			if err != nil {
 				return err
 			}
@@ -52,12 +50,6 @@ func onImage(root string) bool {
 	return err == nil
 }
 
-// withBoot adds how the device's boot partition becomes writable.
-func withBoot(dev firstboot.Device) firstboot.Device {
-	dev.Open = func() (func(), error) { return writable(filepath.Join(dev.Root, dev.Boot)) }
-	return dev
-}
-
 // firstBoot applies the card's file and sets the host's name.
 func firstBoot(dev firstboot.Device) (firstboot.Note, error) {
 	note, err := firstboot.Run(dev)
@@ -67,26 +59,4 @@ func firstBoot(dev firstboot.Device) (firstboot.Note, error) {
 		}
 	}
 	return note, err
-}
-
-// writable makes the boot partition writable if it is mounted read-only.
-func writable(dir string) (shut func(), err error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return nil, err
-	}
-	if st.Flags&unix.ST_RDONLY == 0 {
-		return func() {}, nil
-	}
-	remount := func(how string) error {
-		out, err := exec.Command("mount", "-o", "remount,"+how, dir).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("mount -o remount,%s %s: %w: %s", how, dir, err, strings.TrimSpace(string(out)))
-		}
-		return nil
-	}
-	if err := remount("rw"); err != nil {
-		return nil, err
-	}
-	return func() { remount("ro") }, nil //nolint:errcheck // the next boot makes it read-only
 }

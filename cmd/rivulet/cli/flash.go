@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -21,15 +22,16 @@ import (
 
 func newFlash(c *common) *cobra.Command {
 	var o struct {
-		list, unsigned bool
-		config, name   string
+		list, unsigned, internal bool
+		config, name             string
 	}
 	cmd := &cobra.Command{
 		Use:   "flash IMAGE DEVICE",
 		Short: "write a device image to a card or disk",
 		Long: "IMAGE is a device image (.img or .img.zst) with its .sig beside it, and optionally its .bmap. Signature and content are\n" +
-			"checked before anything is written; mounted disks and the system's own are refused. The command requires confirmation, writes,\n" +
-			"and reads back what it wrote. All data on DEVICE are lost. --config copies a rivulet.yaml to it.\n" +
+			"checked before anything is written; mounted disks and the system's own are refused. The command shows what is on DEVICE, requires\n" +
+			"confirmation (of an internal disk by its name), writes, and reads back what it wrote. All data on DEVICE are lost. --config copies\n" +
+			"a rivulet.yaml to it.\n" +
 			"The device gets a name, which is asked for on a terminal and made otherwise, and a code that signs in to its web console: the\n" +
 			"command prints both at its end, with the addresses. The card has a hash of the code only.",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -57,12 +59,13 @@ func newFlash(c *common) *cobra.Command {
 			if trust.Roots, err = signed.Roots(); err != nil && !errors.Is(err, signed.ErrNoRoots) {
 				return err
 			}
-			return flashDisk(cmd, c, args[0], args[1], trust, card)
+			return flashDisk(cmd, c, args[0], args[1], trust, card, o.internal)
 		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.list, "list", false, "list the disks of this machine, with the reason if one is refused")
 	yesFlag(cmd)
+	f.BoolVar(&o.internal, "internal", false, "with --yes: write an internal disk, too")
 	f.BoolVar(&o.unsigned, "unsigned", false, "accept an image without a signature")
 	f.StringVar(&o.config, "config", "", "a rivulet.yaml for the device's boot partition")
 	f.StringVar(&o.name, "name", "", "the device's name on the LAN; default: that of --config, or asked for, or made")
@@ -164,20 +167,38 @@ func listDisks(cmd *cobra.Command, c *common) error {
 		return err
 	}
 	return result(cmd, c, disks, func(out io.Writer, disks []flash.Disk) error {
-		return table(out, "no disks; plug a card in and look again", "DEVICE\tSIZE\tKIND\tMODEL\tNOT WRITTEN BECAUSE", disks, func(d flash.Disk) []any {
-			return []any{d.Path, flash.Bytes(d.Size), kind(d), d.Model, d.Refused}
+		return table(out, "no disks; plug a card in and look again", "DEVICE\tSIZE\tKIND\tMODEL\tCONTENT\tNOT WRITTEN BECAUSE", disks, func(d flash.Disk) []any {
+			return []any{d.Path, flash.Bytes(d.Size), kind(d), d.Model, d.Content, d.Refused}
 		})
 	})
 }
 
 func kind(d flash.Disk) string {
-	if d.Removable {
+	switch {
+	case d.Removable:
 		return "removable"
+	case d.Internal():
+		return "internal"
 	}
-	return "fixed"
+	return "file"
 }
 
-func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.Trust, k card) error {
+// confirmDisk asks before a disk is written: for an internal one, which may be another system's, the answer is its name.
+func confirmDisk(cmd *cobra.Command, d flash.Disk, what string, internal bool) error {
+	yes, err := cmd.Flags().GetBool("yes")
+	switch {
+	case err != nil:
+		return err
+	case !d.Internal() || yes && internal:
+		return confirm(cmd, what)
+	case yes || !isTerminal(cmd.InOrStdin()):
+		line := strings.NewReplacer(" --yes", "", " --internal", "").Replace(again(cmd))
+		return usagef("%s; it is an internal disk, whose name a terminal is asked for: without that, add --internal and --yes: %s --internal --yes", what, line)
+	}
+	return typed(cmd, what+". It is an internal disk of this machine", filepath.Base(d.Path))
+}
+
+func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.Trust, k card, internal bool) error {
 	// The disk first: it is checked at once, the image takes longer.
 	d, err := flash.Here().Disk(device)
 	if err != nil {
@@ -195,11 +216,15 @@ func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.T
 	if err := m.Fits(d); err != nil {
 		return err
 	}
-	what := fmt.Sprintf("everything on %s (%s, %s, %s) is lost; %s is written to it, for device %s", d.Path, d.Model, flash.Bytes(d.Size), kind(d), path, k.Name)
+	content := ""
+	if d.Content != "" {
+		content = ": " + d.Content
+	}
+	what := fmt.Sprintf("everything on %s (%s, %s, %s) is lost%s; %s is written to it, for device %s", d.Path, d.Model, flash.Bytes(d.Size), kind(d), content, path, k.Name)
 	if !m.Signed {
 		what += ", which NOBODY SIGNED"
 	}
-	if err := confirm(cmd, what); err != nil {
+	if err := confirmDisk(cmd, d, what, internal); err != nil {
 		return err
 	}
 	r, err := flash.Write(cmd.Context(), m, d, k.content, show.progress)
@@ -220,7 +245,7 @@ type flashed struct {
 }
 
 func printFlashed(out io.Writer, f flashed) error {
-	fmt.Fprintf(out, "%s is written and was read back (%s in %s). Take it out, put it into the device and switch that on.\n",
+	fmt.Fprintf(out, "%s is written and was read back (%s in %s). Take it out (if your desktop shows it, eject it first), put it into the device and switch that on.\n",
 		f.Device, flash.Bytes(f.Written), f.Took.Round(time.Second))
 	code := f.Code + "  signs in there; it is shown only now"
 	if f.Code == "" {

@@ -103,3 +103,38 @@ func TestMeter(t *testing.T) {
 		t.Errorf("%d lines:\n%s", lines, out.String())
 	}
 }
+
+// A card is written after a yes; an internal disk, which may have somebody's Windows on it, after its name alone.
+func TestAnInternalDiskIsNamed(t *testing.T) {
+	card, inside := flash.Disk{Path: "/dev/sda", Removable: true}, flash.Disk{Path: "/dev/nvme1n1"}
+	for _, tt := range []struct {
+		disk     flash.Disk
+		flags    []string
+		internal bool
+		want     string
+	}{
+		{card, nil, false, "add --yes: flash image --yes"}, {card, []string{"--yes"}, false, ""},
+		{inside, []string{"--yes"}, false, "all is lost; it is an internal disk"}, {inside, []string{"--yes"}, false, ": flash image --internal --yes"},
+		{inside, []string{"--internal"}, true, ": flash image --internal --yes"}, {inside, nil, false, ": flash image --internal --yes"},
+		{inside, []string{"--yes", "--internal"}, true, ""},
+	} {
+		cmd := newFlash(&common{})
+		cmd.SetIn(strings.NewReader("yes\n"))
+		if err := cmd.ParseFlags(append([]string{"image"}, tt.flags...)); err != nil {
+			t.Fatal(err)
+		}
+		err := confirmDisk(cmd, tt.disk, "all is lost", tt.internal)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s %v: %v, want %q", tt.disk.Path, tt.flags, err, tt.want)
+		}
+	}
+	for answer, want := range map[string]bool{"nvme1n1\n": true, "yes\n": false, "nvme1n1p1\n": false, "": false} {
+		cmd := newFlash(&common{})
+		var out bytes.Buffer
+		cmd.SetIn(strings.NewReader(answer))
+		cmd.SetErr(&out)
+		if err := typed(cmd, "all is lost", "nvme1n1"); (err == nil) != want || out.String() != "All is lost.\nGo on? Type nvme1n1: " {
+			t.Errorf("%q: %v, %q", answer, err, out.String())
+		}
+	}
+}

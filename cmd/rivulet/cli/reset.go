@@ -34,7 +34,7 @@ func newReset(c *common, engineName string) *cobra.Command {
 			if factory {
 				question += ". Its identity and its configuration are lost, too"
 			}
-			device := withBoot(firstboot.Device{Root: "/", Boot: layout.BootDir})
+			device := firstboot.At("/", layout.BootDir)
 			if factory && onImage(device.Root) {
 				question += ", with its SSH keys, its Wi-Fi networks and " + config.CardName + " on its boot partition: without a new one it joins no Wi-Fi"
 			}

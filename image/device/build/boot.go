@@ -14,17 +14,6 @@ import (
 	"rivulet/image/device/tree"
 )
 
-// The kernel's command line. gpt: use the second partition table if the first was cut while it was written. gpt_auto:
-// the initrd makes all mounts. panic: the device restarts. memory: for kernels of the Raspberry Pi's makers; Debian's
-// have that cgroup on. The serial line is ttyAMA10 on the Pi 5, ttyS1 on earlier ones. crash: memory that survives a
-// restart, for the last 32 kB that a kernel logs as it crashes (its Documentation: admin-guide/kernel-parameters,
-// admin-guide/ramoops).
-const (
-	crash     = " reserve_mem=256K:4096:crash pstore.kmsg_bytes=32768"
-	commandPC = "rivulet.slot=@SLOT@ console=tty0 console=ttyS0,115200 net.ifnames=0 panic=10 gpt systemd.gpt_auto=no quiet systemd.show_status=auto" + crash
-	commandPi = "rivulet.slot=@SLOT@ console=ttyAMA10,115200 console=ttyS1,115200 console=tty1 net.ifnames=0 panic=10 cgroup_enable=memory cgroup_memory=1 quiet systemd.show_status=auto" + crash
-)
-
 // configPi is the firmware's configuration. It has no gpu_mem: the smallest value requires other firmware files.
 const configPi = `# Rivulet on Raspberry Pi 3, 4 and 5. Which slot starts is in slot.cfg.
 arm_64bit=1
@@ -44,9 +33,9 @@ INCLUDE /a/entry.cfg
 INCLUDE /b/entry.cfg
 `
 
-const entryPC = "LABEL @SLOT@\n LINUX /@SLOT@/linux\n INITRD /@SLOT@/initrd\n APPEND " + commandPC + "\n"
+const entryPC = "LABEL @SLOT@\n LINUX /@SLOT@/linux\n INITRD /@SLOT@/initrd\n APPEND " + layout.CommandPC + "\n"
 
-const loaderPC = "title Rivulet @SLOT@\nsort-key rivulet\nversion @VERSION@\nlinux /@SLOT@/linux\ninitrd /@SLOT@/initrd\noptions " + commandPC + "\n"
+const loaderPC = "title Rivulet @SLOT@\nsort-key rivulet\nversion @VERSION@\nlinux /@SLOT@/linux\ninitrd /@SLOT@/initrd\noptions " + layout.CommandPC + "\n"
 
 const example = `# Optional. A copy of this file named rivulet.yaml is read at the first start; see docs/design/firstboot.md.
 # name: shelf-1
@@ -92,7 +81,7 @@ func (j *job) bootPC() error {
 		return err
 	}
 	return errors.Join(putAll(map[string]string{
-		filepath.Join(j.slot, "entry.cfg"):            entryPC,
+		filepath.Join(j.slot, layout.SyslinuxEntry):   entryPC,
 		filepath.Join(j.slot, layout.EntryFile):       loaderPC,
 		filepath.Join(j.fat, "loader/loader.conf"):    "timeout 0\nconsole-mode keep\neditor no\n",
 		filepath.Join(j.fat, "syslinux/syslinux.cfg"): syslinuxPC,
@@ -135,10 +124,10 @@ func (j *job) bootPi() error {
 		return err
 	}
 	return putAll(map[string]string{
-		filepath.Join(j.slot, "kernel8.img"):    packed.String(),
-		filepath.Join(j.slot, "cmdline.txt"):    commandPi + "\n",
-		filepath.Join(j.fat, "config.txt"):      configPi,
-		filepath.Join(j.fat, layout.ChoiceFile): string(first.Encode(layout.PiFirmware)),
+		filepath.Join(j.slot, "kernel8.img"):      packed.String(),
+		filepath.Join(j.slot, layout.CommandFile): layout.CommandPi + "\n",
+		filepath.Join(j.fat, "config.txt"):        configPi,
+		filepath.Join(j.fat, layout.ChoiceFile):   string(first.Encode(layout.PiFirmware)),
 	})
 }
 

@@ -333,6 +333,27 @@ func TestInitrdMendsASuperblockOfGarbage(t *testing.T) {
 	}
 }
 
+// Busybox takes a module's options from the command line only if they are written with underscores.
+func TestInitrdTakesOptionsOfModules(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		lacking(t, "busybox")
+	}
+	_, line, _ := strings.Cut(files.Init, "\ntr ' ' '\\n' </proc/cmdline")
+	line, _, _ = strings.Cut(line, "\n")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "cmdline"), []byte(layout.Fill(layout.CommandPi, layout.A, 1)+" usb-storage.quirks=152d:0578:u a-b pci-x.y video=HDMI-A-1:1.5 c.d-e=f\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := strings.ReplaceAll("tr ' ' '\\n' <"+dir+"/cmdline"+line, "/etc/modprobe.d", dir)
+	if out, err := exec.Command(busybox, "sh", "-c", script).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "cmdline.conf")); err != nil || string(got) != "options usb_storage quirks=152d:0578:u\noptions pci_x y\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // Each folder that init makes on the data partition has its place in the root, and no other.
 func TestInitrdMountsWhatItPrepares(t *testing.T) {
 	_, list, _ := strings.Cut(files.Init, "for d in etc etc.work ")
@@ -363,6 +384,7 @@ func TestUnitsOfTheImage(t *testing.T) {
 		}
 	}
 	unit("fstrim.timer", "timers.target")
+	unit("rivulet-disk-answers.timer", "timers.target")
 	unit("remote-fs.target", "multi-user.target")
 	unit("apt-daily.timer", "timers.target")
 	unit("nfs-client.target", "multi-user.target")
@@ -378,14 +400,50 @@ func TestUnitsOfTheImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]bool{
-		"timers.target.wants/fstrim.timer":          true,
-		"multi-user.target.wants/remote-fs.target":  true,
-		"multi-user.target.wants/nfs-client.target": false,
-		"timers.target.wants/apt-daily.timer":       false,
-		"fstrim.timer":                              false, // masked
+		"timers.target.wants/fstrim.timer":               true,
+		"timers.target.wants/rivulet-disk-answers.timer": true,
+		"multi-user.target.wants/remote-fs.target":       true,
+		"multi-user.target.wants/nfs-client.target":      false,
+		"timers.target.wants/apt-daily.timer":            false,
+		"fstrim.timer":                                   false, // masked
 	} {
 		if _, err := os.Lstat(j.in("etc/systemd/system", name)); (err == nil) != want {
 			t.Errorf("%s: %v, want it there: %v", name, err, want)
+		}
+	}
+}
+
+// A disk that does not answer has the kernel crash, with the reason; one that answers, even with an error, does not.
+func TestADiskThatDoesNotAnswer(t *testing.T) {
+	raw, err := files.Root.ReadFile("root/usr/lib/rivulet/disk-answers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		dd   string // in place of the program
+		want string
+	}{
+		"it answers":         {"", ""},
+		"it is full":         {"return 1", ""},
+		"it does not answer": {"wait", "w\n<2>rivulet: the disk of this device (/dev/mmcblk0) has not answered for ten minutes: starting again\nc\n"},
+	} {
+		dir := t.TempDir()
+		said, probe := filepath.Join(dir, "said"), filepath.Join(dir, "probe")
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, "boot-disk"), []byte("/dev/mmcblk0\n"), 0o600), os.WriteFile(probe, bytes.Repeat([]byte("x"), 200), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		script := strings.NewReplacer("limit=600", "limit=1", "/var/log/rivulet/probe", probe, "/run/rivulet-image", dir, " >/proc/sysrq-trigger", " >>"+said, " >/dev/kmsg", " >>"+said).Replace(string(raw))
+		if c.dd != "" {
+			script = "dd() { " + c.dd + "; }\n" + script
+		}
+		if out, err := exec.Command("sh", "-c", script).CombinedOutput(); c.want == "" && (err != nil || len(out) > 0) {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+		if got, _ := os.ReadFile(said); string(got) != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+		if got, err := os.ReadFile(probe); err != nil || len(got) != 200 || c.dd == "" && got[0] == 'x' {
+			t.Errorf("%s: the file is %q, %v", name, got, err)
 		}
 	}
 }

@@ -21,7 +21,7 @@ func (j *job) initrd() error {
 		return err
 	}
 	var errs []error
-	for _, d := range []string{"bin", "dev", "proc", "sys", "run", "root", "fat", "data", "etc"} {
+	for _, d := range []string{"bin", "dev", "proc", "sys", "run", "root", "fat", "data", "etc/modprobe.d"} {
 		errs = append(errs, os.MkdirAll(filepath.Join(tree, d), 0o755))
 	}
 	for _, applet := range applets() {

@@ -81,6 +81,7 @@ func (j *job) make(keepRaw bool) error {
 		{"packages", j.unpack},
 		{"fix", j.fix},
 		{"ours", j.ours},
+		{"radio", j.radio},
 		{"initrd", j.initrd},
 		{"root", j.squash},
 		{"boot", j.boot},

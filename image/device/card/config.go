@@ -84,10 +84,10 @@ func (p *problems) config(f Files) config {
 
 // command checks the kernel's command line.
 func (p *problems) command(f Files, c config, slot layout.Slot) {
-	name := c.prefix + "cmdline.txt"
+	name := c.prefix + layout.CommandFile
 	text, ended := strings.CutSuffix(string(f[name]), "\n")
-	if !ended || strings.ContainsAny(text, "\n\r@") || len(text) > 1024 {
-		p.add("%s: one line of 1024 characters at most, with the slot filled in: %.80q", name, text)
+	if !ended || strings.ContainsAny(text, "\n\r@") || len(text) > layout.CommandLimit {
+		p.add("%s: one line of %d characters at most, with the slot filled in: %.80q", name, layout.CommandLimit, text)
 	}
 	words := strings.Fields(text)
 	for _, want := range []string{"rivulet.slot=" + slot.String(), "cgroup_enable=memory", "panic=10"} {

@@ -2,6 +2,8 @@ package layout
 
 import (
 	"bytes"
+	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -73,6 +75,37 @@ func TestOther(t *testing.T) {
 		if s.Other() == s || s.Other().Other() != s || s.Partition() == s.Other().Partition() {
 			t.Errorf("%s and %s", s, s.Other())
 		}
+	}
+}
+
+// What somebody has added to the command line is found again, in the file of each loader, and nothing else.
+func TestWordsOfTheOwner(t *testing.T) {
+	quirk := []string{"usb-storage.quirks=152d:0578:u", `dyndbg="file x +p"`}
+	for _, c := range []struct {
+		file, text string
+		want       []string
+	}{
+		{"a/cmdline.txt", Fill(CommandPi, A, 1) + "\n", nil},
+		{"a/cmdline.txt", Fill(CommandPi, A, 1) + " " + strings.Join(quirk, "  ") + "\r\n", quirk},
+		{"a/cmdline.txt", "pcie_aspm=off " + Fill(CommandPi, A, 1) + "\nnever=read\n", []string{"pcie_aspm=off"}},
+		{"a/cmdline.txt", strings.Replace(Fill(CommandPi, A, 1), "panic=10", "panic=60 root=/dev/sda init=/bin/sh rivulet.slot=b", 1), []string{"panic=60"}},
+		{"a/cmdline.txt", "", nil},
+		{"a/entry.cfg", "LABEL a\n LINUX /a/linux\n append " + Fill(CommandPC, A, 1) + " video=1024x768\n", []string{"video=1024x768"}},
+		{"loader/entries/rivulet-a.conf", "title a\noptions " + Fill(CommandPC, A, 1) + "\noptions nomodeset\n", []string{"nomodeset"}},
+		{"a/README.txt", "append x\noptions y\n", nil},
+	} {
+		if got := Added(c.file, c.text, A); !slices.Equal(got, c.want) {
+			t.Errorf("%s, %q: %q, want %q", c.file, c.text, got, c.want)
+		}
+	}
+	for file, text := range map[string]string{"cmdline.txt": CommandPi + "\n", "entry.cfg": "LABEL b\n APPEND " + CommandPC + "\n", "loader.conf": "options " + CommandPC + "\nversion 1\n"} {
+		filled := Add(file, Fill(text, B, 1), quirk)
+		if got := Added(file, filled, B); !slices.Equal(got, quirk) || strings.Count(filled, "\n") != strings.Count(text, "\n") || len(filled) != len(Fill(text, B, 1))+len(strings.Join(quirk, " "))+1 {
+			t.Errorf("%s: %q has %q", file, filled, got)
+		}
+	}
+	if text := "APPEND x\n"; Add("b/syslinux.cfg", text, quirk) != text || Add("entry.cfg", text, nil) != text {
+		t.Error("a file is changed")
 	}
 }
 
