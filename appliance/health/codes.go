@@ -4,6 +4,7 @@ package health
 var (
 	ContainerdRecovered = declare("containerd-recovered", Warning, "containers and images were made anew")
 	DatastoreRecovered  = declare("datastore-recovered", Error, "the cluster's datastore was damaged and recovered")
+	DatastoreNewer      = declare("datastore-newer", Error, "the cluster's data are of a newer Kubernetes")
 	DatastoreUnusable   = declare("datastore-unusable", Error, "the SQL database with the cluster's objects cannot be used")
 	SnapshotFailed      = declare("snapshot-failed", Warning, "no snapshot of the cluster's datastore could be made")
 	SetAside            = declare("set-aside", Info, "damaged files were set aside")
