@@ -24,6 +24,7 @@ import (
 	"rivulet/appliance/engine/images"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/lifetime/firstboot"
 	"rivulet/appliance/lifetime/nodes"
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/clock"
@@ -168,8 +169,9 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "status-page", Run: s.page.Run},
 		{Name: "console", Run: s.console.Run},
 		{Name: "metrics-endpoint", Run: s.metrics.Run},
-		{Name: "bundle", Run: s.runBundle},
-		{Name: "alone", Run: neighbour.Alone(s.cfg.Dirs.Run)}, {Name: "rules", Needs: []string{"alone"}, Run: s.runRules},
+		{Name: "data", Run: firstboot.Kept("/")},
+		{Name: "bundle", Needs: []string{"data"}, Run: s.runBundle},
+		{Name: "alone", Needs: []string{"data"}, Run: neighbour.Alone(s.cfg.Dirs.Run)}, {Name: "rules", Needs: []string{"alone"}, Run: s.runRules},
 		{Name: "host-firewall", Needs: []string{"alone"}, Run: s.runFirewall},
 		{Name: "pod-gate", Needs: []string{"alone"}, Run: s.runPodGate},
 		{Name: "images", Run: s.runImages},

@@ -34,7 +34,7 @@ var (
 	EngineSilent     = declare("engine-silent", Error, "the API server does not answer")
 	EngineUnusable   = declare("engine-unusable", Error, "Rivulet cannot use the API server, which answers")
 
-	DataInMemory  = declare("data-in-memory", Error, "settings, peers and trust are lost when this device restarts")
+	DataInMemory  = declare("data-in-memory", Error, "the data partition cannot be used, and no cluster runs")
 	Firstboot     = declare("firstboot", Error, "the file on the boot partition has a mistake")
 	WebConsole    = declare("web-console", Warning, "the web console cannot be reached")
 	StatusPage    = declare("status-page", Info, "the status page is not where a browser looks for it")

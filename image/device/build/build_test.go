@@ -312,7 +312,7 @@ func TestInitrdMendsASuperblockOfGarbage(t *testing.T) {
 	f.Close()
 	mend := func(use string) string {
 		t.Helper()
-		script := "use() { shift; " + use + "; }\nsay() { :; }\nDATA=" + disk + " STATE=" + dir + " n=0\n" +
+		script := "use() { shift; " + use + "; }\nsay() { :; }\nsleep() { :; }\nDATA=" + disk + " STATE=" + dir + " n=0\n" +
 			strings.ReplaceAll(files.Init[begin:end+3], "/run/", dir+"/") + "mend; echo $r after $n"
 		out, err := exec.Command(busybox, "sh", "-c", script).CombinedOutput()
 		if err != nil {
@@ -320,15 +320,94 @@ func TestInitrdMendsASuperblockOfGarbage(t *testing.T) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	if got := mend("n=$((n+1)); e2fsck $@"); got != "1 after 2" {
+	if got := mend("n=$((n+1)); e2fsck $@"); got != "1 after 3" {
 		t.Errorf("e2fsck ended with %s", got)
 	}
 	if out, err := exec.Command("e2fsck", "-fn", disk).CombinedOutput(); err != nil {
 		t.Errorf("it is not whole: %v: %s", err, out)
 	}
-	for codes, want := range map[string]string{"0": "0 after 1", "8 12 12 1": "1 after 4", "8 12 12 12 1": "12 after 4"} {
+	for codes, want := range map[string]string{"0": "0 after 1", "8 0": "0 after 2", "8 8 12 12 1": "1 after 5", "8 8 12 12 12 1": "12 after 5"} {
 		if got := mend("n=$((n+1)); set -- " + codes + "; shift $((n-1)); return $1"); got != want {
 			t.Errorf("e2fsck ending with %s: %s, want %s", codes, got, want)
+		}
+	}
+}
+
+// A full disk is none that is dead: it takes what it has already. One that takes nothing is, and one of an earlier version
+// has no probe yet.
+func TestInitrdTellsAFullDiskFromADeadOne(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		lacking(t, "busybox")
+	}
+	begin, end := strings.Index(files.Init, "prepare() {"), strings.Index(files.Init, "\ndata() {")
+	if begin < 0 || end < 0 {
+		t.Fatal("init has no function writes")
+	}
+	for name, c := range map[string]struct {
+		fake  string // in place of a program
+		fresh bool   // there was no start before
+		want  string
+	}{
+		"good":                          {"", false, "0"},
+		"good, the first start":         {"", true, "0"},
+		"full":                          {"dd() { cat >/dev/null; echo 'dd: error writing: No space left on device' >&2; return 1; }", true, "0"},
+		"full, and a folder is to come": {"mkdir() { echo \"mkdir: can't create directory: No space left on device\" >&2; return 1; }", false, "0"},
+		"it reads only":                 {"dd() { echo 'dd: opening: Read-only file system' >&2; return 1; }", false, "1"},
+		"it does not read":              {"rm() { echo 'rm: Input/output error' >&2; return 1; }", false, "1"},
+		"it takes nothing":              {"dd() { echo 'dd: fsync failed: Input/output error' >&2; return 1; }", false, "1"},
+	} {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, "data"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		run := func(fake string) string {
+			t.Helper()
+			script := "say() { :; }\n" + fake + "\n" + strings.NewReplacer("/data/", dir+"/data/", "/run/", dir+"/").Replace(files.Init[begin:end+1]) + "writes; echo $?"
+			out, err := exec.Command(busybox, "sh", "-c", script).Output()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			return strings.TrimSpace(string(out))
+		}
+		if !c.fresh && run("") != "0" {
+			t.Fatalf("%s: the start before", name)
+		}
+		probe := filepath.Join(dir, "data/etc.work/probe")
+		before, _ := os.Stat(probe)
+		if got := run(c.fake); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+		if after, err := os.Stat(probe); before != nil && (err != nil || !os.SameFile(before, after)) {
+			t.Errorf("%s: the probe wants new space at each start: %v", name, err)
+		}
+	}
+}
+
+// A disk has three chances before its data count as lost, also one that appears late.
+func TestInitrdAwaitsADisk(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		lacking(t, "busybox")
+	}
+	begin, end := strings.Index(files.Init, "await() {"), strings.Index(files.Init, "\n}\n# In memory")
+	if begin < 0 || end < 0 {
+		t.Fatal("init has no function await")
+	}
+	for name, c := range map[string]struct{ disk, good, want string }{
+		"good":               {"1", "1", "0 0"},
+		"one bad moment":     {"1", "2", "5 0"},
+		"a long one":         {"1", "3", "35 0"},
+		"it appears late":    {"2", "2", "5 0"},
+		"never":              {"1", "9", "35 1"},
+		"it never appears":   {"9", "1", "35 1"},
+		"late, and one more": {"2", "3", "35 0"},
+	} {
+		script := "n=0 waited=0\nthere() { [ $n -ge " + c.disk + " ]; }\n" +
+			"sleep() { n=$((n+1)) waited=$((waited+$1)); }\nload() { :; }\nmend() { :; }\ndata() { [ $n -ge " + c.good + " ]; }\n" +
+			strings.ReplaceAll(files.Init[begin:end+3], "[ -b $DATA ]", "there") + "await; r=$?; echo $waited $r"
+		if out, err := exec.Command(busybox, "sh", "-c", script).CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != c.want {
+			t.Errorf("%s: %v %s, want %s", name, err, out, c.want)
 		}
 	}
 }
