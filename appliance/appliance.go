@@ -110,6 +110,7 @@ func Run(ctx context.Context, cfg Config) error {
 	sys.reportSetAside()
 	role.Report(&sys.health)
 	firstboot.ReportInitrd("/", &sys.health, cfg.Log)
+	firstboot.ReportLeft("/", &sys.health, cfg.Log)
 	firstboot.Report("/", &sys.health, cfg.Log)
 	host.RaiseLimits(&sys.health)
 	cfg.Log.Info("rivulet starts", "name", sys.name(), "node", nodeName, "id", id.ID(), "node_address", sys.nodeIP)

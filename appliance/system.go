@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -155,7 +156,10 @@ func (s *System) run(ctx context.Context) error {
 	})
 	go s.usage.Run(ctx)
 	go s.showLamp(ctx)
+	var lasts sync.WaitGroup
+	lasts.Go(func() { s.lasts(ctx) })
 	s.manager.Run(ctx)
+	lasts.Wait()
 	return nil
 }
 

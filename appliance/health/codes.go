@@ -35,6 +35,7 @@ var (
 	EngineUnusable   = declare("engine-unusable", Error, "Rivulet cannot use the API server, which answers")
 
 	DataInMemory  = declare("data-in-memory", Error, "the data partition cannot be used, and no cluster runs")
+	SlotLeft      = declare("slot-left", Warning, "one of the two system slots did not come up, and the other runs")
 	Firstboot     = declare("firstboot", Error, "the file on the boot partition has a mistake")
 	WebConsole    = declare("web-console", Warning, "the web console cannot be reached")
 	StatusPage    = declare("status-page", Info, "the status page is not where a browser looks for it")

@@ -65,6 +65,40 @@ func TestDataInMemoryIsAProblem(t *testing.T) {
 	}
 }
 
+func TestASlotThatWasLeftIsAProblem(t *testing.T) {
+	root := t.TempDir()
+	var problems health.Tracker
+	write := func(name, content string) {
+		t.Helper()
+		if err := (disk{root}).write(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := func() string {
+		problems.Clear(health.SlotLeft)
+		ReportLeft(root, &problems, slog.New(slog.DiscardHandler))
+		for _, p := range problems.Problems() {
+			return p.Text
+		}
+		return ""
+	}
+	if got := said(); got != "" {
+		t.Errorf("no image: %s", got)
+	}
+	write(layout.RunSlot, "b\n")
+	if got := said(); got != "" {
+		t.Errorf("both are well: %s", got)
+	}
+	write(layout.BootDir+"/b/"+layout.Left, "long ago\n")
+	if got := said(); got != "" {
+		t.Errorf("the one that runs: %s", got)
+	}
+	write(layout.BootDir+"/a/"+layout.Left, "its system cannot be read\n")
+	if got := said(); !strings.HasPrefix(got, "slot a was left: its system cannot be read; slot b runs, with rivulet ") {
+		t.Error(got)
+	}
+}
+
 // stateOf waits until the component of the data has a state, and returns its detail.
 func stateOf(t *testing.T, root string, state lifecycle.State) string {
 	t.Helper()

@@ -214,7 +214,7 @@ func TestInitrdCountsTries(t *testing.T) {
 	if err != nil {
 		lacking(t, "busybox")
 	}
-	begin, end := strings.Index(files.Init, "choice() {"), strings.Index(files.Init, "\n}\nmkdir -p /fat")
+	begin, end := strings.Index(files.Init, "choice() {"), strings.Index(files.Init, "\n}\n# leave makes")
 	if begin < 0 || end < 0 {
 		t.Fatal("init has no function count")
 	}
@@ -274,6 +274,110 @@ func TestInitrdCountsTries(t *testing.T) {
 		}
 		if got, err := os.ReadFile(filepath.Join(dir, layout.SyslinuxFile)); !c.pi && (err != nil || !bytes.Equal(got, append(core, layout.Once(c.still)...))) {
 			t.Errorf("%s: %v, syslinux's file ends as % x", name, err, got[max(0, len(got)-layout.Sector):][:16])
+		}
+	}
+}
+
+// A slot that does not come up is left for the other, if that was called good before, and by every loader: one that is on
+// trial has its tries, and one that was given up or is half written is nothing to go to.
+func TestInitrdLeavesASlot(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		lacking(t, "busybox")
+	}
+	part := func(from, to string) string {
+		_, rest, ok := strings.Cut(files.Init, from)
+		body, _, end := strings.Cut(rest, to)
+		if !ok || !end {
+			t.Fatalf("init has no %q", from)
+		}
+		return from + body + "\n}\n"
+	}
+	functions := part("choice() {", "\n}\n# syslinux") + part("leave() {", "\n}\n# Starts of") + part("starts() {", "\n}\nmkdir -p /fat") + part("root() {", "\n}\nroot ||")
+	now := layout.Choice{Load: layout.A, Good: layout.A}
+	then := layout.Choice{Load: layout.B, Good: layout.B}
+	for name, c := range map[string]struct {
+		fat   []string // files besides
+		try   string
+		bad   bool   // the root cannot be mounted
+		fake  string // in place of a program
+		count string
+		pi    layout.Choice // what the Pi's slot.cfg has then
+		efi   string        // what UEFI's entries are then
+		says  string
+		left  string // count
+	}{
+		"good":                            {fat: []string{"b/good"}, pi: now, efi: "a b", left: "a 1"},
+		"again":                           {fat: []string{"b/good"}, count: "a 5\n", pi: now, efi: "a b", left: "a 6"},
+		"the other was counted":           {fat: []string{"b/good"}, count: "b 6\n", pi: now, efi: "a b", left: "a 1"},
+		"garbage was counted":             {fat: []string{"b/good"}, count: "\x00\x00\x00\x00", pi: now, efi: "a b", left: "a 1"},
+		"it never lasts":                  {fat: []string{"b/good"}, count: "a 6\n", pi: then, efi: "a+0-1 b", says: "it started 6 times in a row, and rivulet never ran for long"},
+		"it never lasts, as the other":    {fat: []string{"b/good", "b/left"}, count: "a 6\n", pi: then, efi: "a+0-1 b", says: "it started 6 times in a row, and rivulet never ran for long"},
+		"nothing to go to":                {count: "a 6\n", pi: now, efi: "a b", left: "a 6"},
+		"on trial":                        {fat: []string{"b/good"}, try: "a", count: "a 6\n", pi: now, efi: "a b", left: "a 6"},
+		"a boot partition that is broken": {fat: []string{"b/good"}, fake: "mount() { case $2 in remount,rw) return 1;; esac; }\n", count: "a 6\n", pi: now, efi: "a b", left: "a 6"},
+		"a root that cannot be read":      {fat: []string{"b/good"}, bad: true, pi: then, efi: "a+0-1 b", says: "its system cannot be read"},
+		"nor is there another":            {bad: true, pi: now, efi: "a b"},
+	} {
+		for _, efi := range []bool{false, true} {
+			dir := t.TempDir()
+			fat := filepath.Join(dir, "fat")
+			write := func(name, content string) {
+				t.Helper()
+				if err := put(filepath.Join(dir, name), content, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("fat/"+layout.ChoiceFile, string(now.Encode(layout.PiFirmware)))
+			write("data/none", "")
+			for _, f := range c.fat {
+				write("fat/"+f, "x\n")
+			}
+			for _, s := range []string{"a", "b"} {
+				write("fat/loader/entries/rivulet-"+s+".conf", "entry "+s)
+				write("fat/"+s+"/kernel8.img", "kernel")
+			}
+			if c.count != "" {
+				write("data/starts", c.count)
+			}
+			system := filepath.Join(dir, "none")
+			if efi {
+				system = dir
+			}
+			script := "mount() { :; }\n" + c.fake + "say() { :; }\nsleep() { :; }\nfail() { echo restarts; exit; }\nSLOT=a OTHER=b line1=os_prefix=a/ try=" + c.try + "\n" +
+				strings.NewReplacer("/fat/", fat+"/", "/run/", dir+"/", "/data/", dir+"/data/", "/sys/firmware/efi", system).Replace(functions)
+			if c.bad {
+				script += "mount() { case $2 in squashfs) return 1;; esac; }\nroot || leave 'its system cannot be read' && fail\n"
+			} else {
+				script += "starts\n"
+			}
+			out, err := exec.Command(busybox, "sh", "-c", script+":").CombinedOutput()
+			if restarts := string(out) == "restarts\n"; err != nil || restarts != (c.says != "") || !restarts && len(out) > 0 {
+				t.Errorf("%s, UEFI %v: %v %s", name, efi, err, out)
+			}
+			raw, _ := os.ReadFile(filepath.Join(fat, layout.ChoiceFile))
+			got, err := layout.DecodeChoice(raw)
+			if want := c.pi; !efi && (err != nil || got != want) || efi && got != now {
+				t.Errorf("%s, UEFI %v: %v %v", name, efi, got, err)
+			}
+			entries := ""
+			if efi {
+				names, _ := filepath.Glob(filepath.Join(fat, "loader/entries/*"))
+				for _, n := range names {
+					entries += " " + strings.TrimSuffix(strings.TrimPrefix(filepath.Base(n), "rivulet-"), ".conf")
+				}
+				if entries != " "+c.efi {
+					t.Errorf("%s: entries%s, want %s", name, entries, c.efi)
+				}
+			}
+			why, _ := os.ReadFile(filepath.Join(fat, "a", layout.Left))
+			count, _ := os.ReadFile(filepath.Join(dir, "data/starts"))
+			if strings.TrimSpace(string(why)) != c.says || strings.TrimSpace(string(count)) != c.left {
+				t.Errorf("%s, UEFI %v: %q, counted %q", name, efi, why, count)
+			}
+			if _, err := os.Stat(filepath.Join(fat, "b", layout.Left)); c.says != "" && err == nil {
+				t.Errorf("%s: the other is noted as left, too", name)
+			}
 		}
 	}
 }
