@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	"rivulet/appliance/engine/images"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/lifetime/firstboot"
 	"rivulet/appliance/lifetime/nodes"
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/clock"
@@ -156,7 +158,10 @@ func (s *System) run(ctx context.Context) error {
 	go s.usage.Run(ctx)
 	go problems.Age{State: s.cfg.Dirs.State, Image: s.page.Image, Worker: s.worker.Joined != nil, Clock: s.clock, Fabric: &s.fabric, Health: &s.health, Log: s.log("age")}.Run(ctx)
 	go s.showLamp(ctx)
+	var lasts sync.WaitGroup
+	lasts.Go(func() { s.lasts(ctx) })
 	s.manager.Run(ctx)
+	lasts.Wait()
 	return nil
 }
 
@@ -170,8 +175,9 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "status-page", Run: s.page.Run},
 		{Name: "console", Run: s.console.Run},
 		{Name: "metrics-endpoint", Run: s.metrics.Run},
-		{Name: "bundle", Run: s.runBundle},
-		{Name: "alone", Run: neighbour.Alone(s.cfg.Dirs.Run)}, {Name: "rules", Needs: []string{"alone"}, Run: s.runRules},
+		{Name: "data", Run: firstboot.Kept("/")},
+		{Name: "bundle", Needs: []string{"data"}, Run: s.runBundle},
+		{Name: "alone", Needs: []string{"data"}, Run: neighbour.Alone(s.cfg.Dirs.Run)}, {Name: "rules", Needs: []string{"alone"}, Run: s.runRules},
 		{Name: "host-firewall", Needs: []string{"alone"}, Run: s.runFirewall},
 		{Name: "pod-gate", Needs: []string{"alone"}, Run: s.runPodGate},
 		{Name: "images", Run: s.runImages},

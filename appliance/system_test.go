@@ -20,9 +20,16 @@ func TestComponentsNeedEachOther(t *testing.T) {
 		return all
 	}
 	for _, role := range []nodes.Role{
-		{Serving: &standby.Gateway{}}, {Joined: &nodes.Joined{}}, {Joined: &nodes.Joined{}, Copy: &standby.Copy{}}, {Joined: &nodes.Joined{Removed: true}},
+		{}, {Serving: &standby.Gateway{}}, {Joined: &nodes.Joined{}}, {Joined: &nodes.Joined{}, Copy: &standby.Copy{}}, {Joined: &nodes.Joined{Removed: true}},
 	} {
-		of(role)
+		// An empty cluster with a new key, while its data cannot be used, would be taken for another one.
+		waits := map[string]bool{"data": true}
+		for _, c := range of(role) { // each comes after what it needs
+			waits[c.Name] = waits[c.Name] || slices.ContainsFunc(c.Needs, func(need string) bool { return waits[need] })
+			if slices.Contains([]string{"bundle", "rules", "tunnel", "engine", "fabric", "dns", "vclusters", nodes.Component}, c.Name) && !waits[c.Name] {
+				t.Errorf("%+v: %s does not wait for the data", role, c.Name)
+			}
+		}
 	}
 	// k3s's agent fetches certificates of a year at its start only.
 	renews := func(c lifecycle.Component) bool { return c.Name == "certificates" }

@@ -4,6 +4,7 @@ package health
 var (
 	ContainerdRecovered = declare("containerd-recovered", Warning, "containers and images were made anew")
 	DatastoreRecovered  = declare("datastore-recovered", Error, "the cluster's datastore was damaged and recovered")
+	DatastoreNewer      = declare("datastore-newer", Error, "the cluster's data are of a newer Kubernetes")
 	DatastoreUnusable   = declare("datastore-unusable", Error, "the SQL database with the cluster's objects cannot be used")
 	SnapshotFailed      = declare("snapshot-failed", Warning, "no snapshot of the cluster's datastore could be made")
 	SetAside            = declare("set-aside", Info, "damaged files were set aside")
@@ -33,7 +34,8 @@ var (
 	EngineSilent     = declare("engine-silent", Error, "the API server does not answer")
 	EngineUnusable   = declare("engine-unusable", Error, "Rivulet cannot use the API server, which answers")
 
-	DataInMemory  = declare("data-in-memory", Error, "settings, peers and trust are lost when this device restarts")
+	DataInMemory  = declare("data-in-memory", Error, "the data partition cannot be used, and no cluster runs")
+	SlotLeft      = declare("slot-left", Warning, "one of the two system slots did not come up, and the other runs")
 	Firstboot     = declare("firstboot", Error, "the file on the boot partition has a mistake")
 	WebConsole    = declare("web-console", Warning, "the web console cannot be reached")
 	StatusPage    = declare("status-page", Info, "the status page is not where a browser looks for it")

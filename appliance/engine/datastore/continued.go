@@ -106,6 +106,9 @@ func takeMark(ctx context.Context, mark, path string) (closed bool, err error) {
 // Begin is called by the process of a virtual cluster before it opens its database, which no Guard looks after; boot is
 // changes.BootID. The returned function is called once the database is closed in order.
 func Begin(ctx context.Context, path, boot string) (ended func(), err error) {
+	if err := ours().claim(path + ".writer"); err != nil {
+		return nil, err
+	}
 	mark := path + ".closed"
 	closed, err := takeMark(ctx, mark, path)
 	if err == nil {

@@ -56,12 +56,16 @@ func (g *Guard) Prepare(ctx context.Context, e Cluster) error {
 	if db := g.db.Swap(nil); db != nil {
 		db.Close()
 	}
+	err := ours().claim(paths.Writer(g.State))
+	if g.Health.Report(health.DatastoreNewer, err); err != nil {
+		return err
+	}
 	if address := e.Datastore(); address != "" {
 		err := g.prepareSQL(ctx, address)
 		g.Health.Report(health.DatastoreUnusable, err)
 		return err
 	}
-	err := g.leaveSQL()
+	err = g.leaveSQL()
 	if g.Health.Report(health.DatastoreUnusable, err); err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ const Component = "nodes"
 // base are the components of a device that was removed from its cluster, node those that a worker has besides, in the
 // order in which they start.
 var (
-	base = []string{"api", "config", "clock", "lans", "status-page", "console", "metrics-endpoint", "alone", "rules", "history", "watchdog", "doctor"}
+	base = []string{"api", "config", "clock", "lans", "status-page", "console", "metrics-endpoint", "data", "alone", "rules", "history", "watchdog", "doctor"}
 	node = []string{"bundle", "host-firewall", "pod-gate", "images", "tunnel", leaseComponent, "fabric", Component, "dns", "engine", "certificates", "policies", "node", "storage", "offload"}
 )
 

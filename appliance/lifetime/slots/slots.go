@@ -46,6 +46,9 @@ func kept(s layout.Slot) string { return path.Join(s.String(), layout.EntryFile)
 // Clear removes everything by which a loader could start another slot, and the flags of earlier attempts: from now on
 // only running boots.
 func Clear(b Boot, running layout.Slot) error {
+	if err := b.Remove(path.Join(running.Other().String(), layout.Good)); err != nil {
+		return err
+	}
 	if err := settle(b, running); err != nil {
 		return err
 	}
@@ -114,10 +117,13 @@ func Accept(b Boot, slot layout.Slot) error {
 	good := layout.EntryName(slot, false)
 	for _, n := range names {
 		if n != good {
-			return b.Rename(path.Join(entries, n), path.Join(entries, good))
+			if err := b.Rename(path.Join(entries, n), path.Join(entries, good)); err != nil {
+				return err
+			}
+			break
 		}
 	}
-	return nil
+	return b.Write(path.Join(slot.String(), layout.Good), []byte("good\n"))
 }
 
 // Reject makes the earlier slot the one that boots, and disables the other.

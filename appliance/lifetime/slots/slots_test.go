@@ -113,10 +113,12 @@ func TestOnAPC(t *testing.T) {
 		files["slot.cfg"], files["loader/entries/rivulet-b.conf"] = "DEFAULT b\n# rivulet good=b try=- tries=0", entry
 		files[layout.SyslinuxFile] = string(syslinux(0))
 		delete(files, "b/once")
+		files["b/good"] = "good"
 		expect(t, d, "accepted", files)
 	}
 	must(t, Reject(d, layout.A))
 	delete(files, "loader/entries/rivulet-b.conf")
+	delete(files, "b/good")
 	files["slot.cfg"] = "DEFAULT a\n# rivulet good=a try=- tries=0"
 	expect(t, d, "rejected", files)
 }
@@ -148,8 +150,9 @@ func TestOnAPi(t *testing.T) {
 		"b/linux": "kernel v2", "b/initrd": "initrd v2", "b/cmdline.txt": "rivulet.slot=b"}
 	expect(t, d, "armed", files)
 	must(t, Accept(d, layout.B))
-	files["slot.cfg"] = "os_prefix=b/\n# rivulet good=b try=- tries=0"
+	files["slot.cfg"], files["b/good"] = "os_prefix=b/\n# rivulet good=b try=- tries=0", "good"
 	expect(t, d, "accepted", files)
+	delete(files, "b/good")
 	// A choice that is garbage is written anew, for the right loader.
 	must(t, d.Write(layout.ChoiceFile, []byte("garbage")))
 	must(t, Reject(d, layout.A))

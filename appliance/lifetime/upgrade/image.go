@@ -1,10 +1,8 @@
 package upgrade
 
 import (
-	"fmt"
 	"log/slog"
 
-	"rivulet/appliance/version"
 	"rivulet/image/device/layout"
 )
 
@@ -79,23 +77,4 @@ func tryImage(w World, s State, log *slog.Logger) (State, Choice, error) {
 	}
 	log.Info("restarting to try an update", "version", a.Next.Name, "slot", img.To)
 	return s.armed(w.BootID()), Choice{Restart: true}, nil
-}
-
-// ofThisSlot prevents an older version from running on the data of a newer one, after the other slot was selected in
-// the loader's menu, or by the loader.
-func (s State) ofThisSlot(w World, log *slog.Logger) error {
-	here := w.Slot()
-	if s.Slot == "" || !here.Valid() || here.String() == s.Slot {
-		return nil
-	}
-	log.Warn("slot "+here.String()+" runs and not the one that was taken last", "taken", s.Slot)
-	was, err := version.Minor(s.SlotKubernetes)
-	if err != nil {
-		return nil //nolint:nilerr // nothing to compare with
-	}
-	if ours, err := version.Minor(version.Kubernetes()); err == nil && ours < was {
-		return fmt.Errorf("update: slot %s has Kubernetes %s, and the data is of %s; start slot %s again, or restore a backup here",
-			here, version.Kubernetes(), s.SlotKubernetes, s.Slot)
-	}
-	return nil
 }

@@ -55,7 +55,7 @@ func newBoard(t *rapid.T) *board {
 		b.fat[layout.SyslinuxFile] = "core" + string(layout.Once(0))
 	}
 	b.fat[layout.ChoiceFile] = string(layout.Choice{Load: layout.A, Good: layout.A}.Encode(l))
-	b.fat["a/linux"] = "kernel v0"
+	b.fat["a/linux"], b.fat["a/good"] = "kernel v0", "good\n"
 	b.roots[layout.A] = []byte("root v0")
 	return b
 }
@@ -204,6 +204,12 @@ func (b *board) start() (runs string, err error) {
 		b.slot = b.systemdBoot()
 	} else {
 		b.slot = b.choice()
+	}
+	for _, s := range []layout.Slot{layout.A, layout.B} { // the initrd of the other may leave that for it
+		is := strings.TrimPrefix(string(b.roots[s]), "root ")
+		if _, good := b.fat[s.String()+"/"+layout.Good]; good && (is != "v0" && !b.healthy[is] || b.fat[s.String()+"/linux"] != "kernel "+is) {
+			b.t.Fatalf("slot %s is called good, and has root %q with kernel %q", s, is, b.fat[s.String()+"/linux"])
+		}
 	}
 	build, ok := strings.CutPrefix(string(b.roots[b.slot]), "root ")
 	if !ok || b.fat[b.slot.String()+"/linux"] != "kernel "+build {

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/state/paths"
-	"rivulet/appliance/version"
 )
 
 // Launch is the first call of `rivulet run`: it continues an update in progress, which may take the whole window, and
@@ -41,7 +40,7 @@ func (d *Device) Launch(ctx context.Context) (Choice, error) {
 	if err != nil || choice.Run == nil {
 		return choice, err
 	}
-	return d.usable(choice)
+	return d.usable(choice), nil
 }
 
 // supervised reports whether a supervisor has the store open.
@@ -54,23 +53,19 @@ func (d *Device) supervised() bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil
 }
 
-// usable falls back to this binary if the chosen one is missing, unless it is older than the data.
-func (d *Device) usable(c Choice) (Choice, error) {
+// usable falls back to this binary if the chosen one is missing. The engine of one that is older than the data is not
+// started, and the page says why.
+func (d *Device) usable(c Choice) Choice {
 	path := d.binary(*c.Run)
 	id, err := BuildID(path)
-	if err == nil && id == c.Run.BuildID {
-		return c, nil
-	}
-	if err == nil {
+	if err == nil && id != c.Run.BuildID {
 		err = fmt.Errorf("%s is another program", path)
 	}
-	was, err1 := version.Minor(c.Run.Kubernetes)
-	ours, err2 := version.Minor(version.Kubernetes())
-	if err1 != nil || err2 != nil || ours < was {
-		return Choice{}, fmt.Errorf("update: version %s is to run and cannot: %w; install it again", c.Run.Name, err)
+	if err != nil {
+		d.Log.Error("the current version cannot be started; going on with this binary", "version", c.Run.Name, "err", err)
+		return Choice{}
 	}
-	d.Log.Error("the current version cannot be started; going on with this binary", "version", c.Run.Name, "err", err)
-	return Choice{}, nil
+	return c
 }
 
 // Become replaces this process by another version, or by itself for a new start.

@@ -68,7 +68,7 @@ func decide(ctx context.Context, w World, self string, log *slog.Logger) (Choice
 	}
 	if s.replaced(self) {
 		log.Warn("another binary was put in place by hand; updates begin anew from it")
-		s = s.reset()
+		s = s.reset(w.Now())
 		if err := w.Save(s); err != nil {
 			return Choice{}, err
 		}
@@ -86,9 +86,6 @@ func decide(ctx context.Context, w World, self string, log *slog.Logger) (Choice
 		if err := w.Save(s); err != nil || choice.Exit || choice.Restart {
 			return choice, err
 		}
-	}
-	if err := s.ofThisSlot(w, log); err != nil {
-		return Choice{}, err
 	}
 	if linked := w.Point(s); linked != s.Linked {
 		s.Linked = linked
@@ -179,7 +176,6 @@ func evaluate(ctx context.Context, w World, s State, log *slog.Logger) (State, C
 		}
 		// Updates of the binary have no meaning any more: the slot has its own.
 		next.Current, next.Previous, next.Base = nil, nil, ""
-		next.Slot, next.SlotKubernetes = img.To, a.Next.Kubernetes
 	}
 	log.Info("the update is taken", "version", a.Next.Name)
 	return next, Choice{}, nil

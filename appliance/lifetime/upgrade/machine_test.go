@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -227,8 +228,11 @@ func TestAnotherBinaryByHandCounts(t *testing.T) {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}
-	if s := (State{Generation: 4, Current: &v1, Phase: Trying}).reset(); s.Generation != 4 || s.Current != nil || s.Phase != Idle {
+	if s := (State{Generation: 4, Current: &v1, Phase: Trying}).reset(time.Time{}); s.Generation != 4 || s.Current != nil || s.Phase != Idle {
 		t.Errorf("%+v, want nothing but the keys' generation", s)
+	}
+	if s := trying.reset(time.Time{}); s.Phase != Idle || s.Attempt != nil || s.Current != nil || s.Snapshot != "x" || s.Previous.buildID() != "build2" || s.Last.OK || !strings.Contains(s.Last.Reason, "versions/x") {
+		t.Errorf("%+v, want the way back by hand: the data of before and the version that wrote them", s)
 	}
 }
 

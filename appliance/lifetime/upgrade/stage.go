@@ -24,6 +24,7 @@ import (
 	"rivulet/appliance/state/paths"
 	"rivulet/appliance/vcluster"
 	"rivulet/appliance/version"
+	"rivulet/fabric/cure"
 	"rivulet/image/flash"
 	"rivulet/image/signed"
 )
@@ -116,7 +117,7 @@ func Stage(ctx context.Context, r Request) (next Version, err error) {
 	if err != nil {
 		return next, err
 	}
-	if err := fits(from, next, r.Older); err != nil {
+	if err := fits(onData(r.State, from), next, r.Older); err != nil {
 		return next, err
 	}
 	if next.Dir, err = dirName(next.Name, hash); err != nil || r.CheckOnly {
@@ -144,14 +145,33 @@ func claim(dir string) (s State, release func(), err error) {
 	if release, err = lock(dir); err != nil {
 		return s, nil, err
 	}
-	if s, err = Load(dir); err == nil && (s.Phase == Trying || s.Phase == Returning) {
-		err = fmt.Errorf("%w (%s): start rivulet first, it comes to an end by itself", ErrBusy, s.Attempt.Next.Name)
+	if s, err = Load(dir); err == nil {
+		err = s.busy()
 	}
 	if err != nil {
 		release()
 		return s, nil, err
 	}
 	return s, release, nil
+}
+
+// busy returns an error while a version is tried or undone.
+func (s State) busy() error {
+	if s.Phase != Trying && s.Phase != Returning {
+		return nil
+	}
+	return cure.Errorf("%w (%s); it comes to an end by itself while rivulet runs: systemctl start rivulet, and rivulet upgrade shows it. To undo it now: sudo rivulet upgrade --cancel", ErrBusy, s.Attempt.Next.Name)
+}
+
+// MayReplace returns an error if this program must not take the place of the installed one: another is on trial, or the
+// data are of a newer Kubernetes.
+func MayReplace(state string) error {
+	if s, err := Load(paths.Versions(state)); err == nil { // one that cannot be read ends with the installation
+		if err := s.busy(); err != nil {
+			return err
+		}
+	}
+	return datastore.Readable(state)
 }
 
 // Cancel cancels an update: a staged one is dropped, a tried one is undone at the judge's next check.
@@ -305,6 +325,15 @@ func running(ctx context.Context, r Request) (Version, error) {
 		return v, fmt.Errorf("update: %s was replaced and another rivulet still runs; restart it first: systemctl restart rivulet", r.Running)
 	}
 	return v, nil
+}
+
+// onData returns v with the Kubernetes of the data, where that is newer: an older program was put in its place.
+func onData(state string, v Version) Version {
+	data, err := version.Minor(datastore.Kubernetes(state))
+	if runs, rerr := version.Minor(v.Kubernetes); err == nil && rerr == nil && data > runs {
+		v.Kubernetes = datastore.Kubernetes(state)
+	}
+	return v
 }
 
 // fits checks the step from one version to another. Versions that are no semantic ones have no order.

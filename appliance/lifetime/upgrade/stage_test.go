@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rivulet/appliance/engine/datastore"
+	"rivulet/appliance/state/paths"
 	"rivulet/image/signed"
 	"rivulet/test/harness/await"
 )
@@ -59,6 +61,79 @@ func TestFitsOlder(t *testing.T) {
 		if err := fits(from, next, true); err != nil {
 			t.Errorf("%s → %s, as meant: %v", tc.from, tc.next, err)
 		}
+	}
+}
+
+// A step goes from the version of the data, where that is not the one that runs.
+func TestFitsTheData(t *testing.T) {
+	state := t.TempDir()
+	runs := Version{Name: "x", Kubernetes: "v1.34.0", BuildID: "a"}
+	if v := onData(state, runs); v != runs {
+		t.Errorf("%+v, want what runs", v)
+	}
+	wrote(t, state, "v1.36.0")
+	if err := fits(onData(state, runs), Version{Name: "y", Kubernetes: "v1.36.1", BuildID: "b"}, false); err != nil {
+		t.Errorf("the way out: %v", err)
+	}
+	if err := fits(onData(state, runs), Version{Name: "y", Kubernetes: "v1.35.1", BuildID: "b"}, false); !errors.Is(err, ErrRefused) {
+		t.Errorf("older than the data: %v", err)
+	}
+	wrote(t, state, "v1.33.0")
+	if v := onData(state, runs); v != runs {
+		t.Errorf("%+v, want what runs", v)
+	}
+}
+
+// wrote makes the data in a state folder those of a version of Kubernetes.
+func wrote(t *testing.T, state, kubernetes string) {
+	t.Helper()
+	file := paths.Writer(state)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(`{"kubernetes":"`+kubernetes+`","rivulet":"v7.0.0"}`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Neither `rivulet install` nor a package takes the way back from a version on trial, and no program is put in place that
+// cannot read the data.
+func TestWhatMayNotReplaceTheProgram(t *testing.T) {
+	state := t.TempDir()
+	script, err := os.ReadFile("../../../image/package/scripts/preinstall")
+	if err != nil || !bytes.Contains(script, []byte("state=/var/lib/rivulet\n")) {
+		t.Fatalf("the script has another folder: %v", err)
+	}
+	script = bytes.Replace(script, []byte("state=/var/lib/rivulet\n"), []byte("state="+state+"\n"), 1)
+	staged := State{}.staged(Attempt{Next: build(2), From: build(1)})
+	trying := staged.begun("x", Saved{})
+	for _, tc := range []struct {
+		name string
+		s    State
+		want bool
+	}{
+		{"idle", State{Phase: Idle}, true},
+		{"staged", staged, true},
+		{"on trial", trying, false},
+		{"being undone", trying.unhealthy("so it is"), false},
+		{"undone", trying.ended("so it is", "", time.Time{}), true},
+	} {
+		if err := errors.Join(os.MkdirAll(paths.Versions(state), 0o700), store(paths.Versions(state), tc.s)); err != nil {
+			t.Fatal(err)
+		}
+		if err := MayReplace(state); (err == nil) != tc.want || err != nil && (!errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "rivulet upgrade --cancel")) {
+			t.Errorf("%s: install: %v", tc.name, err)
+		}
+		for _, arg := range []string{"install", "upgrade", "1", "2"} {
+			out, err := exec.Command("sh", "-c", string(script), "preinst", arg).CombinedOutput()
+			if (err == nil) != tc.want || err != nil && !strings.Contains(string(out), "rivulet upgrade --cancel") {
+				t.Errorf("%s: package, %s: %v %s", tc.name, arg, err, out)
+			}
+		}
+		if out, err := exec.Command("sh", "-c", string(script), "preinst", "abort-upgrade").CombinedOutput(); err != nil {
+			t.Errorf("%s: dpkg cannot go back to the package of before: %v %s", tc.name, err, out)
+		}
+	}
+	wrote(t, state, "v1.999.0")
+	if err := MayReplace(state); !errors.Is(err, datastore.ErrNewer) {
+		t.Errorf("an older Kubernetes: %v", err)
 	}
 }
 
@@ -281,7 +356,7 @@ func TestTheLastSnapshotStays(t *testing.T) {
 		"kept":          {attempt.committed(time.Now()), "before-v2-b.backup"},
 		"undone":        {attempt.ended("unhealthy", "", time.Now()), "before-v2-b.backup"},
 		"never tried":   {State{Snapshot: "before-v2-b.backup", Attempt: &Attempt{}}.ended("cancelled", "", time.Now()), "before-v2-b.backup"},
-		"by hand since": {attempt.committed(time.Now()).reset(), "before-v2-b.backup"},
+		"by hand since": {attempt.committed(time.Now()).reset(time.Now()), "before-v2-b.backup"},
 		"not recorded":  {State{Last: &Outcome{}}, "before-v1-a.backup before-v2-b.backup"},
 		"staged":        {attempt.committed(time.Now()).staged(Attempt{}), ""},
 	} {

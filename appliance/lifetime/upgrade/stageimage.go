@@ -52,7 +52,7 @@ func StageImage(ctx context.Context, r Request) (next Version, err error) {
 	if err != nil {
 		return next, err
 	}
-	if err := fits(from, next, r.Older); err != nil {
+	if err := fits(onData(r.State, from), next, r.Older); err != nil {
 		return next, err
 	}
 	if next.Dir, err = dirName(next.Name, next.BuildID); err != nil || r.CheckOnly {

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"rivulet/appliance/state/durable"
+	"rivulet/appliance/version"
 	"rivulet/fabric/peer"
 )
 
@@ -80,10 +81,6 @@ type State struct {
 	// Generation is the highest generation of a signing key so far.
 	Generation int `json:"generation,omitempty"`
 
-	// Slot is the build of the last accepted image; empty is the flashed one. SlotKubernetes is the version that may
-	// have written its data.
-	Slot           string `json:"slot,omitempty"`
-	SlotKubernetes string `json:"slotKubernetes,omitempty"`
 	// Of an update that is under way.
 	Attempt *Attempt `json:"attempt,omitempty"`
 }
@@ -226,9 +223,20 @@ func (s State) replaced(self string) bool {
 	return true
 }
 
-// reset keeps only the protection against old releases.
-func (s State) reset() State {
-	return State{Format: format, Phase: Idle, Generation: s.Generation, Last: s.Last, Snapshot: s.Snapshot, Slot: s.Slot, SlotKubernetes: s.SlotKubernetes}
+// reset keeps only the protection against old releases and, of an attempt, the way back by hand: its data of before and the
+// version that wrote them.
+func (s State) reset(now time.Time) State {
+	next := State{Format: format, Phase: Idle, Generation: s.Generation}
+	if a := s.Attempt; a != nil {
+		reason := "another rivulet was installed meanwhile"
+		if a.Snapshot != "" {
+			reason += ", and the data of before are in versions/" + a.Snapshot
+		}
+		s = s.ended(reason, "", now)
+		s.Last.From, next.Previous = version.Version, &a.From // this one runs
+	}
+	next.Last, next.Snapshot = s.Last, s.Snapshot
+	return next
 }
 
 const stateName = "update.json"

@@ -78,5 +78,9 @@ func Workers(state string) string { return filepath.Join(state, "k3s-workers.jso
 // Settled marks a cluster that has served, or was restored from a backup: it is never begun anew.
 func Settled(state string) string { return filepath.Join(state, "k3s-settled") }
 
+// Writer has the version of Kubernetes that has written the datastore, beside it, so that both are backed up, restored and
+// removed together.
+func Writer(state string) string { return Server(state, "writer.json") }
+
 // Datastore is kine's database.
 func Datastore(state string) string { return Server(state, "db", "state.db") }

@@ -8,6 +8,7 @@ import (
 
 	"rivulet/appliance/config"
 	"rivulet/appliance/lifetime/install"
+	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/machine/host"
 	"rivulet/systemd"
 )
@@ -37,6 +38,9 @@ func newInstall(c *common) *cobra.Command {
 				return err
 			}
 			if err := runsByHand(cmd, c); err != nil && !noStart {
+				return err
+			}
+			if err := upgrade.MayReplace(c.dirs.State); err != nil {
 				return err
 			}
 			exe, err := os.Executable()

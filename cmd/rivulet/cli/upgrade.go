@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/lifetime/install"
 	"rivulet/appliance/lifetime/slots"
 	"rivulet/appliance/lifetime/upgrade"
 	"rivulet/appliance/state/paths"
@@ -85,6 +86,9 @@ func runUpgrade(cmd *cobra.Command, c *common, r upgrade.Request, now, wait bool
 	}
 	if r.CheckOnly {
 		return resultf(cmd, c, next, "%s is good: rivulet %s with Kubernetes %s, signed by who may\n", r.File, next.Name, next.Kubernetes)
+	}
+	if by := install.PackageTool(ctx); by != "" && !slots.IsBundle(r.File) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s has installed %s from a package and does not hear of this upgrade: give it no package that is older than %s, and do not install the present one again\n", by, upgrade.Installed, next.Name)
 	}
 	if !runs {
 		return printf(cmd, "%s is staged; it is tried at the next start of rivulet\n", next.Name)

@@ -71,7 +71,8 @@ func (j *job) boot() error {
 	if err != nil {
 		return err
 	}
-	return put(filepath.Join(j.fat, "rivulet.yaml.example"), example, 0o644)
+	return errors.Join(put(filepath.Join(j.fat, layout.A.String(), layout.Good), "good\n", 0o644),
+		put(filepath.Join(j.fat, "rivulet.yaml.example"), example, 0o644))
 }
 
 var first = layout.Choice{Load: layout.A, Good: layout.A}

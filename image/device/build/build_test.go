@@ -214,7 +214,7 @@ func TestInitrdCountsTries(t *testing.T) {
 	if err != nil {
 		lacking(t, "busybox")
 	}
-	begin, end := strings.Index(files.Init, "choice() {"), strings.Index(files.Init, "\n}\nmkdir -p /fat")
+	begin, end := strings.Index(files.Init, "choice() {"), strings.Index(files.Init, "\n}\n# leave makes")
 	if begin < 0 || end < 0 {
 		t.Fatal("init has no function count")
 	}
@@ -278,6 +278,110 @@ func TestInitrdCountsTries(t *testing.T) {
 	}
 }
 
+// A slot that does not come up is left for the other, if that was called good before, and by every loader: one that is on
+// trial has its tries, and one that was given up or is half written is nothing to go to.
+func TestInitrdLeavesASlot(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		lacking(t, "busybox")
+	}
+	part := func(from, to string) string {
+		_, rest, ok := strings.Cut(files.Init, from)
+		body, _, end := strings.Cut(rest, to)
+		if !ok || !end {
+			t.Fatalf("init has no %q", from)
+		}
+		return from + body + "\n}\n"
+	}
+	functions := part("choice() {", "\n}\n# syslinux") + part("leave() {", "\n}\n# Starts of") + part("starts() {", "\n}\nmkdir -p /fat") + part("root() {", "\n}\nroot ||")
+	now := layout.Choice{Load: layout.A, Good: layout.A}
+	then := layout.Choice{Load: layout.B, Good: layout.B}
+	for name, c := range map[string]struct {
+		fat   []string // files besides
+		try   string
+		bad   bool   // the root cannot be mounted
+		fake  string // in place of a program
+		count string
+		pi    layout.Choice // what the Pi's slot.cfg has then
+		efi   string        // what UEFI's entries are then
+		says  string
+		left  string // count
+	}{
+		"good":                            {fat: []string{"b/good"}, pi: now, efi: "a b", left: "a 1"},
+		"again":                           {fat: []string{"b/good"}, count: "a 5\n", pi: now, efi: "a b", left: "a 6"},
+		"the other was counted":           {fat: []string{"b/good"}, count: "b 6\n", pi: now, efi: "a b", left: "a 1"},
+		"garbage was counted":             {fat: []string{"b/good"}, count: "\x00\x00\x00\x00", pi: now, efi: "a b", left: "a 1"},
+		"it never lasts":                  {fat: []string{"b/good"}, count: "a 6\n", pi: then, efi: "a+0-1 b", says: "it started 6 times in a row, and rivulet never ran for long"},
+		"it never lasts, as the other":    {fat: []string{"b/good", "b/left"}, count: "a 6\n", pi: then, efi: "a+0-1 b", says: "it started 6 times in a row, and rivulet never ran for long"},
+		"nothing to go to":                {count: "a 6\n", pi: now, efi: "a b", left: "a 6"},
+		"on trial":                        {fat: []string{"b/good"}, try: "a", count: "a 6\n", pi: now, efi: "a b", left: "a 6"},
+		"a boot partition that is broken": {fat: []string{"b/good"}, fake: "mount() { case $2 in remount,rw) return 1;; esac; }\n", count: "a 6\n", pi: now, efi: "a b", left: "a 6"},
+		"a root that cannot be read":      {fat: []string{"b/good"}, bad: true, pi: then, efi: "a+0-1 b", says: "its system cannot be read"},
+		"nor is there another":            {bad: true, pi: now, efi: "a b"},
+	} {
+		for _, efi := range []bool{false, true} {
+			dir := t.TempDir()
+			fat := filepath.Join(dir, "fat")
+			write := func(name, content string) {
+				t.Helper()
+				if err := put(filepath.Join(dir, name), content, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("fat/"+layout.ChoiceFile, string(now.Encode(layout.PiFirmware)))
+			write("data/none", "")
+			for _, f := range c.fat {
+				write("fat/"+f, "x\n")
+			}
+			for _, s := range []string{"a", "b"} {
+				write("fat/loader/entries/rivulet-"+s+".conf", "entry "+s)
+				write("fat/"+s+"/kernel8.img", "kernel")
+			}
+			if c.count != "" {
+				write("data/starts", c.count)
+			}
+			system := filepath.Join(dir, "none")
+			if efi {
+				system = dir
+			}
+			script := "mount() { :; }\n" + c.fake + "say() { :; }\nsleep() { :; }\nfail() { echo restarts; exit; }\nSLOT=a OTHER=b line1=os_prefix=a/ try=" + c.try + "\n" +
+				strings.NewReplacer("/fat/", fat+"/", "/run/", dir+"/", "/data/", dir+"/data/", "/sys/firmware/efi", system).Replace(functions)
+			if c.bad {
+				script += "mount() { case $2 in squashfs) return 1;; esac; }\nroot || leave 'its system cannot be read' && fail\n"
+			} else {
+				script += "starts\n"
+			}
+			out, err := exec.Command(busybox, "sh", "-c", script+":").CombinedOutput()
+			if restarts := string(out) == "restarts\n"; err != nil || restarts != (c.says != "") || !restarts && len(out) > 0 {
+				t.Errorf("%s, UEFI %v: %v %s", name, efi, err, out)
+			}
+			raw, _ := os.ReadFile(filepath.Join(fat, layout.ChoiceFile))
+			got, err := layout.DecodeChoice(raw)
+			if want := c.pi; !efi && (err != nil || got != want) || efi && got != now {
+				t.Errorf("%s, UEFI %v: %v %v", name, efi, got, err)
+			}
+			entries := ""
+			if efi {
+				names, _ := filepath.Glob(filepath.Join(fat, "loader/entries/*"))
+				for _, n := range names {
+					entries += " " + strings.TrimSuffix(strings.TrimPrefix(filepath.Base(n), "rivulet-"), ".conf")
+				}
+				if entries != " "+c.efi {
+					t.Errorf("%s: entries%s, want %s", name, entries, c.efi)
+				}
+			}
+			why, _ := os.ReadFile(filepath.Join(fat, "a", layout.Left))
+			count, _ := os.ReadFile(filepath.Join(dir, "data/starts"))
+			if strings.TrimSpace(string(why)) != c.says || strings.TrimSpace(string(count)) != c.left {
+				t.Errorf("%s, UEFI %v: %q, counted %q", name, efi, why, count)
+			}
+			if _, err := os.Stat(filepath.Join(fat, "b", layout.Left)); c.says != "" && err == nil {
+				t.Errorf("%s: the other is noted as left, too", name)
+			}
+		}
+	}
+}
+
 // A superblock of garbage is mended before the partition is mounted; where a run of e2fsck ends
 // without having mended all ("unable to set superblock flags", after a journal was read), another one goes on.
 func TestInitrdMendsASuperblockOfGarbage(t *testing.T) {
@@ -312,7 +416,7 @@ func TestInitrdMendsASuperblockOfGarbage(t *testing.T) {
 	f.Close()
 	mend := func(use string) string {
 		t.Helper()
-		script := "use() { shift; " + use + "; }\nsay() { :; }\nDATA=" + disk + " STATE=" + dir + " n=0\n" +
+		script := "use() { shift; " + use + "; }\nsay() { :; }\nsleep() { :; }\nDATA=" + disk + " STATE=" + dir + " n=0\n" +
 			strings.ReplaceAll(files.Init[begin:end+3], "/run/", dir+"/") + "mend; echo $r after $n"
 		out, err := exec.Command(busybox, "sh", "-c", script).CombinedOutput()
 		if err != nil {
@@ -320,15 +424,94 @@ func TestInitrdMendsASuperblockOfGarbage(t *testing.T) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	if got := mend("n=$((n+1)); e2fsck $@"); got != "1 after 2" {
+	if got := mend("n=$((n+1)); e2fsck $@"); got != "1 after 3" {
 		t.Errorf("e2fsck ended with %s", got)
 	}
 	if out, err := exec.Command("e2fsck", "-fn", disk).CombinedOutput(); err != nil {
 		t.Errorf("it is not whole: %v: %s", err, out)
 	}
-	for codes, want := range map[string]string{"0": "0 after 1", "8 12 12 1": "1 after 4", "8 12 12 12 1": "12 after 4"} {
+	for codes, want := range map[string]string{"0": "0 after 1", "8 0": "0 after 2", "8 8 12 12 1": "1 after 5", "8 8 12 12 12 1": "12 after 5"} {
 		if got := mend("n=$((n+1)); set -- " + codes + "; shift $((n-1)); return $1"); got != want {
 			t.Errorf("e2fsck ending with %s: %s, want %s", codes, got, want)
+		}
+	}
+}
+
+// A full disk is none that is dead: it takes what it has already. One that takes nothing is, and one of an earlier version
+// has no probe yet.
+func TestInitrdTellsAFullDiskFromADeadOne(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		lacking(t, "busybox")
+	}
+	begin, end := strings.Index(files.Init, "prepare() {"), strings.Index(files.Init, "\ndata() {")
+	if begin < 0 || end < 0 {
+		t.Fatal("init has no function writes")
+	}
+	for name, c := range map[string]struct {
+		fake  string // in place of a program
+		fresh bool   // there was no start before
+		want  string
+	}{
+		"good":                          {"", false, "0"},
+		"good, the first start":         {"", true, "0"},
+		"full":                          {"dd() { cat >/dev/null; echo 'dd: error writing: No space left on device' >&2; return 1; }", true, "0"},
+		"full, and a folder is to come": {"mkdir() { echo \"mkdir: can't create directory: No space left on device\" >&2; return 1; }", false, "0"},
+		"it reads only":                 {"dd() { echo 'dd: opening: Read-only file system' >&2; return 1; }", false, "1"},
+		"it does not read":              {"rm() { echo 'rm: Input/output error' >&2; return 1; }", false, "1"},
+		"it takes nothing":              {"dd() { echo 'dd: fsync failed: Input/output error' >&2; return 1; }", false, "1"},
+	} {
+		dir := t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, "data"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		run := func(fake string) string {
+			t.Helper()
+			script := "say() { :; }\n" + fake + "\n" + strings.NewReplacer("/data/", dir+"/data/", "/run/", dir+"/").Replace(files.Init[begin:end+1]) + "writes; echo $?"
+			out, err := exec.Command(busybox, "sh", "-c", script).Output()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			return strings.TrimSpace(string(out))
+		}
+		if !c.fresh && run("") != "0" {
+			t.Fatalf("%s: the start before", name)
+		}
+		probe := filepath.Join(dir, "data/etc.work/probe")
+		before, _ := os.Stat(probe)
+		if got := run(c.fake); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+		if after, err := os.Stat(probe); before != nil && (err != nil || !os.SameFile(before, after)) {
+			t.Errorf("%s: the probe wants new space at each start: %v", name, err)
+		}
+	}
+}
+
+// A disk has three chances before its data count as lost, also one that appears late.
+func TestInitrdAwaitsADisk(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		lacking(t, "busybox")
+	}
+	begin, end := strings.Index(files.Init, "await() {"), strings.Index(files.Init, "\n}\n# In memory")
+	if begin < 0 || end < 0 {
+		t.Fatal("init has no function await")
+	}
+	for name, c := range map[string]struct{ disk, good, want string }{
+		"good":               {"1", "1", "0 0"},
+		"one bad moment":     {"1", "2", "5 0"},
+		"a long one":         {"1", "3", "35 0"},
+		"it appears late":    {"2", "2", "5 0"},
+		"never":              {"1", "9", "35 1"},
+		"it never appears":   {"9", "1", "35 1"},
+		"late, and one more": {"2", "3", "35 0"},
+	} {
+		script := "n=0 waited=0\nthere() { [ $n -ge " + c.disk + " ]; }\n" +
+			"sleep() { n=$((n+1)) waited=$((waited+$1)); }\nload() { :; }\nmend() { :; }\ndata() { [ $n -ge " + c.good + " ]; }\n" +
+			strings.ReplaceAll(files.Init[begin:end+3], "[ -b $DATA ]", "there") + "await; r=$?; echo $waited $r"
+		if out, err := exec.Command(busybox, "sh", "-c", script).CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != c.want {
+			t.Errorf("%s: %v %s, want %s", name, err, out, c.want)
 		}
 	}
 }
@@ -413,41 +596,6 @@ func TestUnitsOfTheImage(t *testing.T) {
 	}
 }
 
-// A disk that does not answer has the kernel crash, with the reason; one that answers, even with an error, does not.
-func TestADiskThatDoesNotAnswer(t *testing.T) {
-	raw, err := files.Root.ReadFile("root/usr/lib/rivulet/disk-answers")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		dd   string // in place of the program
-		want string
-	}{
-		"it answers":         {"", ""},
-		"it is full":         {"return 1", ""},
-		"it does not answer": {"wait", "w\n<2>rivulet: the disk of this device (/dev/mmcblk0) has not answered for ten minutes: starting again\nc\n"},
-	} {
-		dir := t.TempDir()
-		said, probe := filepath.Join(dir, "said"), filepath.Join(dir, "probe")
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, "boot-disk"), []byte("/dev/mmcblk0\n"), 0o600), os.WriteFile(probe, bytes.Repeat([]byte("x"), 200), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-		script := strings.NewReplacer("limit=600", "limit=1", "/var/log/rivulet/probe", probe, "/run/rivulet-image", dir, " >/proc/sysrq-trigger", " >>"+said, " >/dev/kmsg", " >>"+said).Replace(string(raw))
-		if c.dd != "" {
-			script = "dd() { " + c.dd + "; }\n" + script
-		}
-		if out, err := exec.Command("sh", "-c", script).CombinedOutput(); c.want == "" && (err != nil || len(out) > 0) {
-			t.Errorf("%s: %v: %s", name, err, out)
-		}
-		if got, _ := os.ReadFile(said); string(got) != c.want {
-			t.Errorf("%s: %q", name, got)
-		}
-		if got, err := os.ReadFile(probe); err != nil || len(got) != 200 || c.dd == "" && got[0] == 'x' {
-			t.Errorf("%s: the file is %q, %v", name, got, err)
-		}
-	}
-}
-
 // A device has no sudo of its own: root alone signs in, and commands of the guide run with it all the same.
 func TestSudoOfTheImage(t *testing.T) {
 	raw, err := files.Root.ReadFile("root/usr/bin/sudo")
@@ -496,6 +644,41 @@ func TestInitHasItsPrograms(t *testing.T) {
 	for _, a := range applets() {
 		if !slices.Contains(strings.Fields(string(list)), a) {
 			t.Errorf("busybox has no %s", a)
+		}
+	}
+}
+
+// A disk that does not answer has the kernel crash, with the reason; one that answers, even with an error, does not.
+func TestADiskThatDoesNotAnswer(t *testing.T) {
+	raw, err := files.Root.ReadFile("root/usr/lib/rivulet/disk-answers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		dd   string // in place of the program
+		want string
+	}{
+		"it answers":         {"", ""},
+		"it is full":         {"return 1", ""},
+		"it does not answer": {"wait", "w\n<2>rivulet: the disk of this device (/dev/mmcblk0) has not answered for ten minutes: starting again\nc\n"},
+	} {
+		dir := t.TempDir()
+		said, probe := filepath.Join(dir, "said"), filepath.Join(dir, "probe")
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, "boot-disk"), []byte("/dev/mmcblk0\n"), 0o600), os.WriteFile(probe, bytes.Repeat([]byte("x"), 200), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		script := strings.NewReplacer("limit=600", "limit=1", "/var/log/rivulet/probe", probe, "/run/rivulet-image", dir, " >/proc/sysrq-trigger", " >>"+said, " >/dev/kmsg", " >>"+said).Replace(string(raw))
+		if c.dd != "" {
+			script = "dd() { " + c.dd + "; }\n" + script
+		}
+		if out, err := exec.Command("sh", "-c", script).CombinedOutput(); c.want == "" && (err != nil || len(out) > 0) {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+		if got, _ := os.ReadFile(said); string(got) != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+		if got, err := os.ReadFile(probe); err != nil || len(got) != 200 || c.dd == "" && got[0] == 'x' {
+			t.Errorf("%s: the file is %q, %v", name, got, err)
 		}
 	}
 }

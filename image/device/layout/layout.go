@@ -43,6 +43,15 @@ const (
 	DataDir    = "/data"
 )
 
+// Starts has the slot and the number of its last starts that did not last: the initrd counts, and leaves a slot that does
+// not come up for the other. Left, in a slot's folder of the boot partition, has why that slot was left; Good is there if
+// the slot was called good, so that another may be left for it.
+const (
+	Starts = DataDir + "/starts"
+	Left   = "left"
+	Good   = "good"
+)
+
 // RunPart is the file with the device of a partition: boot, a, b or data.
 func RunPart(name string) string { return RunDir + "/part-" + name }
 

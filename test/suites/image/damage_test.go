@@ -28,7 +28,7 @@ func spoil(t *testing.T, disk string, from, size int64) {
 
 // A data partition whose begin is gone is mended out of what ext4 keeps elsewhere, and
 // the device is the same. One that is garbage altogether is a device that can be asked:
-// its data is in memory, it says so, and the secrets on the card stay there.
+// its data is in memory, it says so, it starts no cluster, and the secrets on the card stay there.
 func TestDamagedData(t *testing.T) {
 	packed := image(t, "RIVULET_IMAGE")
 	d := disk(t, packed, "2G")
@@ -55,8 +55,11 @@ func TestDamagedData(t *testing.T) {
 	if got := m.until("rivulet status", "data-in-memory"); !strings.Contains(got, "gone at the next start") {
 		t.Errorf("status: %s", got)
 	}
+	if got := m.ask("ls /run/rivulet/engine.pid /sys/class/net/riv0 2>/dev/null | wc -l; systemctl is-active rivulet-data-again.timer"); got != "0\nactive" {
+		t.Errorf("engine and tunnel, timer: %q", got)
+	}
 	name := m.ask("hostname")
-	if page := l.page(m, name); !strings.Contains(page, "settings, peers and trust are lost when this device restarts") {
+	if page := l.page(m, name); !strings.Contains(page, "the data partition cannot be used, and no cluster runs") {
 		t.Errorf("the page does not say it:\n%s", plain(page))
 	}
 	if got := m.ask("grep -c " + yamlWiFi + " /var/lib/iwd/lab.psk /boot/firmware/rivulet.yaml | grep -c ':1$'"); got != "2" {
