@@ -94,11 +94,8 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	self, err := rpc.NewIdentity(id.Key, nodeName)
-	if err != nil {
-		return err
-	}
-	exe, err := os.Executable()
-	if err != nil {
+	exe, xerr := os.Executable()
+	if err := errors.Join(err, xerr); err != nil {
 		return fmt.Errorf("appliance: %w", err)
 	}
 	sys := &System{

@@ -10,12 +10,10 @@ import (
 	"rivulet/appliance/engine"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
-	"rivulet/appliance/lifetime/slots"
 	"rivulet/appliance/machine/firewall"
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/watchdog"
 	"rivulet/appliance/ui/led"
-	"rivulet/image/device/layout"
 )
 
 // runFirewall closes the cluster's ports to the LAN before the engine starts. A failure is a health problem.
@@ -51,13 +49,6 @@ func (s *System) runWatchdog(ctx context.Context, stage *lifecycle.Stage) error 
 			return api.Call(ctx, s.cfg.Dirs.Run, http.MethodGet, "/v1/alive", nil, nil)
 		},
 	}.Run(ctx, stage)
-}
-
-// lasts has the initrd of a device with the image know that this slot comes up.
-func (s *System) lasts(ctx context.Context) {
-	if s.page.Image {
-		slots.Lasts(ctx, layout.Starts, s.log("slots"))
-	}
 }
 
 // showLamp shows the state by the lamp of a device with the image.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -158,10 +157,7 @@ func (s *System) run(ctx context.Context) error {
 	go s.usage.Run(ctx)
 	go problems.Age{State: s.cfg.Dirs.State, Image: s.page.Image, Worker: s.worker.Joined != nil, Clock: s.clock, Fabric: &s.fabric, Health: &s.health, Log: s.log("age")}.Run(ctx)
 	go s.showLamp(ctx)
-	var lasts sync.WaitGroup
-	lasts.Go(func() { s.lasts(ctx) })
 	s.manager.Run(ctx)
-	lasts.Wait()
 	return nil
 }
 
@@ -175,8 +171,7 @@ func (s *System) components() []lifecycle.Component {
 		{Name: "status-page", Run: s.page.Run},
 		{Name: "console", Run: s.console.Run},
 		{Name: "metrics-endpoint", Run: s.metrics.Run},
-		{Name: "data", Run: firstboot.Kept("/")},
-		{Name: "bundle", Needs: []string{"data"}, Run: s.runBundle},
+		{Name: "data", Run: firstboot.Kept("/")}, {Name: "bundle", Needs: []string{"data"}, Run: s.runBundle},
 		{Name: "alone", Needs: []string{"data"}, Run: neighbour.Alone(s.cfg.Dirs.Run)}, {Name: "rules", Needs: []string{"alone"}, Run: s.runRules},
 		{Name: "host-firewall", Needs: []string{"alone"}, Run: s.runFirewall},
 		{Name: "pod-gate", Needs: []string{"alone"}, Run: s.runPodGate},

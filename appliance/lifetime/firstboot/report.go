@@ -13,6 +13,7 @@ import (
 
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
+	"rivulet/appliance/lifetime/slots"
 	"rivulet/appliance/version"
 	"rivulet/image/device/layout"
 )
@@ -61,13 +62,17 @@ func ReportLeft(root string, t *health.Tracker, log *slog.Logger) {
 }
 
 // Kept is a component that is ready unless the data partition could not be used. An empty cluster with a new key would be
-// another one, which peers would trust in the place of the one on the disk.
+// another one, which peers would trust in the place of the one on the disk. On a device of the image it also has the initrd
+// know that this slot comes up (package slots).
 func Kept(root string) func(context.Context, *lifecycle.Stage) error {
 	return func(ctx context.Context, stage *lifecycle.Stage) error {
 		if _, err := os.Stat(filepath.Join(root, layout.DataFailed)); errors.Is(err, fs.ErrNotExist) {
 			stage.Ready()
 		} else {
 			stage.Waiting("for the data partition, until the next start: see %s", health.DataInMemory.Code)
+		}
+		if _, err := os.Stat(filepath.Join(root, layout.RunSlot)); err == nil {
+			slots.Lasts(ctx, filepath.Join(root, layout.Starts), stage.Log())
 		}
 		<-ctx.Done()
 		return nil
