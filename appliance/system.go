@@ -17,7 +17,6 @@ import (
 	"rivulet/appliance/diagnose/doctor"
 	"rivulet/appliance/diagnose/fleet"
 	"rivulet/appliance/diagnose/history"
-	"rivulet/appliance/diagnose/problems"
 	"rivulet/appliance/diagnose/prometheus/endpoint"
 	"rivulet/appliance/engine"
 	"rivulet/appliance/engine/certs"
@@ -155,7 +154,7 @@ func (s *System) run(ctx context.Context) error {
 		s.cfg.Log.Info("ready: pods can be scheduled", "name", s.name(), "after", took.Round(100*time.Millisecond), "next", "rivulet status")
 	})
 	go s.usage.Run(ctx)
-	go problems.Age{State: s.cfg.Dirs.State, Image: s.page.Image, Worker: s.worker.Joined != nil, Clock: s.clock, Fabric: &s.fabric, Health: &s.health, Log: s.log("age")}.Run(ctx)
+	go upgrade.Age{State: s.cfg.Dirs.State, Image: s.page.Image, Worker: s.worker.Joined != nil, Clock: s.clock, Fabric: &s.fabric, Health: &s.health, Log: s.log("age")}.Run(ctx)
 	go s.showLamp(ctx)
 	s.manager.Run(ctx)
 	return nil

@@ -1,4 +1,4 @@
-package problems
+package upgrade
 
 import (
 	"log/slog"
@@ -94,7 +94,7 @@ func TestTwoYearsOfADevice(t *testing.T) {
 		if right {
 			now.Reference = clock.FromNTP
 		}
-		a.look()
+		a.check()
 		var got []string
 		for _, p := range a.Health.Problems() {
 			got = append(got, p.Code+" "+string(p.Severity))

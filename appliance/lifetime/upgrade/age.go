@@ -1,4 +1,4 @@
-package problems
+package upgrade
 
 import (
 	"context"
@@ -23,8 +23,8 @@ const (
 	// versionOld is the age of a version that is worth knowing, backupNone the time without any backup, backupOld the age
 	// of the last one. From tooOld on each is a warning.
 	versionOld, backupNone, backupOld, tooOld = 120 * day, 30 * day, 180 * day, 365 * day
-	// ageLook is the interval of looks. The first ones may come before the clock is confirmed.
-	ageLook = 10 * time.Minute
+	// ageCheck is the interval of checks. The first ones may come before the clock is confirmed.
+	ageCheck = 10 * time.Minute
 )
 
 // Clock is the device's.
@@ -43,17 +43,17 @@ type Age struct {
 	Log           *slog.Logger
 }
 
-// Run looks now and then until ctx ends.
+// Run checks now and then until ctx ends.
 func (a Age) Run(ctx context.Context) {
 	for {
-		a.look()
-		if !changes.Wait(ctx, ageLook) {
+		a.check()
+		if !changes.Wait(ctx, ageCheck) {
 			return
 		}
 	}
 }
 
-func (a Age) look() {
+func (a Age) check() {
 	st := a.Clock.Status()
 	if version.BuildTime != "" {
 		a.report(health.VersionOld, oldVersion(version.Version, version.Built(), st.Now, a.Image), st.Right())
