@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,19 +18,26 @@ import (
 func TestNetworkNote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := newTree(t, map[string]string{bootDir + "/slot.cfg": "the loader's"})
-		opened, open := 0, error(nil)
+		var opened atomic.Int32
+		var readOnly atomic.Bool
 		dev := tr.device()
-		dev.Open = func() (func(), error) { opened++; return func() {}, open }
+		dev.Open = func() (func(), error) {
+			opened.Add(1)
+			if readOnly.Load() {
+				return nil, errors.New("it is read-only")
+			}
+			return func() {}, nil
+		}
 		var problems health.Tracker
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go KeepNetworkNote(ctx, dev, &problems, slog.New(slog.DiscardHandler))
-		after := func(d time.Duration, want string, writes int) {
+		after := func(d time.Duration, want string, writes int32) {
 			t.Helper()
 			time.Sleep(d)
 			synctest.Wait()
-			if got := tr.text(bootDir + "/" + NetworkName); (got == "") != (want == "") || !strings.Contains(got, want) || opened != writes {
-				t.Errorf("%q after %d writes, want %q after %d", got, opened, want, writes)
+			if got := tr.text(bootDir + "/" + NetworkName); (got == "") != (want == "") || !strings.Contains(got, want) || opened.Load() != writes {
+				t.Errorf("%q after %d writes, want %q after %d", got, opened.Load(), want, writes)
 			}
 		}
 		problems.Set(health.LAN, `no other device can be reached: wlan0 does not see "lab"`, "compare the names")
@@ -39,9 +47,9 @@ func TestNetworkNote(t *testing.T) {
 		problems.Set(health.LAN, "eth0 has no cable", "plug it in")
 		after(networkEvery, "eth0", 2)
 		problems.Clear(health.LAN)
-		open = errors.New("it is read-only")
+		readOnly.Store(true)
 		after(networkEvery, "eth0", 3)
-		open = nil
+		readOnly.Store(false)
 		after(networkEvery, "", 4)
 		after(time.Hour, "", 4)
 	})
