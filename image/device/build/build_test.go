@@ -568,6 +568,7 @@ func TestUnitsOfTheImage(t *testing.T) {
 	}
 	unit("fstrim.timer", "timers.target")
 	unit("rivulet-disk-answers.timer", "timers.target")
+	unit("rivulet-data-again.timer", "timers.target")
 	unit("remote-fs.target", "multi-user.target")
 	unit("apt-daily.timer", "timers.target")
 	unit("nfs-client.target", "multi-user.target")
@@ -585,6 +586,7 @@ func TestUnitsOfTheImage(t *testing.T) {
 	for name, want := range map[string]bool{
 		"timers.target.wants/fstrim.timer":               true,
 		"timers.target.wants/rivulet-disk-answers.timer": true,
+		"timers.target.wants/rivulet-data-again.timer":   true,
 		"multi-user.target.wants/remote-fs.target":       true,
 		"multi-user.target.wants/nfs-client.target":      false,
 		"timers.target.wants/apt-daily.timer":            false,
