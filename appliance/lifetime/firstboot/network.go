@@ -30,7 +30,7 @@ func KeepNetworkNote(ctx context.Context, dev Device, t *health.Tracker, log *sl
 	// A supervisor that was started again has to look first.
 	for wait := max(networkAfter-up, time.Minute); changes.Wait(ctx, wait); wait = networkEvery {
 		if err := noteNetwork(dev, t.Problems()); err != nil {
-			log.Warn("the boot partition does not say why there is no network; rivulet doctor does", "err", err)
+			log.Warn("the boot partition does not say why there is no network; see: rivulet doctor", "err", err)
 		}
 	}
 }

@@ -12,7 +12,7 @@ var groups = []struct {
 	title string
 	verbs []string
 }{
-	{"Run a device:", []string{"run", "status", "doctor", "config", "install", "uninstall"}},
+	{"Run a device:", []string{"run", "status", "doctor", "config", "install", "uninstall", "end-pods"}},
 	{"Devices of one cluster:", []string{"nodes", "token", "join", "leave"}},
 	{"Clusters around:", []string{"peers", "peer", "approve", "deny", "invite", "unpeer", "broker", "burst"}},
 	{"Pods at home and away:", []string{"pods", "why", "trace", "offload", "unoffload", "cordon", "uncordon", "drain", "move", "volumes", "tenants", "services", "open", "close", "image"}},
@@ -110,6 +110,7 @@ var examples = map[string]string{
 	"rotate-key":          "sudo rivulet rotate-key",
 	"flash":               "sudo rivulet flash --list\nsudo rivulet flash rivulet-v1.2.0-arm64.img.zst /dev/sdX --name lab-1\nsudo rivulet flash rivulet-v1.2.0-arm64.img.zst /dev/sdX --config rivulet.yaml",
 	"firstboot":           "sudo rivulet firstboot",
+	"end-pods":            "sudo rivulet end-pods",
 	"console":             "sudo rivulet console",
 	"console login":       "sudo rivulet console login\nsudo rivulet console login --role view",
 	"console list":        "sudo rivulet console list",
