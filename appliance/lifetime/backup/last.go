@@ -28,8 +28,9 @@ func LoadLast(state string) (l Last, err error) {
 	if err != nil {
 		return l, fmt.Errorf("when this cluster was saved last cannot be read: %w; look at the disk", err)
 	}
-	if json.Unmarshal(raw, &l) != nil {
-		return Last{}, nil
+	var known Last
+	if json.Unmarshal(raw, &known) == nil {
+		l = known
 	}
 	return l, nil
 }
