@@ -238,7 +238,23 @@ func (b *boot) name(hostname string) error {
 	if err := b.disk.write(hostnamePath, []byte(hostname+"\n"), 0o644); err != nil {
 		return err
 	}
-	return b.disk.write(hostsPath, []byte("127.0.0.1 localhost\n127.0.1.1 "+hostname+"\n::1 localhost ip6-localhost ip6-loopback\n"), 0o644)
+	if has, err = b.disk.read(hostsPath); err != nil {
+		return err
+	}
+	return b.disk.write(hostsPath, []byte(hosts(string(has), hostname)), 0o644)
+}
+
+// hosts returns the file of names with this device's. Lines of the owner stay: a NAS, a registry.
+func hosts(has, hostname string) string {
+	own := []string{"127.0.0.1 localhost", "127.0.1.1 " + hostname, "::1 localhost ip6-localhost ip6-loopback"}
+	lines := slices.Clone(own)
+	for line := range strings.Lines(has) {
+		line = strings.TrimRight(line, "\r\n")
+		if f := strings.Fields(line); !slices.Contains(own, line) && (len(f) == 0 || f[0] != "127.0.1.1") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // keep records a file of the card, and writes it.

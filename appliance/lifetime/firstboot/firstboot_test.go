@@ -2,6 +2,7 @@ package firstboot
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -416,5 +417,23 @@ func loseOld(tr tree) {
 	}
 	if _, p := config.ParseCard(raw, config.Options{}); len(p.Problems) == 0 && strings.Count(string(raw), config.Moved) == 3 && strings.HasSuffix(string(raw), "campus.kubeconfig\n") {
 		os.Remove(path)
+	}
+}
+
+// What an owner has added to the names stays at each boot, and when the device gets another name.
+func TestNamesOfTheOwnerStay(t *testing.T) {
+	const ours, theirs = "127.0.0.1 localhost\n127.0.1.1 %s\n::1 localhost ip6-localhost ip6-loopback\n", "# the cellar\n192.168.1.5 nas nas.lan\n"
+	first := fmt.Sprintf(ours, "lab-1")
+	for has, want := range map[string]string{
+		"":                              first,
+		first:                           first,
+		first + theirs:                  first + theirs,
+		fmt.Sprintf(ours, "x") + theirs: first + theirs,
+		"127.0.1.1\tdebian\n" + theirs:  first + theirs,
+		"192.168.1.5 nas":               first + "192.168.1.5 nas\n",
+	} {
+		if got := hosts(has, "lab-1"); got != want {
+			t.Errorf("of %q: %q, want %q", has, got, want)
+		}
 	}
 }
