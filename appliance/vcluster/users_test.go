@@ -187,7 +187,7 @@ func TestUsers(t *testing.T) {
 	t.Logf("woken through the control port in %s", time.Since(began).Round(time.Millisecond))
 	// What an administrator does to the bindings holds until the next start.
 	must(t, admin.RbacV1().ClusterRoleBindings().Delete(ctx, "rivulet:view", metav1.DeleteOptions{}))
-	may(list(view), false)
+	await.True(t, patience, "the authorizer has seen it", func() bool { return apierrors.IsForbidden(list(view)) })
 	d.is("uma", Asleep)
 	may(list(view), true)
 
