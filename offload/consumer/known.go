@@ -100,26 +100,31 @@ func (c *Consumer) Busy(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.stacks[id]
-	return s == nil || s.busy()
+	return s == nil || len(s.branches) == 0 || s.busy()
 }
 
-// busy reports whether home has pods there, or its nodes are not loaded yet. The caller holds Consumer.mu.
+// busy reports whether home has pods there. The caller holds Consumer.mu.
 func (s *stack) busy() bool {
 	for _, one := range s.branches {
 		if pods, _ := s.pods.Counts(one.name); pods > 0 {
 			return true
 		}
 	}
-	return len(s.branches) == 0
+	return false
 }
 
 // InUse are the targets of a kind with pods of home, and targets of any kind with data of home; false before that is
 // loaded.
 func (c *Consumer) InUse(ctx context.Context, kind target.Kind) (map[string]bool, bool) {
 	used := map[string]bool{}
+	nodes, err := c.nodesOf(ctx, kind) // before the stacks: these may load one meanwhile
+	if err != nil {
+		return nil, false
+	}
 	c.mu.Lock()
 	for id, s := range c.stacks {
-		if s.spec.Kind == kind && s.busy() {
+		// One whose nodes are not loaded may have pods, unless home has no node for it: it was never reached.
+		if s.spec.Kind == kind && (s.busy() || len(s.branches) == 0 && nodes[id]) {
 			used[id] = true
 		}
 	}
@@ -136,27 +141,36 @@ func (c *Consumer) InUse(ctx context.Context, kind target.Kind) (map[string]bool
 
 // Existing are the IDs of targets of a kind that have a virtual node here, and those with pods or data of home.
 func (c *Consumer) Existing(ctx context.Context, kind target.Kind) (nodes, used map[string]bool, err error) {
-	list, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.KindLabel + "=" + string(kind), ResourceVersion: "0"})
-	if err != nil {
+	if nodes, err = c.nodesOf(ctx, kind); err != nil {
 		return nil, nil, err
 	}
 	used, known := c.InUse(ctx, kind)
 	if !known {
 		return nil, nil, errors.New("offload: the API server does not say what is in use")
 	}
-	nodes = map[string]bool{}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range list.Items {
-		id := virtualID(&list.Items[i])
-		if id == "" {
-			continue
-		}
-		if nodes[id] = true; c.stacks[id] == nil { // its pods are not known
+	for id := range nodes {
+		if c.stacks[id] == nil { // its pods are not known
 			used[id] = true
 		}
 	}
 	return nodes, used, nil
+}
+
+// nodesOf are the IDs of the targets of a kind that have a virtual node here.
+func (c *Consumer) nodesOf(ctx context.Context, kind target.Kind) (map[string]bool, error) {
+	list, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.KindLabel + "=" + string(kind), ResourceVersion: "0"})
+	if err != nil {
+		return nil, err
+	}
+	nodes := map[string]bool{}
+	for i := range list.Items {
+		if id := virtualID(&list.Items[i]); id != "" {
+			nodes[id] = true
+		}
+	}
+	return nodes, nil
 }
 
 // At returns the addresses of home's pods at a peer; false before these are loaded.

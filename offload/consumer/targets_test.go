@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -148,4 +149,24 @@ func TestTargetsOfAnyKind(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// A target that was never reached has no pods of home: it makes room for others. One whose nodes are not loaded yet may
+// have some.
+func TestATargetThatWasNeverReachedIsNotInUse(t *testing.T) {
+	later := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "later", Labels: map[string]string{policy.VirtualNodeLabel: "later", policy.KindLabel: string(target.Peer)}},
+		Spec: corev1.NodeSpec{ProviderID: "rivulet://later"}}
+	c := &Consumer{home: fake.NewClientset(later), stacks: map[string]*stack{}}
+	for _, id := range []string{"never", "later"} {
+		c.stacks[id] = &stack{spec: target.Spec{ID: id, Kind: target.Peer}}
+	}
+	if used, known := c.InUse(t.Context(), target.Peer); !known || !maps.Equal(used, map[string]bool{"later": true}) {
+		t.Errorf("%v, known: %v", used, known)
+	}
+	if nodes, used, err := c.Existing(t.Context(), target.Peer); err != nil || !maps.Equal(nodes, used) || !nodes["later"] {
+		t.Errorf("%v %v %v", nodes, used, err)
+	}
+	if !c.Busy("never") || !c.Busy("unknown") {
+		t.Error("a target whose pods are not known is idle")
+	}
 }
