@@ -96,8 +96,8 @@ func (c *cleaner) files() {
 	} else {
 		c.kept("%s, pods' logs and chains of the firewall: another Kubernetes is here (%s); they go with that one", kubeletDir, c.foreign)
 	}
-	// Leases and results of our network; Podman and nerdctl have theirs beside them.
-	for _, pattern := range []string{"networks/" + podNetwork, "results/" + podNetwork + "-*", "flannel/*"} {
+	// Leases and results of our network and of the CRI's loopback; Podman and nerdctl have theirs beside them.
+	for _, pattern := range []string{"networks/" + podNetwork, "results/" + podNetwork + "-*", "results/cni-loopback-*", "flannel/*"} {
 		paths, _ := filepath.Glob(filepath.Join(cniDir, pattern))
 		for _, path := range paths {
 			if c.foreign == "" {

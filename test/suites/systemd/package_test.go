@@ -28,7 +28,9 @@ import (
 // that it is meant.
 const packageTools = `set -e
 mkdir -p /var/lib/dpkg/info /var/lib/dpkg/updates /var/lib/dpkg/triggers /var/lib/rpm /tmp/bare /tmp/rpm
-touch /var/lib/dpkg/status /var/lib/dpkg/available
+touch /var/lib/dpkg/available
+printf 'Package: coreutils\nStatus: install ok installed\nMaintainer: nobody\nArchitecture: amd64\nVersion: 1\nDescription: has /usr/bin, which stays\n\n' >/var/lib/dpkg/status
+printf '/.\n/usr\n/usr/bin\n' >/var/lib/dpkg/info/coreutils.list
 for d in share local bin; do
 	mkdir -p /tmp/$d/up /tmp/$d/work
 	mount -t overlay overlay -o lowerdir=/usr/$d,upperdir=/tmp/$d/up,workdir=/tmp/$d/work /usr/$d
