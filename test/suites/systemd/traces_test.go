@@ -53,7 +53,7 @@ func same(t *testing.T, what string, was, is map[string]bool) {
 		return slices.Contains([]string{"file: /etc/cni", "file: /etc/rancher", "file: /etc/rivulet"}, line)
 	}
 	for line := range is {
-		if !was[line] {
+		if !was[line] && line != "run: /run/xtables.lock" { // iptables shares it with the host's own; it goes with the power
 			t.Errorf("%s: left behind: %s", what, line)
 		}
 	}
