@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"rivulet/fabric/peer"
 	"rivulet/offload/consumer/homeimages"
@@ -117,7 +118,7 @@ func (s *stack) busy() bool {
 // loaded.
 func (c *Consumer) InUse(ctx context.Context, kind target.Kind) (map[string]bool, bool) {
 	used := map[string]bool{}
-	nodes, err := c.nodesOf(ctx, kind) // before the stacks: these may load one meanwhile
+	nodes, err := nodesOf(ctx, c.home, kind) // before the stacks: these may load one meanwhile
 	if err != nil {
 		return nil, false
 	}
@@ -141,7 +142,7 @@ func (c *Consumer) InUse(ctx context.Context, kind target.Kind) (map[string]bool
 
 // Existing are the IDs of targets of a kind that have a virtual node here, and those with pods or data of home.
 func (c *Consumer) Existing(ctx context.Context, kind target.Kind) (nodes, used map[string]bool, err error) {
-	if nodes, err = c.nodesOf(ctx, kind); err != nil {
+	if nodes, err = nodesOf(ctx, c.home, kind); err != nil {
 		return nil, nil, err
 	}
 	used, known := c.InUse(ctx, kind)
@@ -159,8 +160,8 @@ func (c *Consumer) Existing(ctx context.Context, kind target.Kind) (nodes, used 
 }
 
 // nodesOf are the IDs of the targets of a kind that have a virtual node here.
-func (c *Consumer) nodesOf(ctx context.Context, kind target.Kind) (map[string]bool, error) {
-	list, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.KindLabel + "=" + string(kind), ResourceVersion: "0"})
+func nodesOf(ctx context.Context, home kubernetes.Interface, kind target.Kind) (map[string]bool, error) {
+	list, err := home.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.KindLabel + "=" + string(kind), ResourceVersion: "0"})
 	if err != nil {
 		return nil, err
 	}
