@@ -38,8 +38,7 @@ func Claimed(ctx context.Context, home kubernetes.Interface, v *corev1.Persisten
 // Release marks a volume of policy Delete whose claim is gone as deleted, so that no claim can be bound to it; a finalizer
 // keeps it until its data are removed. A claim that was not seen in the present history of home's API proves nothing: a
 // datastore that was recovered from damaged pages may have the volume and lack its claim. Such a volume gets policy Retain
-// and UnclaimedAnnotation. While the claim is there
-// it returns an error, and the next try may succeed.
+// and UnclaimedAnnotation. While the claim is there it returns an error, and the next try may succeed.
 func Release(ctx context.Context, home kubernetes.Interface, v *corev1.PersistentVolume) error {
 	if has, err := hasClaim(ctx, home, v); err != nil {
 		return err
