@@ -223,7 +223,7 @@ func TestResultOfEvents(t *testing.T) {
 }
 
 func TestVerdictOfATable(t *testing.T) {
-	ok, bad, none := result{State: passed, Passed: 1}, result{State: failed, Failed: 1}, result{Kind: "suite", State: leftOut}
+	ok, bad, none := result{State: passed, Passed: 1}, result{Kind: "race", Name: "rivulet/x", State: failed, Failed: 1, Note: "slow"}, result{Kind: "suite", State: leftOut}
 	busy := result{State: notJudged, Failed: 1}
 	for _, c := range []struct {
 		all  []result
@@ -241,14 +241,31 @@ func TestVerdictOfATable(t *testing.T) {
 		if err := printTable(&b, c.all, 0); !errors.Is(err, c.want) || !strings.HasSuffix(b.String(), "\n"+c.end) {
 			t.Errorf("%+v: %v\n%s", c.all, err, b.String())
 		}
+		if named := strings.Contains(b.String(), "FAIL race x: slow\n"); named != errors.Is(c.want, errRed) {
+			t.Errorf("%+v: what failed is named in the last lines: %v\n%s", c.all, named, b.String())
+		}
+	}
+}
+
+func TestPaceOfARun(t *testing.T) {
+	b := budget{Default: 20, Packages: map[string]int{"a": 20}}
+	all := func(seconds ...float64) (out []result) {
+		for _, s := range seconds {
+			out = append(out, result{State: passed, Name: "rivulet/a", Seconds: s})
+		}
+		return out
+	}
+	idle, slow := all(0, 10, 19, 22, 300), all(0, 0, 0, 40, 44, 300)
+	if b.pace(nil) != 1 || b.pace([]result{{State: passed, Name: "rivulet/b", Seconds: 500}, {State: failed, Name: "rivulet/a", Seconds: 500}}) != 1 || b.pace(idle) != 1 || b.pace(slow) != 2.2 {
+		t.Errorf("paces %v %v %v %v", b.pace(nil), b.pace(all(1, 2, 3)), b.pace(idle), b.pace(slow))
 	}
 	for _, c := range []struct {
-		seconds float64
-		state   state
-		noted   bool
-	}{{29, passed, false}, {31, passed, true}, {61, failed, true}} {
+		seconds, pace float64
+		state         state
+		noted         bool
+	}{{29, 1, passed, false}, {31, 1, passed, true}, {61, 1, failed, true}, {59, 2, passed, false}, {119, 2, passed, true}, {121, 2, failed, true}} {
 		r := result{State: passed, Name: "rivulet/a", Seconds: c.seconds}
-		if (budget{Default: 20}).judge(&r); r.State != c.state || (r.Note != "") != c.noted {
+		if b.judge(&r, c.pace); r.State != c.state || (r.Note != "") != c.noted {
 			t.Errorf("%+v, want %+v", r, c)
 		}
 	}

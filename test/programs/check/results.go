@@ -93,11 +93,12 @@ func (c *checker) recorded() (all []result, began time.Time, _ error) {
 	return all, began, nil
 }
 
-// done prints what this process ran. It is errRed when something failed, errIncomplete when something did not run.
+// done prints what this process ran, what failed once more at the end. It is errRed when something failed, errIncomplete when something did not run.
 func (c *checker) done() error { return printTable(os.Stdout, c.mine, time.Since(c.began)) }
 
 func printTable(w io.Writer, all []result, took time.Duration) (err error) {
 	var tests result
+	var red []result
 	short, shortTook := 0, 0.0
 	fmt.Fprintf(w, "\n%-6s  %-44s  %-10s  %6s\n", "", "what", "result", "time")
 	for _, r := range all {
@@ -106,7 +107,7 @@ func printTable(w io.Writer, all []result, took time.Duration) (err error) {
 		}
 		switch {
 		case r.State == failed:
-			err = errRed
+			err, red = errRed, append(red, r)
 		case (r.State == leftOut || r.State == skipped && r.Kind == "suite") && err == nil:
 			err = errIncomplete
 		}
@@ -122,6 +123,9 @@ func printTable(w io.Writer, all []result, took time.Duration) (err error) {
 	}
 	fmt.Fprintf(w, "%-6s  %-44s  %-10s  %6s\n", "", fmt.Sprintf("%d of less than %d s", short, shown), passed, clock(shortTook))
 	fmt.Fprintf(w, "%-6s  %-44s  %-10s  %6s\n\n", "", "in all, by the clock", "", clock(took.Seconds()))
+	for _, r := range red { // of a long output only the end may be kept
+		fmt.Fprintf(w, "FAIL %s %s: %s\n", r.Kind, strings.TrimPrefix(r.Name, "rivulet/"), r.Note)
+	}
 	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", tests.Passed, tests.Failed, tests.Skipped)
 	return err
 }
