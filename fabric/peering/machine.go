@@ -202,15 +202,12 @@ func (m *Machine) End() { m.attempting, m.attempts = false, m.attempts+1 }
 
 // Exchanged processes a successful exchange, in which the peer received the next key of this cluster. The peering may
 // have ended since.
-func (m *Machine) Exchanged(now time.Time, taken wgkey.Public) (do Effects) {
+func (m *Machine) Exchanged(now time.Time, taken wgkey.Public) Effects {
 	if !m.pinned {
 		return 0
 	}
 	m.exchanged, m.backoff, m.refusal, m.keyTaken, m.earlier = now, pairing.Pace{}, nil, taken, nil
-	if m.state == peer.Connected {
-		do = m.enter(now, peer.Connected, "")
-	}
-	return do | m.leaveApart(now) | Ping
+	return m.leaveApart(now) | Ping
 }
 
 // Received processes a successful exchange that the other side began. Complete reports that the peer has this cluster's

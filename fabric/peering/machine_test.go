@@ -284,6 +284,144 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// The reason that people read is the cause that was known last. One about this device's tunnel goes with that trouble.
+func TestReasons(t *testing.T) {
+	const trouble, gone, nothing = "another network has its prefix", "it has stopped answering", "the tunnel carries nothing yet"
+	pinned := func(d *driver) { d.pin(record(keys[0], wgkey.Public{})) }
+	connected := func(d *driver) { pinned(d); d.Answered(d.now, time.Millisecond) }
+	silent := func(why string) func(*driver) {
+		return func(d *driver) {
+			for range timing.Misses {
+				d.Missed(d.now, why)
+			}
+		}
+	}
+	fails := func(err error) func(*driver) { return func(d *driver) { d.Failed(d.now, err, false, "it failed") } }
+	refused := func(d *driver) { pinned(d); d.Requested(d.now, "b", there, closed, "not yet") }
+	without := func(after time.Duration, why string) func(*driver) {
+		return func(d *driver) {
+			d.Unplugged(d.now, why)
+			d.now = d.now.Add(after)
+			d.Unplugged(d.now, why)
+		}
+	}
+	patience := time.Duration(timing.Misses) * timing.PingTimeout
+	for name, c := range map[string]struct {
+		events []func(*driver)
+		state  peer.State
+		reason string
+	}{
+		"one that answered":                            {[]func(*driver){connected, silent("")}, peer.Lost, gone},
+		"one that answered, by this device's fault":    {[]func(*driver){connected, silent(trouble)}, peer.Lost, trouble},
+		"and the fault is over":                        {[]func(*driver){connected, silent(trouble), silent("")}, peer.Lost, gone},
+		"one that was lost, and a fault follows":       {[]func(*driver){connected, silent(""), silent(trouble)}, peer.Lost, trouble},
+		"one that never answered":                      {[]func(*driver){pinned, silent("")}, peer.Connecting, nothing},
+		"one that never answered, by this fault":       {[]func(*driver){pinned, silent(trouble)}, peer.Connecting, trouble},
+		"never answered, and this fault is over":       {[]func(*driver){pinned, silent(trouble), silent("")}, peer.Connecting, nothing},
+		"one whose exchange failed keeps the cause":    {[]func(*driver){pinned, fails(silence), silent("")}, peer.Connecting, "it failed"},
+		"a refusal is not a matter of the tunnel":      {[]func(*driver){refused, silent("")}, peer.Refused, "not yet"},
+		"nor of this device's tunnel":                  {[]func(*driver){refused, silent(trouble)}, peer.Refused, "not yet"},
+		"nor of one that is not there":                 {[]func(*driver){refused, without(0, "no tunnel")}, peer.Refused, "not yet"},
+		"who answers in the tunnel is a peer":          {[]func(*driver){connected, fails(denied)}, peer.Connected, ""},
+		"also after silence":                           {[]func(*driver){connected, fails(silence)}, peer.Connected, ""},
+		"an exchange is no answer in the tunnel":       {[]func(*driver){pinned, func(d *driver) { d.Exchanged(d.now, keys[0]) }}, peer.Connecting, ""},
+		"a tunnel that is soon back":                   {[]func(*driver){connected, without(patience-1, "no tunnel")}, peer.Connected, ""},
+		"a tunnel that is away":                        {[]func(*driver){connected, without(patience, "no tunnel")}, peer.Lost, "no tunnel"},
+		"a tunnel that is away, nobody knows why":      {[]func(*driver){connected, without(patience, "")}, peer.Lost, "there is no tunnel on this device"},
+		"no tunnel from the beginning":                 {[]func(*driver){pinned, without(0, "no tunnel")}, peer.Connecting, "no tunnel"},
+		"from the beginning, and the fault is over":    {[]func(*driver){pinned, without(0, "no tunnel"), silent("")}, peer.Connecting, nothing},
+		"the tunnel is back, and the peer silent":      {[]func(*driver){connected, without(patience, "no tunnel"), silent("")}, peer.Lost, gone},
+		"a tunnel that is away twice, each time short": {[]func(*driver){connected, without(patience-1, ""), func(d *driver) { d.Answered(d.now, 0) }, without(patience-1, "")}, peer.Connected, ""},
+	} {
+		d := newDriver()
+		for _, event := range c.events {
+			event(d)
+		}
+		if !strings.HasPrefix(d.Reason(), c.reason) || c.reason == "" && d.Reason() != "" || d.State() != c.state {
+			t.Errorf("%s: %s, %q, want %s, %q", name, d.State(), d.Reason(), c.state, c.reason)
+		}
+	}
+}
+
+// A peer that is silent is asked for an exchange, unless one has just succeeded, is due or is under way.
+func TestSilenceAsksForAnExchange(t *testing.T) {
+	for name, c := range map[string]struct {
+		before func(d *driver)
+		want   bool
+	}{
+		"long ago": {func(d *driver) { d.now = d.now.Add(3*timing.Ping + 1) }, true},
+		"just now": {func(d *driver) { d.now = d.now.Add(3 * timing.Ping) }, false},
+		"under way": {func(d *driver) {
+			d.now = d.now.Add(time.Hour)
+			d.Begin()
+		}, false},
+		"due later": {func(d *driver) {
+			d.now = d.now.Add(time.Hour)
+			d.Due(d.now, false)
+		}, false},
+	} {
+		d := newDriver()
+		d.pin(record(keys[0], wgkey.Public{}))
+		d.Exchanged(d.now, keys[0])
+		c.before(d)
+		for range timing.Misses {
+			d.Missed(d.now, "")
+		}
+		if at, due := d.Next(); (due && !at.After(d.now)) != c.want {
+			t.Errorf("%s: due %v at %v, want %v", name, due, at.Sub(d.now), c.want)
+		}
+	}
+}
+
+// Who is a peer, approved or in an attempt is not dropped to make room, and only strangers that nobody sees are idle.
+func TestWhoMayBeForgotten(t *testing.T) {
+	found := func(d *driver) {
+		d.Found(d.now, "mdns/b", discovery.Entry{ID: id, Addrs: []netip.AddrPort{there}}, true, true)
+	}
+	for name, c := range map[string]struct {
+		do                           func(d *driver)
+		forgettable, idle, droppable bool
+		again                        bool // an exchange is due when the rules of trust change
+	}{
+		"nobody":               {func(*driver) {}, true, true, true, false},
+		"found":                {found, true, false, true, true},
+		"found, and gone":      {func(d *driver) { found(d); d.Gone("mdns/b") }, true, true, true, false},
+		"it asked":             {func(d *driver) { d.Requested(d.now, "b", there, pending, "a person has to approve it") }, true, true, true, true},
+		"tried":                {func(d *driver) { found(d); d.Begin() }, true, false, false, true},
+		"approved":             {func(d *driver) { found(d); d.Approved(d.now, "b", nil) }, false, false, false, true},
+		"approved, withdrawn":  {func(d *driver) { d.Approved(d.now, "b", nil); d.Withdrawn(d.now) }, true, true, true, false},
+		"a peer":               {func(d *driver) { found(d); d.pin(record(keys[0], keys[1])) }, false, false, false, false},
+		"a peer nobody sees":   {func(d *driver) { d.pin(record(keys[0], keys[1])) }, false, false, false, false},
+		"a peer, and no other": {func(d *driver) { found(d); d.pin(record(keys[0], keys[1])); d.Unpin() }, true, false, true, true},
+	} {
+		d := newDriver()
+		c.do(d)
+		_, droppable := d.Hope(d.now, 0)
+		d.pace.Done()
+		if got := d.Reconsider(d.now) != 0; d.Forgettable() != c.forgettable || d.Idle() != c.idle || droppable != c.droppable || got != c.again {
+			t.Errorf("%s: forgettable %v, idle %v, droppable %v, asked again %v", name, d.Forgettable(), d.Idle(), droppable, got)
+		}
+	}
+	d := newDriver()
+	fresh0, _ := d.Hope(d.now.Add(fresh-1), 3)
+	old, _ := d.Hope(d.now.Add(fresh), 3)
+	d.Failed(d.now, silence, false, "no answer")
+	tried, _ := d.Hope(d.now, 2)
+	if fresh0 <= tried || tried <= old {
+		t.Errorf("fresh %d, tried with fewer at its address %d, old %d", fresh0, tried, old)
+	}
+}
+
+// A notice is a change once.
+func TestANoticeIsAChangeOnce(t *testing.T) {
+	d := newDriver()
+	for n, want := range []Effects{Changed, 0} {
+		if got := d.Notice("its clock is wrong"); got != want || d.View().Reason != "its clock is wrong" {
+			t.Errorf("%d: %b, %q", n, got, d.View().Reason)
+		}
+	}
+}
+
 // The nearness follows a change that lasts. A slow answer, or none, changes nothing.
 func TestNearnessFollowsWhatLasts(t *testing.T) {
 	now := time.Now()
@@ -382,6 +520,40 @@ func TestOneSidePings(t *testing.T) {
 			t.Errorf("%d pings in %v, want %d at most", n, quiet, most)
 		}
 	})
+}
+
+// Round trips of another class cause a few more pings, and again only after a long time.
+func TestAnotherClassOfRoundTripsIsMeasured(t *testing.T) {
+	const interval = 4 * time.Second
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	p := NewPings(interval)
+	rest := func(want time.Duration) {
+		t.Helper()
+		if got := p.Rest(now, true); got != want {
+			t.Errorf("at rest for %v, want %v", got, want)
+		}
+	}
+	settle := func(rtt time.Duration) {
+		t.Helper()
+		for range lasting {
+			rest(interval)
+			p.Answered(now, rtt)
+		}
+		rest(calm * interval)
+	}
+	p.Answered(now, time.Millisecond)
+	settle(time.Millisecond)
+	p.Answered(now, time.Second)
+	rest(calm * interval)
+	now = now.Add(doubtEvery * interval)
+	p.Answered(now, time.Millisecond)
+	rest(calm * interval)
+	p.Answered(now, time.Second)
+	settle(time.Second)
+	now = now.Add(calm*interval - interval/4)
+	rest(0)
+	now = now.Add(-1)
+	rest(interval/4 + 1)
 }
 
 // An announcement in the name of a peer adds addresses. It takes away none until the peer has proved itself, fills no more
