@@ -119,3 +119,75 @@ func TestDecode(t *testing.T) {
 		}
 	}
 }
+
+// A record has an address in the tunnel as soon as each part of a tunnel is there, and its ID is the last word on order.
+func TestComplete(t *testing.T) {
+	key, err := wgkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := netip.MustParsePrefix
+	whole := Record{ID: "abcdefghijklmnopqrstuvwxyz234567", WireGuardKey: key.Public(), PeerCIDR: p("10.42.0.0/16"), PeerMappedCIDR: p("10.130.0.0/16"),
+		LocalMappedCIDR: p("10.131.0.0/16"), TunnelAddress: netip.MustParseAddr("10.42.0.2"), Control: netip.MustParseAddrPort("192.168.1.5:7442")}
+	if at, ok := whole.Address(); !ok || !whole.Complete() || at != netip.MustParseAddrPort("10.130.0.2:7442") {
+		t.Errorf("complete %v: %v, %s", whole.Complete(), ok, at)
+	}
+	for name, without := range map[string]func(*Record){
+		"ID": func(r *Record) { r.ID = "a" }, "key": func(r *Record) { r.WireGuardKey = wgkey.Public{} }, "prefix": func(r *Record) { r.PeerCIDR = netip.Prefix{} },
+		"our prefix for it": func(r *Record) { r.PeerMappedCIDR = netip.Prefix{} }, "its prefix for us": func(r *Record) { r.LocalMappedCIDR = netip.Prefix{} },
+		"address": func(r *Record) { r.TunnelAddress = netip.Addr{} },
+	} {
+		r := whole
+		without(&r)
+		if at, ok := r.Address(); ok || r.Complete() {
+			t.Errorf("without %s: complete %v, %s", name, r.Complete(), at)
+		}
+	}
+}
+
+func TestWhoIsApart(t *testing.T) {
+	for s, want := range map[State]bool{Discovered: true, Waiting: true, Denied: true, Refused: true, Connecting: false, Connected: false, Lost: false} {
+		if s.Apart() != want {
+			t.Errorf("%s is apart: %v", s, s.Apart())
+		}
+	}
+	if long, short := ID("abcdefghi").Short(), ID("abcdefg").Short(); long != "abcdefgh" || short != "abcdefg" || ID("abcdefgh").Short() != "abcdefgh" {
+		t.Errorf("short IDs: %s, %s", long, short)
+	}
+}
+
+// Each side alone switches a direction off.
+func TestDirections(t *testing.T) {
+	for _, c := range []struct {
+		ours, theirs   Roles
+		borrows, lends bool
+	}{
+		{Roles{}, Roles{}, true, true},
+		{Roles{NoConsume: true}, Roles{}, false, true},
+		{Roles{NoProvide: true}, Roles{}, true, false},
+		{Roles{}, Roles{NoProvide: true}, false, true},
+		{Roles{}, Roles{NoConsume: true}, true, false},
+		{Roles{NoConsume: true}, Roles{NoConsume: true}, false, false},
+	} {
+		if r := (Record{Roles: c.ours, TheirRoles: c.theirs}); r.NoBorrow() == c.borrows || r.NoLend() == c.lends {
+			t.Errorf("%+v, %+v: no borrowing %v, no lending %v", c.ours, c.theirs, r.NoBorrow(), r.NoLend())
+		}
+	}
+	for how, want := range map[string]bool{TrustLAN: false, TrustGroup: false, TrustApproved: false, TrustInvite: false, TrustWorker: true, TrustServer: true} {
+		if (Trust{How: how}).Node() != want {
+			t.Errorf("%s is a node of this cluster: %v", how, !want)
+		}
+	}
+}
+
+func TestEmptySettings(t *testing.T) {
+	yes, price, label := true, 1, "x"
+	if !(Settings{}).Empty() {
+		t.Error("nothing is not empty")
+	}
+	for _, s := range []Settings{{Consume: &yes}, {Provide: &yes}, {Price: &price}, {Labels: map[string]*string{"room": &label}}} {
+		if s.Empty() {
+			t.Errorf("%+v is empty", s)
+		}
+	}
+}

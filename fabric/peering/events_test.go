@@ -2,10 +2,15 @@ package peering
 
 import (
 	"errors"
+	"net"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
+	"rivulet/fabric/discovery"
 	"rivulet/fabric/peer"
+	"rivulet/fabric/rpc"
 	"rivulet/fabric/wgkey"
 )
 
@@ -92,5 +97,101 @@ func TestFailedWhileDue(t *testing.T) {
 	}
 	if at, due := d.Next(); !due || at.After(d.now.Add(time.Second)) {
 		t.Errorf("due %v at %v", due, at)
+	}
+}
+
+// Only an answer of the cluster itself proves who it is: its refusal does, silence and a refusal of ours do not.
+func TestWhatProvesAnID(t *testing.T) {
+	for name, c := range map[string]struct {
+		id   peer.ID
+		err  error
+		mine bool
+		want bool
+	}{
+		"it refuses":         {id, denied, false, true},
+		"it is silent":       {id, silence, false, false},
+		"this side refuses":  {id, denied, true, false},
+		"an address alone":   {"", denied, false, false},
+		"it is too far away": {id, &rpc.Error{Code: "not-on-link"}, false, false},
+	} {
+		d := newDriver()
+		d.id = c.id
+		d.Failed(d.now, c.err, c.mine, "")
+		if d.Proved() != c.want {
+			t.Errorf("%s: proved %v", name, d.Proved())
+		}
+		if d.Failed(d.now, silence, false, ""); d.Proved() != c.want {
+			t.Errorf("%s, and silence: proved %v", name, d.Proved())
+		}
+	}
+}
+
+// A peer that is connected where its announcement says needs no exchange.
+func TestWhenAnAnnouncementAsksForAnExchange(t *testing.T) {
+	elsewhere := netip.MustParseAddrPort("192.168.1.6:7442")
+	for name, c := range map[string]struct {
+		connected, moved bool
+		at               netip.AddrPort
+		want             bool
+	}{
+		"as it is known":      {true, false, there, false},
+		"the entry is new":    {true, true, there, true},
+		"it is elsewhere":     {true, false, elsewhere, true},
+		"it is not there yet": {false, false, there, true},
+	} {
+		d := newDriver()
+		d.pin(record(keys[0], wgkey.Public{}))
+		if c.connected {
+			d.Answered(d.now, time.Millisecond)
+		}
+		d.Found(d.now, "mdns/b", discovery.Entry{ID: id, Addrs: []netip.AddrPort{c.at}}, c.moved, true)
+		if _, due := d.Next(); due != c.want {
+			t.Errorf("%s: an exchange is due %v", name, due)
+		}
+	}
+}
+
+// A peer that answers with its next key is asked for it, once.
+func TestANewKeyIsAskedFor(t *testing.T) {
+	for name, c := range map[string]struct {
+		next   wgkey.Public
+		before func(d *driver)
+		want   bool
+	}{
+		"with its next key":    {keys[2], func(*driver) {}, true},
+		"it has no next key":   {wgkey.Public{}, func(*driver) {}, false},
+		"an exchange is tried": {keys[2], func(d *driver) { d.Begin() }, false},
+	} {
+		d := newDriver()
+		d.pin(record(keys[0], c.next))
+		d.Exchanged(d.now, keys[0])
+		for range timing.Misses + 2 {
+			d.Missed(d.now, "")
+		}
+		d.pace.Done()
+		c.before(d)
+		if d.Answered(d.now, time.Millisecond); d.due() != c.want {
+			t.Errorf("%s: an exchange is due %v", name, d.due())
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	at := []netip.AddrPort{there}
+	for want, c := range map[string]struct {
+		err error
+		at  []netip.AddrPort
+	}{
+		"no address is known":            {silence, nil},
+		"(no answer)":                    {silence, at},
+		"(connection refused)":           {&net.OpError{Op: "dial", Err: errors.New("connection refused")}, at},
+		"at 192.168.1.5:7442":            {silence, at},
+		"a person has to approve it":     {pending, at},
+		"another cluster (abcdefgh)":     {&rpc.WrongPeerError{Got: id}, at},
+		"does its firewall let TCP 7442": {silence, at},
+	} {
+		if got := Explain(c.err, c.at); !strings.Contains(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

@@ -280,7 +280,7 @@ func (m *Machine) Pin(now time.Time, r peer.Record) (first bool, do Effects) {
 	m.rec, m.pinned = r, true
 	if !r.Unconfirmed {
 		m.unsure = time.Time{}
-	} else if first || m.unsure.IsZero() {
+	} else if m.unsure.IsZero() {
 		m.unsure = now
 	}
 	return first, Changed | Configure | m.leaveApart(now)
@@ -303,7 +303,7 @@ func (m *Machine) Unpin() {
 // Onesided reports whether only this cluster has the other as a peer: the other called, and has refused an attempt that
 // began after that, or has not confirmed the peering in time. One that answers in the tunnel has this one's key.
 func (m *Machine) Onesided(began, now time.Time) bool {
-	refused := m.refusal != nil && !m.mine && answered(m.refusal) && pairing.Refused(m.refusal) && m.unsure.Before(began)
+	refused := !m.mine && answered(m.refusal) && pairing.Refused(m.refusal) && m.unsure.Before(began)
 	return m.pinned && m.state != peer.Connected && !m.unsure.IsZero() && (refused || now.Sub(m.unsure) > m.timing.Confirm)
 }
 
