@@ -407,8 +407,14 @@ func TestWhoMayBeForgotten(t *testing.T) {
 	old, _ := d.Hope(d.now.Add(fresh), 3)
 	d.Failed(d.now, silence, false, "no answer")
 	tried, _ := d.Hope(d.now, 2)
-	if fresh0 <= tried || tried <= old {
-		t.Errorf("fresh %d, tried with fewer at its address %d, old %d", fresh0, tried, old)
+	alone, _ := newDriver().Hope(d.now, 1)
+	if alone <= fresh0 || fresh0 <= tried || tried <= old {
+		t.Errorf("fresh and alone %d, fresh %d, tried with fewer at its address %d, old %d", alone, fresh0, tried, old)
+	}
+	d = newDriver()
+	found(d)
+	if d.Gone("mdns/another") || !d.Gone("mdns/b") || d.Gone("mdns/b") {
+		t.Error("the last source goes once")
 	}
 }
 
