@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"compress/gzip"
+	"debug/pe"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -50,6 +52,11 @@ func (j *job) boot() error {
 	if err := add(); err != nil {
 		return err
 	}
+	for _, f := range layout.BootFiles[j.arch] {
+		if err := copyFile(j.in(f.Root), filepath.Join(j.fat, f.Boot), 0o644); err != nil {
+			return err
+		}
+	}
 	// The bundle has the slot's folder unchanged; on the FAT partition it is filled in.
 	err := each(j.slot, func(rel string, info fs.FileInfo) error {
 		if info.IsDir() {
@@ -88,18 +95,53 @@ func (j *job) bootPC() error {
 		filepath.Join(j.fat, "syslinux/syslinux.cfg"): syslinuxPC,
 		filepath.Join(j.fat, "b/entry.cfg"):           "# empty until the first update\n",
 		filepath.Join(j.fat, layout.ChoiceFile):       string(first.Encode(layout.Syslinux)),
-	}), copyFile(j.in("usr/lib/systemd/boot/efi/systemd-bootx64.efi"), filepath.Join(j.fat, "EFI/BOOT/BOOTX64.EFI"), 0o644))
+	}))
 }
 
-// firmwarePi are the files that the Raspberry Pi's chip reads: bootcode and start on the 3, start4 on the 4 and its
-// modules; the 5 has them in its EEPROM.
-var firmwarePi = []string{"bootcode.bin", "start.elf", "fixup.dat", "start4.elf", "fixup4.dat"}
+// checkPC checks that a PC with Secure Boot will start each program of UEFI: the firmware trusts Microsoft, which has
+// signed the shim; the shim, and by it the loader, trusts Debian.
+func (j *job) checkPC() error {
+	var errs []error
+	for name, by := range map[string]string{layout.Shim: "Microsoft", layout.UEFI: debianCA, "a/linux": debianCA} {
+		raw, err := os.ReadFile(filepath.Join(j.fat, name))
+		if err != nil {
+			return err
+		}
+		switch signature, err := signature(raw); {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		case !bytes.Contains(signature, []byte(by)):
+			errs = append(errs, fmt.Errorf("%s has no signature of %s", name, by))
+		case name == layout.Shim && !bytes.Contains(raw, []byte(debianCA)):
+			errs = append(errs, fmt.Errorf("%s does not trust %s", name, debianCA))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+const debianCA = "Debian Secure Boot CA"
+
+// signature returns the table of signatures of a program for UEFI.
+func signature(raw []byte) ([]byte, error) {
+	f, err := pe.NewFile(bytes.NewReader(raw))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	h, ok := f.OptionalHeader.(*pe.OptionalHeader64)
+	if !ok || f.Machine != pe.IMAGE_FILE_MACHINE_AMD64 {
+		return nil, errors.New("no program for PCs of 64 bits")
+	}
+	// The one entry whose address is one in the file.
+	d := h.DataDirectory[pe.IMAGE_DIRECTORY_ENTRY_SECURITY]
+	if begin, end := int64(d.VirtualAddress), int64(d.VirtualAddress)+int64(d.Size); d.Size > 0 && end <= int64(len(raw)) {
+		return raw[begin:end], nil
+	}
+	return nil, errors.New("not signed")
+}
 
 func (j *job) bootPi() error {
 	var errs []error
-	for _, f := range firmwarePi {
-		errs = append(errs, copyFile(j.in("usr/lib/raspi-firmware", f), filepath.Join(j.fat, f), 0o644))
-	}
 	trees, _ := filepath.Glob(j.in("usr/lib/modules", j.kernel, "dtb/broadcom/*.dtb"))
 	if len(trees) == 0 {
 		return fmt.Errorf("the kernel has no device trees for the Raspberry Pi")

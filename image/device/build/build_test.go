@@ -100,7 +100,7 @@ func TestInitrdIsReproducible(t *testing.T) {
 	}
 	var one, two bytes.Buffer
 	for _, w := range []io.Writer{&one, &two} {
-		if err := writeCPIO(w, dir, time.Unix(1700000000, 0)); err != nil {
+		if err := writeCPIO(w, dir, time.Unix(1700000000, 0), 4); err != nil {
 			t.Fatal(err)
 		}
 		now := time.Now()

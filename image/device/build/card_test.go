@@ -105,7 +105,7 @@ func changed(t *testing.T, change func(*tree.Node)) func([]byte) []byte {
 // smallPi are a few bytes in place of each file that the firmware reads.
 func smallPi(t *testing.T, content map[string]string) {
 	t.Helper()
-	const trees, firmware = "root/usr/lib/modules/6.1/dtb/broadcom/", "root/usr/lib/raspi-firmware/"
+	const trees = "root/usr/lib/modules/6.1/dtb/broadcom/"
 	for name, compatible := range map[string]string{
 		"bcm2837-rpi-3-b": "3-model-b", "bcm2837-rpi-3-b-plus": "3-model-b-plus", "bcm2837-rpi-3-a-plus": "3-model-a-plus", "bcm2837-rpi-cm3-io3": "3-compute-module",
 		"bcm2711-rpi-4-b": "4-model-b", "bcm2711-rpi-400": "400", "bcm2711-rpi-cm4-io": "4-compute-module",
@@ -114,8 +114,8 @@ func smallPi(t *testing.T, content map[string]string) {
 	}
 	content[trees+card.Pi5] = string(pi5("c0").Encode())
 	content[trees+card.NewerPi5] = string(pi5("d0").Encode())
-	for _, f := range firmwarePi {
-		content[firmware+f] = elfHeader(1, 137) + strings.Repeat(f, 200)
+	for _, f := range layout.BootFiles["arm64"] {
+		content["root/"+f.Root] = elfHeader(1, 137) + strings.Repeat(f.Boot, 200)
 	}
 	kernel := make([]byte, 4096)
 	copy(kernel[56:], "ARM\x64")
@@ -138,7 +138,7 @@ func smallPi(t *testing.T, content map[string]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := writeCPIO(z, dir, time.Unix(0, 0)); err != nil {
+	if err := writeCPIO(z, dir, time.Unix(0, 0), 4); err != nil {
 		t.Fatal(err)
 	}
 	if err := z.Close(); err != nil {

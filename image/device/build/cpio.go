@@ -11,17 +11,21 @@ import (
 )
 
 // writeCPIO packs a tree in the kernel's initrd format (newc), all owned by root and with one time, so that the same
-// tree gives the same bytes.
-func writeCPIO(w io.Writer, dir string, t time.Time) error {
-	n := 0
+// tree gives the same bytes. Contents begin at a multiple of align, 4 or more: names are filled up with zeros.
+func writeCPIO(w io.Writer, dir string, t time.Time, align int) error {
+	n, at := 0, 0
 	entry := func(name string, mode uint32, content []byte) error {
 		n++
-		head := fmt.Sprintf("070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X", n, mode, 0, 0, 1, uint32(t.Unix()), len(content), 0, 0, 0, 0, len(name)+1, 0)
+		const head = 110
+		for name += "\x00"; (at+head+len(name)+3)&^3%align != 0 && len(content) > 0; {
+			name += "\x00"
+		}
 		var out bytes.Buffer
-		out.WriteString(head + name + "\x00")
+		fmt.Fprintf(&out, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%s", n, mode, 0, 0, 1, uint32(t.Unix()), len(content), 0, 0, 0, 0, len(name), 0, name)
 		pad(&out)
 		out.Write(content)
 		pad(&out)
+		at += out.Len()
 		_, err := w.Write(out.Bytes())
 		return err
 	}

@@ -107,9 +107,12 @@ func (j *job) disk() error {
 }
 
 // check reads an image for the Raspberry Pi as its firmware will, because a board that does not start shows no error.
-// An image for a PC is tested in an emulator.
+// An image for a PC is tested in an emulator; here its signatures are.
 func (j *job) check() error {
 	if j.arch != "arm64" {
+		if err := j.checkPC(); err != nil {
+			return fmt.Errorf("no PC with Secure Boot would start it: %w; mend image/device/build, or packages.list", err)
+		}
 		return nil
 	}
 	_, found, err := card.Image(j.rawImage())

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"debug/pe"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,8 +38,9 @@ func small(t *testing.T, arch string) *job {
 	work := t.TempDir()
 	j := &job{arch: arch, version: "v1", kernel: "6.1", work: work, root: work + "/root", fat: work + "/fat", slot: work + "/slot", epoch: time.Unix(1_700_000_000, 0).UTC()}
 	content := map[string]string{
-		"vmlinuz": "kernel", "slot/initrd": "initrd", "root.squashfs": strings.Repeat("root", 5000),
-		"root/usr/lib/systemd/boot/efi/systemd-bootx64.efi": "loader",
+		"vmlinuz": program(t, "kernel", debianCA), "slot/initrd": "initrd", "root.squashfs": strings.Repeat("root", 5000),
+		"root/usr/lib/shim/shimx64.efi.signed":                     program(t, "shim of "+debianCA, "Microsoft UEFI CA"),
+		"root/usr/lib/systemd/boot/efi/systemd-bootx64.efi.signed": program(t, "loader", debianCA),
 	}
 	if arch == "arm64" {
 		smallPi(t, content)
@@ -53,6 +56,90 @@ func small(t *testing.T, arch string) *job {
 		}
 	}
 	return j
+}
+
+// program is the least that is a program for UEFI, with a table of signatures that names a signer; without one if that
+// is empty.
+func program(t *testing.T, content, signer string) string {
+	t.Helper()
+	var out bytes.Buffer
+	out.WriteString("MZ" + strings.Repeat("\x00", 58) + "\x40\x00\x00\x00PE\x00\x00")
+	h := pe.OptionalHeader64{Magic: 0x20b, NumberOfRvaAndSizes: 16}
+	size := binary.Size(h)
+	at := out.Len() + binary.Size(pe.FileHeader{}) + size
+	h.DataDirectory[pe.IMAGE_DIRECTORY_ENTRY_SECURITY] = pe.DataDirectory{VirtualAddress: uint32(at + len(content)), Size: uint32(len(signer))}
+	for _, part := range []any{pe.FileHeader{Machine: pe.IMAGE_FILE_MACHINE_AMD64, SizeOfOptionalHeader: uint16(size)}, h} {
+		if err := binary.Write(&out, binary.LittleEndian, part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out.String() + content + signer
+}
+
+// A PC with Secure Boot starts what is signed by whom it trusts; an image without that is not published.
+func TestSignaturesOfAPC(t *testing.T) {
+	j := small(t, "amd64")
+	if err := j.check(); err != nil {
+		t.Error(err)
+	}
+	for name, bad := range map[string][]string{
+		layout.Shim: {"", "text", program(t, debianCA, ""), program(t, debianCA, debianCA), program(t, "another's", "Microsoft")},
+		layout.UEFI: {program(t, "loader", ""), program(t, debianCA, "somebody"), program(t, "", debianCA)[:340]},
+		"a/linux":   {program(t, "kernel", ""), "\x7fELF"},
+	} {
+		path := filepath.Join(j.fat, name)
+		good, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, content := range append(bad, string(good)) {
+			if err := put(path, content, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if err := j.check(); (err == nil) != (content == string(good)) || err != nil && !strings.Contains(err.Error(), name) {
+				t.Errorf("%s of %.20q: %v", name, content, err)
+			}
+		}
+	}
+}
+
+// The microcode of both makers is an archive before the initrd's, as the kernel and the processors want it, and nowhere else.
+func TestMicrocode(t *testing.T) {
+	root := t.TempDir()
+	j := &job{arch: "amd64", root: root + "/root", work: root, epoch: time.Unix(1_700_000_000, 0)}
+	for name, content := range map[string]string{"intel-ucode/06-0f-02": "intel1", "intel-ucode/06-3a-09.initramfs": "intel2", "amd-ucode/microcode_amd.bin": "amd"} {
+		if err := put(j.in("usr/lib/firmware", name), content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var archive bytes.Buffer
+	if err := j.microcode(&archive); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string]string{"GenuineIntel.bin": "intel1intel2", "AuthenticAMD.bin": "amd"} {
+		named := bytes.Index(archive.Bytes(), []byte("kernel/x86/microcode/"+name+"\x00"))
+		if at := bytes.Index(archive.Bytes(), []byte(content)); named < 0 || at < named || at%16 != 0 {
+			t.Errorf("%s is at %d, its content at %d", name, named, at)
+		}
+	}
+	if left, _ := filepath.Glob(j.in("usr/lib/firmware/*")); len(left) > 0 {
+		t.Errorf("also in the root: %v", left)
+	}
+	if err := j.microcode(&archive); err == nil || !strings.Contains(err.Error(), "packages.list") {
+		t.Errorf("none: %v", err)
+	}
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		lacking(t, "busybox")
+	}
+	cmd := exec.Command(busybox, "cpio", "-t")
+	cmd.Stdin = &archive
+	if out, err := cmd.Output(); err != nil || !strings.Contains(string(out), "kernel/x86/microcode/GenuineIntel.bin\n") {
+		t.Errorf("%s, %v", out, err)
+	}
+	if archive.Reset(); (&job{arch: "arm64"}).microcode(&archive) != nil || archive.Len() > 0 {
+		t.Error("microcode for a Raspberry Pi")
+	}
 }
 
 // read takes a file off the boot partition of an image.
@@ -71,7 +158,7 @@ func (j *job) read(t *testing.T, name string) string {
 func TestBootPartitionOfAPC(t *testing.T) {
 	j := small(t, "amd64")
 	for name, want := range map[string]string{
-		"EFI/BOOT/BOOTX64.EFI": "loader", "a/linux": "kernel", "a/initrd": "initrd",
+		layout.Shim: "shim of", layout.UEFI: "loader", "a/linux": "kernel", "a/initrd": "initrd",
 		"a/entry.cfg": "LABEL a\n LINUX /a/linux\n INITRD /a/initrd\n APPEND rivulet.slot=a ", "loader/entries/rivulet-a.conf": "\nversion 1\nlinux /a/linux\n",
 		"syslinux/syslinux.cfg": "INCLUDE /slot.cfg", "syslinux/ldlinux.sys": "", layout.ChoiceFile: "DEFAULT a\n# rivulet good=a try=- tries=0\n",
 	} {

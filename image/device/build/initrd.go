@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -38,6 +39,9 @@ func (j *job) initrd() error {
 		return err
 	}
 	defer packed.Close()
+	if err := j.microcode(packed); err != nil {
+		return err
+	}
 	zstd := exec.Command("zstd", "-q", "-15", "-T0", "-c")
 	in, err := zstd.StdinPipe()
 	if err != nil {
@@ -47,10 +51,41 @@ func (j *job) initrd() error {
 	if err := zstd.Start(); err != nil {
 		return err
 	}
-	if err := errors.Join(writeCPIO(in, tree, j.epoch), in.Close(), zstd.Wait()); err != nil {
+	if err := errors.Join(writeCPIO(in, tree, j.epoch, 4), in.Close(), zstd.Wait()); err != nil {
 		return fmt.Errorf("zstd: %w", err)
 	}
 	return packed.Close()
+}
+
+// microcode writes an archive of its own, before the initrd's: the fixes of both makers' processors, from the root, where
+// nothing else reads them. The kernel takes them from there before all else, uncompressed only; processors want them at
+// multiples of 16 bytes.
+func (j *job) microcode(w io.Writer) error {
+	if j.arch != "amd64" {
+		return nil
+	}
+	tree := filepath.Join(j.work, "microcode")
+	if err := os.RemoveAll(tree); err != nil {
+		return err
+	}
+	for name, from := range map[string]string{"AuthenticAMD.bin": "usr/lib/firmware/amd-ucode", "GenuineIntel.bin": "usr/lib/firmware/intel-ucode"} {
+		parts, _ := filepath.Glob(j.in(from, "*"))
+		if len(parts) == 0 {
+			return fmt.Errorf("%s is empty; packages.list names the packages with microcode", from)
+		}
+		var all strings.Builder
+		for _, p := range parts { // sorted by Glob
+			raw, err := os.ReadFile(p)
+			if err != nil {
+				return err
+			}
+			all.Write(raw)
+		}
+		if err := errors.Join(put(filepath.Join(tree, "kernel/x86/microcode", name), all.String(), 0o644), j.removeAll(from)); err != nil {
+			return err
+		}
+	}
+	return writeCPIO(w, tree, j.epoch, 16)
 }
 
 // applets are the programs that init runs.

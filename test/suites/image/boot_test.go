@@ -3,6 +3,7 @@ package image
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -49,6 +50,7 @@ func TestOutOfTheBox(t *testing.T) {
 				{"modinfo -n nfsv4 cifs exfat ntfs3 | wc -l", "4"},
 				{"systemctl is-enabled fstrim.timer remote-fs.target | uniq", "enabled"},
 				{"systemctl start fstrim.service; systemctl show -P Result fstrim.service", "success"},
+				{"systemctl is-active systemd-sysusers.service", "active"},
 				{"sudo A=b sh -c 'echo $A'", "b"},
 			} {
 				if got := m.ask(c.ask); got != c.want {
@@ -70,6 +72,35 @@ func TestOutOfTheBox(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A PC as it is sold: Secure Boot is on, with the keys of Microsoft. The image starts without a change of the firmware,
+// its kernel has the drivers that it needs, and what a kernel says as it crashes can still be kept.
+func TestSecureBoot(t *testing.T) {
+	packed := image(t, "RIVULET_IMAGE")
+	const dir = "/usr/share/OVMF/OVMF_"
+	raw, err := os.ReadFile(dir + "VARS_4M.ms.fd")
+	if err != nil {
+		t.Skipf("needs the package ovmf: %v", err)
+	}
+	vars := filepath.Join(t.TempDir(), "vars.fd")
+	if err := os.WriteFile(vars, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := on(t, disk(t, packed, "2G"), "-global", "driver=cfi.pflash01,property=secure,value=on",
+		"-drive", "if=pflash,format=raw,readonly=on,file="+dir+"CODE_4M.secboot.fd", "-drive", "if=pflash,format=raw,file="+vars)
+	m.up()
+	for _, c := range []struct{ ask, want string }{
+		{"dmesg | grep -o 'Secure boot enabled'", "Secure boot enabled"},
+		{"grep -c '^efi_pstore ' /proc/modules", "1"},
+		{"ls /boot/firmware/loader/entries", layout.EntryName(layout.A, false)},
+		{"ls /usr/lib/firmware | grep -c ucode", "0"},
+	} {
+		if got := m.ask(c.ask); got != c.want {
+			t.Errorf("%s: %q, want %q", c.ask, got, c.want)
+		}
+	}
+	m.tellWhen("status-page")
 }
 
 // Power is cut as soon as the machine says something of its first boot, and once more
