@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -204,6 +207,131 @@ func TestInitrdWritesTheChoiceAsWeDo(t *testing.T) {
 				t.Errorf("%v: %q, %v", c, got, err)
 			}
 		}
+	}
+}
+
+// The data partition grows to the end of the disk, and that of a Raspberry Pi to 2 TiB: its MBR counts no further. Once
+// it has, it is left alone.
+func TestInitrdGrows(t *testing.T) {
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		lacking(t, "busybox")
+	}
+	sfdisk, err := exec.LookPath("sfdisk")
+	if err != nil {
+		if sfdisk = "/usr/sbin/sfdisk"; !exists(sfdisk) {
+			lacking(t, "sfdisk")
+		}
+	}
+	_, rest, ok := strings.Cut(files.Init, "\nsize() {")
+	growth, _, end := strings.Cut(rest, "\n# The data partition.")
+	if !ok || !end {
+		t.Fatal("init has no growth")
+	}
+	const gigabyte, most = 1e9 / layout.Sector, 1<<32 - 1
+	for _, c := range []struct {
+		arch    string
+		sectors int64
+		end     int64 // of the partition, at least
+	}{
+		{"amd64", 64 * gigabyte, 63 * gigabyte}, {"amd64", 6000 * gigabyte, 5999 * gigabyte},
+		{"arm64", 64 * gigabyte, 63 * gigabyte}, {"arm64", 3000 * gigabyte, most},
+		{"arm64", 1<<32 + 2500000, most}, // counted from 0 it would be smaller than it is
+	} {
+		dir := t.TempDir()
+		j := &job{arch: c.arch}
+		data := j.partitions()[layout.Data-1]
+		if c.arch == "arm64" {
+			if err := put(filepath.Join(dir, "fat/config.txt"), "", 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		disk := filepath.Join(dir, "dev/sda")
+		size := data.size / layout.Sector
+		write := func(name string, n int64) {
+			t.Helper()
+			if err := put(filepath.Join(dir, name), fmt.Sprint(n), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("run/x", 0)
+		write("dev/sda", 0)
+		if err := os.Truncate(disk, c.sectors*layout.Sector); err != nil {
+			t.Skipf("needs a file system with sparse files of %d GB: %v", c.sectors/gigabyte, err)
+		}
+		if err := runIn("", nil, j.table(), "sfdisk", "-q", "--no-reread", "--no-tell-kernel", disk); err != nil {
+			t.Fatal(err)
+		}
+		for i, says := range []string{"grows", ""} {
+			write("sys/sda/size", c.sectors)
+			write("sys/sda4/start", data.begin/layout.Sector)
+			write("sys/sda4/size", size)
+			script := "DISK=/dev/sda DATA=/dev/sda4\nsay() { echo \"$*\"; }\nuse() { case $1 in */sfdisk) shift; " + sfdisk + " \"$@\";; esac; }\nsize() {" + growth
+			out, err := exec.Command(busybox, "sh", "-c", strings.NewReplacer("/dev/", dir+"/dev/", "/sys/class/block/", dir+"/sys/", "/fat/", dir+"/fat/", "/run/", dir+"/run/").Replace(script)).CombinedOutput()
+			if err != nil || says == "" && len(out) > 0 || !strings.Contains(string(out), says) || strings.Contains(string(out), "sfdisk") {
+				t.Errorf("%s of %d sectors, start %d: %v %s", c.arch, c.sectors, i+1, err, out)
+			}
+			table, err := exec.Command(sfdisk, "--json", disk).Output()
+			var now struct {
+				Table struct{ Partitions []struct{ Start, Size int64 } } `json:"partitiontable"`
+			}
+			if err := errors.Join(err, json.Unmarshal(table, &now)); err != nil || len(now.Table.Partitions) != 4 {
+				t.Fatalf("%v: %s", err, table)
+			}
+			last := now.Table.Partitions[3]
+			if size = last.Size; last.Start != data.begin/layout.Sector || last.Start+last.Size < c.end || last.Start+last.Size > c.sectors {
+				t.Errorf("%s of %d sectors: the partition is %d to %d", c.arch, c.sectors, last.Start, last.Start+last.Size)
+			}
+		}
+	}
+}
+
+// A user that a later slot brings is made on a device whose owner has made a group, at its start; the owner's group stays.
+func TestUsersOfALaterSlot(t *testing.T) {
+	if _, err := exec.LookPath("systemd-sysusers"); err != nil {
+		lacking(t, "systemd-sysusers")
+	}
+	j := &job{root: t.TempDir()}
+	for name, text := range map[string]string{
+		"usr/share/base-passwd/passwd.master": "root:*:0:0:root:/root:/bin/bash\n", "usr/share/base-passwd/group.master": "root:*:0:\n",
+		"usr/lib/sysusers.d/a.conf": "u! later - \"of a package\"\n",
+	} {
+		if err := put(j.in(name), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.users(); err != nil {
+		t.Fatal(err)
+	}
+	// What the slot before had, as the owner's change has copied it.
+	for file, line := range map[string]string{"passwd": "", "group": "rivulet:x:1500:\n", "shadow": "", "gshadow": "rivulet:!::\n"} {
+		raw, err := os.ReadFile(j.in("etc", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(raw), "\niwd:") || !strings.Contains(string(raw), "\nlater:") {
+			t.Errorf("/etc/%s of the image: %s", file, raw)
+		}
+		old := slices.DeleteFunc(strings.SplitAfter(string(raw), "\n"), func(l string) bool { return strings.HasPrefix(l, "iwd:") })
+		if err := put(j.in("etc", file), strings.Join(old, "")+line, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conf, err := fs.ReadFile(files.Root, "root/usr/lib/sysusers.d/rivulet.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := runIn("", nil, string(conf), "systemd-sysusers", "--root="+j.root, "-"); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{"passwd": "\niwd:", "group": "\nrivulet:x:1500:"} {
+		if raw, err := os.ReadFile(j.in("etc", file)); err != nil || !strings.Contains(string(raw), want) {
+			t.Errorf("/etc/%s after a start: %s, %v", file, raw, err)
+		}
+	}
+	dropin, err := fs.ReadFile(files.Root, "root/usr/lib/systemd/system/systemd-sysusers.service.d/10-rivulet.conf")
+	if err != nil || !strings.HasSuffix(string(dropin), "[Unit]\nConditionNeedsUpdate=\n") {
+		t.Errorf("systemd-sysusers has a condition: %s, %v", dropin, err)
 	}
 }
 

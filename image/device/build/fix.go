@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"rivulet/image/device/files"
 )
 
 func (j *job) in(path ...string) string { return filepath.Join(append([]string{j.root}, path...)...) }
@@ -66,9 +69,13 @@ func (j *job) users() error {
 		return err
 	}
 	var declared bytes.Buffer
-	files, _ := filepath.Glob(j.in("usr/lib/sysusers.d/*.conf"))
-	slices.Sort(files)
-	for _, f := range files {
+	ours, err := fs.ReadFile(files.Root, "root/usr/lib/sysusers.d/rivulet.conf")
+	if err != nil {
+		return err
+	}
+	all, _ := filepath.Glob(j.in("usr/lib/sysusers.d/*.conf"))
+	slices.Sort(all)
+	for _, f := range all {
 		raw, err := os.ReadFile(f)
 		if err != nil {
 			return err
@@ -82,8 +89,7 @@ func (j *job) users() error {
 		}
 		declared.WriteByte('\n')
 	}
-	// In Debian 13 a script creates the user of sshd.
-	declared.WriteString("u sshd - \"sshd\" /run/sshd /usr/sbin/nologin\nu iwd - \"iwd\"\n")
+	declared.Write(ours)
 	if err := runIn("", nil, declared.String(), "systemd-sysusers", "--root="+j.root, "-"); err != nil {
 		return err
 	}
