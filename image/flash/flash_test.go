@@ -278,6 +278,32 @@ func TestStoppedHalfWay(t *testing.T) {
 	}
 }
 
+// What the table of an image cannot reach of a disk is told; a GPT reaches all of it.
+func TestATableThatDoesNotReach(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, "disk")
+	put(t, name, nil)
+	const beyond = 3 << 30
+	if err := os.Truncate(name, 2<<40+beyond); err != nil {
+		t.Skipf("needs a file system with sparse files of 2 TiB: %v", err)
+	}
+	d, err := Machine{}.Disk(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for table, want := range map[string]int64{"": beyond, "EFI PART": 0} {
+		raw := sparse(1<<20, 1)
+		copy(raw[sector-2:], "\x55\xaa"+table+strings.Repeat("\x00", 8-len(table)))
+		m, err := Open(t.Context(), lay(t, dir, raw, true), ours, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := Write(t.Context(), m, d, nil, quiet); err != nil || r.Unused != want {
+			t.Errorf("%q: %d are not used, want %d; %v", table, r.Unused, want, err)
+		}
+	}
+}
+
 // A card that loses what it was given is found out.
 func TestReadBack(t *testing.T) {
 	raw := sparse(8<<20, 11)

@@ -11,6 +11,7 @@ import (
 	"hash"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"strings"
 
@@ -34,6 +35,7 @@ type Image struct {
 	Size   int64 // unpacked
 	Signed bool
 	Ranges []Range // with content; all of it without a map
+	Reach  int64   // how far its partition table counts, bytes; an MBR counts to 2^32 sectors
 	hash   []byte  // of the checked content; what is written is compared with it
 }
 
@@ -82,7 +84,10 @@ func Open(ctx context.Context, path string, trust Trust, p Progress) (*Image, er
 	if err := m.read(ctx, fi.Size(), Checking, p, c); err != nil {
 		return nil, err
 	}
-	m.Size, m.hash, m.Ranges = c.at, c.sum.Sum(nil), ranges
+	m.Size, m.hash, m.Ranges, m.Reach = c.at, c.sum.Sum(nil), ranges, math.MaxInt64
+	if len(c.first) == 2*sector && string(c.first[sector-2:sector]) == "\x55\xaa" && string(c.first[sector:sector+8]) != "EFI PART" {
+		m.Reach = sector << 32
+	}
 	if m.Signed {
 		// Oldest is 0: a PC that flashes has no record of other devices' generations.
 		if err := sig.Verify(c.signed, trust.Roots, 0); err != nil {
@@ -197,12 +202,14 @@ type checker struct {
 	part   hash.Hash // of the current range
 	next   int       // the current range
 	at     int64
+	first  []byte // two sectors, with the partition table
 	wrong  error
 }
 
 func (c *checker) Write(p []byte) (int, error) {
 	c.sum.Write(p)
 	_, _ = c.signed.Write(p)
+	c.first = append(c.first, p[:min(len(p), 2*sector-len(c.first))]...)
 	if c.ranges == nil {
 		c.at += int64(len(p))
 		return len(p), nil

@@ -21,7 +21,8 @@ type Result struct {
 	Size    int64         `json:"size"`
 	Written int64         `json:"written"`
 	Took    time.Duration `json:"took"`
-	Config  bool          `json:"config"` // rivulet.yaml was written
+	Config  bool          `json:"config"`           // rivulet.yaml was written
+	Unused  int64         `json:"unused,omitempty"` // bytes at the disk's end that the image's partition table does not reach
 }
 
 // Fits returns why an image cannot be written to a disk, or nil.
@@ -38,7 +39,7 @@ func (m *Image) Fits(d Disk) error {
 // Write writes a checked image to a disk, reads it back, and writes config, which may be empty, as rivulet.yaml. The
 // caller has to confirm with the user first.
 func Write(ctx context.Context, m *Image, d Disk, config []byte, p Progress) (Result, error) {
-	r := Result{Device: d.Path, Model: d.Model, Image: m.Path, Signed: m.Signed, Size: m.Size, Written: m.Content()}
+	r := Result{Device: d.Path, Model: d.Model, Image: m.Path, Signed: m.Signed, Size: m.Size, Written: m.Content(), Unused: max(0, d.Size-m.Reach)}
 	began := time.Now()
 	if err := m.Fits(d); err != nil {
 		return r, err

@@ -247,6 +247,9 @@ type flashed struct {
 func printFlashed(out io.Writer, f flashed) error {
 	fmt.Fprintf(out, "%s is written and was read back (%s in %s). Take it out (if your desktop shows it, eject it first), put it into the device and switch that on.\n",
 		f.Device, flash.Bytes(f.Written), f.Took.Round(time.Second))
+	if f.Unused > 0 {
+		fmt.Fprintf(out, "The device does not use the last %s of it: the partition table of a Raspberry Pi counts to 2 TiB.\n", flash.Bytes(f.Unused))
+	}
 	code := f.Code + "  signs in there; it is shown only now"
 	if f.Code == "" {
 		code = "that of --config"
