@@ -55,6 +55,8 @@ type Env struct {
 	// packets to the machine by default.
 	AsPod      func(ctx context.Context, node podview.Node) (podview.Finding, error)
 	InputDrops func() ([]string, error)
+	// Overlay mounts an overlayfs in a folder, and takes it away.
+	Overlay func(dir string) error
 	// Fsync writes and syncs small blocks in the state folder and returns how long each took.
 	Fsync func(ctx context.Context, dir string, blocks int) ([]time.Duration, error)
 }

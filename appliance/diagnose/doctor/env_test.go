@@ -63,6 +63,7 @@ func machine(t *testing.T, tree files) *Env {
 		Try: func(context.Context) (map[string]error, error) {
 			return map[string]error{tryNetns: nil, tryVeth: nil, tryBridge: nil, tryTun: nil, tryNft: nil, tryPolicies: nil, tryIptables: nil}, nil
 		},
+		Overlay: func(string) error { return nil },
 		Fsync: func(context.Context, string, int) ([]time.Duration, error) {
 			return []time.Duration{time.Millisecond}, nil
 		},

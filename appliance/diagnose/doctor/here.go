@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
 	"github.com/google/nftables"
 	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
@@ -64,6 +65,7 @@ func Here(state, run string, supervisor func(context.Context) (api.Status, error
 			return view.Check(ctx, node)
 		},
 		InputDrops: inputDrops,
+		Overlay:    overlayutils.SupportsMultipleLowerDir,
 		Fsync:      fsync,
 	}
 }
