@@ -1,6 +1,6 @@
 // Package flash writes a device image to a card or disk (docs/design/flash.md).
 //
-//	Open: signature, hash, map ─▶ Machine.Disk: may it be written? ─▶ (confirmed) ─▶ Write ─▶ read back ─▶ Place
+//	Open: signature, hash, map ─▶ Machine.Disk: may it be written? ─▶ (confirmed) ─▶ Write ─▶ read back ─▶ Identify ─▶ Place
 //
 // It reads the image, FILE.sig and FILE.bmap beside it, /sys and /proc. It alone writes the given disk, only after all
 // checks passed, and the partition table last: a disk whose writing was interrupted does not start. Restart: no state;

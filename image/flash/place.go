@@ -11,6 +11,8 @@ import (
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/filesystem"
 	"github.com/diskfs/go-diskfs/filesystem/fat32"
+
+	"rivulet/image/device/layout"
 )
 
 // ConfigName is the configuration file on the boot partition, which a device reads when it starts.
@@ -24,7 +26,7 @@ func Place(f *os.File, content []byte) error {
 	if len(content) == 0 || len(content) > MaxConfig {
 		return image("%s has %d bytes; it may have 1 to %d", ConfigName, len(content), MaxConfig)
 	}
-	start, size, err := bootPartition(f)
+	start, size, err := partition(f, layout.Boot)
 	if err == nil {
 		err = placeAt(f, start, size, content)
 	}
@@ -34,13 +36,7 @@ func Place(f *os.File, content []byte) error {
 	return nil
 }
 
-func placeAt(f *os.File, start, size int64, content []byte) (err error) {
-	// The library may panic on damaged file systems.
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("the boot partition cannot be understood (%v)", r)
-		}
-	}()
+func placeAt(f *os.File, start, size int64, content []byte) error {
 	boot := make([]byte, sector)
 	if _, err := f.ReadAt(boot, start); err != nil {
 		return err
@@ -48,20 +44,13 @@ func placeAt(f *os.File, start, size int64, content []byte) (err error) {
 	if string(boot[82:90]) != "FAT32   " {
 		return errors.New("the first partition is not FAT32")
 	}
-	v, err := fat32.Read(file.New(f, false), size, start, sector)
-	if err != nil {
-		return err
-	}
-	// An empty file has no clusters, and the library does not allocate any for it.
-	if old, err := readAll(v); err == nil && len(old) == 0 {
-		return errors.New("there is an empty one already")
-	}
-	out, err := v.OpenFile("/"+ConfigName, os.O_CREATE|os.O_RDWR|os.O_TRUNC)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	if _, err := out.Write(content); err != nil {
+	if err := onFAT(f, start, size, true, func(v filesystem.FileSystem) error {
+		// An empty file has no clusters, and the library does not allocate any for it.
+		if old, err := readFAT(v, ConfigName); err == nil && len(old) == 0 {
+			return errors.New("there is an empty one already")
+		}
+		return writeFAT(v, ConfigName, content)
+	}); err != nil {
 		return err
 	}
 	if err := recount(f, start, boot); err != nil {
@@ -71,13 +60,27 @@ func placeAt(f *os.File, start, size int64, content []byte) (err error) {
 		return err
 	}
 	Forget(f)
-	if v, err = fat32.Read(file.New(f, true), size, start, sector); err != nil {
+	return onFAT(f, start, size, false, func(v filesystem.FileSystem) error {
+		if back, err := readFAT(v, ConfigName); err != nil || !bytes.Equal(back, content) {
+			return fmt.Errorf("it is not read back as it was written (%v)", err)
+		}
+		return nil
+	})
+}
+
+// onFAT calls do with the file system of a partition.
+func onFAT(f *os.File, start, size int64, write bool, do func(filesystem.FileSystem) error) (err error) {
+	// The library may panic on damaged file systems.
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the boot partition cannot be understood (%v)", r)
+		}
+	}()
+	v, err := fat32.Read(file.New(f, !write), size, start, sector)
+	if err != nil {
 		return err
 	}
-	if back, err := readAll(v); err != nil || !bytes.Equal(back, content) {
-		return fmt.Errorf("it is not read back as it was written (%v)", err)
-	}
-	return nil
+	return do(v)
 }
 
 // recount writes the number of free clusters, which the library does not update.
@@ -100,8 +103,8 @@ func recount(f *os.File, start int64, boot []byte) error {
 	return err
 }
 
-func readAll(v filesystem.FileSystem) ([]byte, error) {
-	in, err := v.OpenFile("/"+ConfigName, os.O_RDONLY)
+func readFAT(v filesystem.FileSystem, name string) ([]byte, error) {
+	in, err := v.OpenFile("/"+name, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
@@ -109,8 +112,18 @@ func readAll(v filesystem.FileSystem) ([]byte, error) {
 	return io.ReadAll(in)
 }
 
-// bootPartition is the first one, in bytes, of a disk with an MBR or a GPT.
-func bootPartition(f io.ReaderAt) (start, size int64, err error) {
+func writeFAT(v filesystem.FileSystem, name string, content []byte) error {
+	out, err := v.OpenFile("/"+name, os.O_CREATE|os.O_RDWR|os.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	_, err = out.Write(content)
+	return err
+}
+
+// partition returns where a partition begins and its size, in bytes, on a disk with an MBR or a GPT.
+func partition(f io.ReaderAt, number int) (start, size int64, err error) {
 	b := make([]byte, 3*sector)
 	if _, err := f.ReadAt(b, 0); err != nil {
 		return 0, 0, err
@@ -119,20 +132,22 @@ func bootPartition(f io.ReaderAt) (start, size int64, err error) {
 		return 0, 0, errors.New("the image has no partition table")
 	}
 	le := binary.LittleEndian
-	first := b[446:462]
-	start, size = int64(le.Uint32(first[8:])), int64(le.Uint32(first[12:]))
-	if first[4] == 0xee || string(b[sector:sector+8]) == "EFI PART" { // GPT, behind a protective or a hybrid MBR
+	at := b[446+16*(number-1):]
+	start, size = int64(le.Uint32(at[8:])), int64(le.Uint32(at[12:]))
+	if isGPT(b) {
 		h := b[sector:]
-		at := int64(le.Uint64(h[72:])) * sector
 		entry := make([]byte, 128)
-		if _, err := f.ReadAt(entry, at); err != nil {
+		if _, err := f.ReadAt(entry, int64(le.Uint64(h[72:]))*sector+int64(number-1)*int64(le.Uint32(h[84:]))); err != nil {
 			return 0, 0, err
 		}
 		start = int64(le.Uint64(entry[32:]))
 		size = int64(le.Uint64(entry[40:])) - start + 1
 	}
 	if start <= 0 || size <= 0 || start > maxImage/sector || size > maxImage/sector {
-		return 0, 0, errors.New("the image has no first partition")
+		return 0, 0, fmt.Errorf("the image has no partition %d", number)
 	}
 	return start * sector, size * sector, nil
 }
+
+// isGPT reports whether a disk that begins with b has a GPT, behind a protective or a hybrid MBR.
+func isGPT(b []byte) bool { return b[446+4] == 0xee || string(b[sector:sector+8]) == "EFI PART" }

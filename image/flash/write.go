@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"hash"
 	"io"
 	"os"
@@ -36,8 +37,8 @@ func (m *Image) Fits(d Disk) error {
 	return nil
 }
 
-// Write writes a checked image to a disk, reads it back, and writes config, which may be empty, as rivulet.yaml. The
-// caller has to confirm with the user first.
+// Write writes a checked image to a disk, reads it back, gives the disk identities of its own, and writes config, which
+// may be empty, as rivulet.yaml. The caller has to confirm with the user first.
 func Write(ctx context.Context, m *Image, d Disk, config []byte, p Progress) (Result, error) {
 	r := Result{Device: d.Path, Model: d.Model, Image: m.Path, Signed: m.Signed, Size: m.Size, Written: m.Content(), Unused: max(0, d.Size-m.Reach)}
 	began := time.Now()
@@ -68,6 +69,9 @@ func Write(ctx context.Context, m *Image, d Disk, config []byte, p Progress) (Re
 	}
 	if err := w.compare(ctx, m.Content(), p); err != nil {
 		return r, again(err)
+	}
+	if err := Identify(f); err != nil {
+		return r, again(fmt.Errorf("the disk gets no identity of its own: %w", err))
 	}
 	if len(config) > 0 {
 		if err := Place(f, config); err != nil {

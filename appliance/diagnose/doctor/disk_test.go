@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rivulet/image/device/layout"
 )
 
 func TestDiskSpace(t *testing.T) {
@@ -175,6 +177,12 @@ func TestOSDisks(t *testing.T) {
 		e := machine(t, nil)
 		e.Exec = says(map[string]string{"lsblk -J -o NAME,TYPE,UUID,FSTYPE": out})
 		found(t, e, osDisks, want)
+		if want == Warn {
+			found(t, e, osDisks, want, "tune2fs")
+			e = machine(t, files{layout.RunSlot: "a\n"})
+			e.Exec = says(map[string]string{"lsblk -J -o NAME,TYPE,UUID,FSTYPE": out})
+			found(t, e, osDisks, want, "rivulet flash")
+		}
 	}
 	found(t, machine(t, nil), osDisks, Skip)
 }

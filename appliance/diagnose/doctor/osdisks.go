@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"rivulet/appliance/health"
+	"rivulet/image/device/layout"
 )
 
 var osDisks = Probe{Kind: health.OSDisks, Title: "disks with the same system", Run: probeOSDisks}
@@ -45,7 +46,11 @@ func probeOSDisks(ctx context.Context, e *Env) Result {
 	}
 	if len(twice) > 0 {
 		slices.Sort(twice)
-		return Warnf("take the copy out, or give it an identity of its own (tune2fs -U random, and its line in /etc/fstab and cmdline.txt)",
+		cure := "take the copy out, or give it an identity of its own (tune2fs -U random, and its line in /etc/fstab and cmdline.txt)"
+		if e.exists(layout.RunSlot) {
+			cure = "take one of them out, back up what you need of it (sudo rivulet backup), and write it anew with rivulet flash, which gives each disk identities of its own"
+		}
+		return Warnf(cure,
 			"the same file system twice: %s; the next boot may take the other", strings.Join(twice, ", "))
 	}
 	return Passf("every file system is there once")

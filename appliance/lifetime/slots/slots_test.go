@@ -168,14 +168,15 @@ func TestWordsOfTheOwnerStay(t *testing.T) {
 	pc := slotstest.Pack(t, m, [][2]string{{"boot/entry.cfg", "LABEL @SLOT@\n APPEND " + layout.CommandPC + "\n"}, {"boot/" + layout.EntryFile, "version @VERSION@\noptions " + layout.CommandPC + "\n"}, root})
 
 	d := device(t, true)
-	must(t, d.Write("a/cmdline.txt", []byte("usb-storage.quirks=152d:0578:u "+layout.Fill(layout.CommandPi, layout.A, 1)+"\n")))
+	disk := layout.DiskWord + "=" + layout.DiskID(0x1a2b3c4d) // the disk is found by it
+	must(t, d.Write("a/cmdline.txt", []byte("usb-storage.quirks=152d:0578:u "+layout.Fill(layout.CommandPi, layout.A, 1)+" "+disk+"\n")))
 	take := func(bundle []byte) {
 		t.Helper()
 		_, err := fillFrom(t, d, bundle)
 		must(t, err)
 	}
 	take(pi)
-	if got := all(t, d)["b/cmdline.txt"]; got != layout.Fill(layout.CommandPi, layout.B, 2)+" new usb-storage.quirks=152d:0578:u" {
+	if got := all(t, d)["b/cmdline.txt"]; got != layout.Fill(layout.CommandPi, layout.B, 2)+" new usb-storage.quirks=152d:0578:u rivulet.disk=1A2B-3C4D" {
 		t.Error(got)
 	}
 	must(t, d.Write("a/cmdline.txt", []byte(layout.CommandPi+strings.Repeat(" more", 200))))

@@ -41,8 +41,8 @@ func (j *job) partitions() []extent {
 // imageSize leaves room for the second partition table.
 const imageSize = layout.Start + layout.BootSize + 2*layout.RootSize + layout.DataSize + layout.MiB
 
-// table is the input of sfdisk. The names of disk and partitions are the same in every image; a device gets its
-// identity at its first boot.
+// table is the input of sfdisk. The identities of disk and partitions are the same in every image; `rivulet flash` gives
+// each disk its own.
 func (j *job) table() string {
 	var b strings.Builder
 	if j.arch == "arm64" { // required by the boot ROM of the Raspberry Pi 3
@@ -162,7 +162,7 @@ func (j *job) makeFAT() error {
 	if err := settle(j.fat, j.epoch); err != nil {
 		return err
 	}
-	if err := runIn("", j.epochEnv(), "", "mkfs.vfat", "--invariant", "-i", "52495655", "-F", "32", "-s", "1", "-n", layout.BootLabel,
+	if err := runIn("", j.epochEnv(), "", "mkfs.vfat", "--invariant", "-i", fmt.Sprintf("%08x", layout.ImageID), "-F", "32", "-s", "1", "-n", layout.BootLabel,
 		"-h", fmt.Sprint(layout.Start/layout.Sector), "-C", fat, fmt.Sprint(layout.BootSize/1024)); err != nil {
 		return err
 	}
@@ -182,11 +182,12 @@ func (j *job) makeFAT() error {
 }
 
 // makeData makes the data partition, empty and small. Its block size is that of a large file system, because it grows
-// to the disk's end on the device.
+// to the disk's end on the device. Its checksums do not depend on its identity, so that this can be changed in the
+// superblock alone (flash).
 func (j *job) makeData() error {
 	data := filepath.Join(j.work, "data.ext4")
 	os.Remove(data)
 	return runIn("", j.epochEnv(), "", "mke2fs", "-q", "-t", "ext4", "-b", "4096", "-i", "16384", "-m", "1", "-J", "size=16", "-L", layout.DataLabel,
-		"-U", "52495655-0000-4000-8000-0000000000da", "-E", "hash_seed=52495655-0000-4000-8000-0000000000db,lazy_itable_init=1,root_owner=0:0", "-O", "^metadata_csum_seed,^orphan_file",
+		"-U", "52495655-0000-4000-8000-0000000000da", "-E", "hash_seed=52495655-0000-4000-8000-0000000000db,lazy_itable_init=1,root_owner=0:0", "-O", "metadata_csum,metadata_csum_seed,^orphan_file",
 		data, fmt.Sprintf("%dk", layout.DataSize/1024))
 }

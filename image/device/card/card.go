@@ -46,7 +46,7 @@ func Image(name string) (files Files, found []string, err error) {
 		return nil, nil, fmt.Errorf("the boot partition of %s: %w; make image once more", name, err)
 	}
 	if label := boot.Label(); label != layout.BootLabel {
-		p.add("the boot partition is called %q, the initrd looks for %s", label, layout.BootLabel)
+		p.add("the boot partition is called %q, rivulet flash looks for %s", label, layout.BootLabel)
 	}
 	files = Files{}
 	if err := files.read(boot, "/"); err != nil {

@@ -15,11 +15,22 @@ const (
 	Data  = 4
 )
 
-// Labels of the two file systems that have one. The boot disk is the one whose first partition has BootLabel.
+// Labels of the two file systems that have one, for people, and for programs that see one disk only.
 const (
 	BootLabel = "RVBOOT"
 	DataLabel = "RVDATA"
 )
+
+// DiskWord, on the kernel's command line, is the identity of the boot partition beside that kernel: the initrd takes the
+// disk with it. An image has ImageID and no word; `rivulet flash` gives each disk another one, with the word, and an
+// upgrade takes the word over as it does with words of the owner.
+const (
+	DiskWord = "rivulet.disk"
+	ImageID  = 0x52495655
+)
+
+// DiskID is an identity of a FAT as programs write it.
+func DiskID(id uint32) string { return fmt.Sprintf("%04X-%04X", id>>16, id&0xffff) }
 
 // Sizes in bytes. The data partition grows at the first boot.
 const (
