@@ -50,7 +50,7 @@ func (s *System) newEngine() {
 	}
 	s.certs = certs.NewRenewer(s.engine, s.database, func() bool { return s.clock.Status().Plausible && s.nodes.Reaches() }, &s.health, log)
 	s.clock = clock.New(clock.Config{
-		System: clock.Machine(s.log("clock")), Built: version.Built(), Store: s.store, Health: &s.health,
+		System: clock.Machine(s.log("clock")), Built: version.Built(), Dates: clock.Dates{Hosts: clock.Registries}, Store: s.store, Health: &s.health,
 		Jumped: func(j clock.Jump) { s.certs.Jumped(j.By) }, Log: s.log("clock"),
 	})
 	s.supervisor = engine.NewSupervisor(s.engine, engine.SupervisorConfig{

@@ -27,6 +27,7 @@ var unguarded = map[string]string{
 	"appliance/engine/ready.go":                  "this cluster's own API server",
 	"appliance/lifetime/nodes/tenants.go":        "passes answers on between this cluster's own nodes",
 	"appliance/lifetime/nodes/upgrade.go":        "passes answers on between this cluster's own nodes",
+	"appliance/machine/clock/dates.go":           "registries' dates: one request without a body, no redirects, headers bounded",
 	"appliance/vcluster/targets.go":              "passes answers of a peer on to a virtual cluster, whose own target/peer guards them",
 	"appliance/vcluster/users.go":                "given to package users, which passes answers on to the virtual cluster's users",
 	"fabric/clients.go":                          "package fabric has no Kubernetes: no redirects, no compression, one address; readers bound",

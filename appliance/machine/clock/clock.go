@@ -1,6 +1,7 @@
 // Package clock prevents work with an implausible time: boards without a clock chip begin at 1970
 // (docs/design/clock.md). It reads the system's clock, the kernel's synchronization state, the clock chip, peers'
-// clocks and the note "clock" of state.db; it alone writes that note, and sets the system's clock:
+// clocks, for want of these the dates of registries' answers, and the note "clock" of state.db; it alone writes that
+// note, and sets the system's clock:
 //
 //	start ── at or above the floor max(build, note) ─────────────────────────────────────▶ Ready
 //	   └─ below, or decades above ─▶ set to the chip's time or the floor ─ better time, 15 s ─▶ Ready
@@ -10,6 +11,7 @@
 package clock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -20,6 +22,7 @@ import (
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/changes"
+	"rivulet/fabric/cure"
 )
 
 // System is the machine's clock.
@@ -53,11 +56,12 @@ type Store interface {
 	PutNote(name string, blob []byte) error
 }
 
-// Config is the input of New; all fields are required.
+// Config is the input of New; all fields but Dates are required.
 type Config struct {
 	System System
 	// Built is the build time of this program: the time is never earlier.
 	Built  time.Time
+	Dates  Dates
 	Store  Store
 	Health *health.Tracker
 	// Jumped is called with every jump after Ready. It must not block.
@@ -77,6 +81,8 @@ const (
 	FromNTP    = "ntp"    // synchronized by a time service
 	FromChip   = "chip"   // set from the clock chip
 	FromPeers  = "peers"  // set from peers with a time service
+	FromHTTPS  = "https"  // set from the dates of registries' answers
+	FromAdmin  = "admin"  // set by an administrator's browser
 	FromFloor  = "floor"  // set to the earliest possible time, for want of another source
 	FromSystem = "system" // the machine's own, and plausible
 )
@@ -93,7 +99,7 @@ const (
 	checkEvery = 10 * time.Second
 	// checkAtStart is the same while a start waits for it.
 	checkAtStart = 250 * time.Millisecond
-	// correctEvery is the shortest interval between two corrections by peers.
+	// correctEvery is the shortest interval between two corrections by peers or registries.
 	correctEvery = time.Hour
 )
 
@@ -110,9 +116,10 @@ type Clock struct {
 	source    string
 	disc      Discipline
 	peers     peers
+	dates     peers         // of registries, by host
 	base      time.Time     // wall clock at boot, by the last check
 	saved     time.Duration // time of the note since boot
-	corrected time.Duration // time of the last correction by peers, since boot
+	corrected time.Duration // time of the last correction by others, since boot
 	jump      *Jump
 	notSet    error // why the clock could not be set
 }
@@ -120,7 +127,7 @@ type Clock struct {
 // New returns a clock. Nothing is read or set yet.
 func New(cfg Config) *Clock {
 	return &Clock{cfg: cfg, sys: cfg.System, log: cfg.Log, received: make(chan struct{}, 1), source: FromSystem,
-		floor: floor{Built: cfg.Built}, peers: peers{}, corrected: -2 * correctEvery}
+		floor: floor{Built: cfg.Built}, peers: peers{}, dates: peers{}, corrected: -2 * correctEvery}
 }
 
 // Run makes the time plausible, is Ready then, and follows the clock until ctx ends.
@@ -143,6 +150,7 @@ func (c *Clock) run(ctx context.Context, waiting func(string, ...any), ready fun
 		return err
 	}
 	ready()
+	go c.ask(ctx)
 	return c.follow(ctx, changes)
 }
 
@@ -232,24 +240,57 @@ func (c *Clock) check() {
 	}
 }
 
-// correct sets the clock by peers' readings, if needed.
+// reference returns the time by others, their names, and where it is from: peers, for want of them registries. why is for
+// users if they do not agree.
+func (c *Clock) reference(boot time.Duration) (now time.Time, names []string, from, why string) {
+	now, names, why = c.peers.now(boot, c.floor)
+	if len(names) > 0 {
+		return now, names, FromPeers, why
+	}
+	now, names, also := c.dates.date(boot, c.floor)
+	return now, names, FromHTTPS, cmp.Or(why, also)
+}
+
+// correct sets the clock by others' readings, if needed. Registries do not set it before the floor.
 func (c *Clock) correct() {
 	c.mu.Lock()
 	at, boot := c.sys.Now(), c.sys.Boot()
-	now, names, _ := c.peers.now(boot, c.floor)
+	now, names, from, _ := c.reference(boot)
+	early := now.Before(c.floor.at())
 	wanted := !c.disc.Synchronized && c.notSet == nil && len(names) > 0 && apart(now, at) > agreeWithin &&
-		boot-c.corrected > correctEvery
+		boot-c.corrected > correctEvery && (from == FromPeers || !early)
 	if wanted {
 		c.corrected = boot
-		if now.Before(c.floor.at()) {
+		if early {
 			c.floor.Last = now // it was saved while the clock was wrong
 		}
 	}
 	c.mu.Unlock()
 	if wanted {
-		c.log.Warn("the clock is set by what peers say", "was", at.UTC(), "now", now.UTC(), "peers", strings.Join(names, ", "))
-		c.set(now, FromPeers) //nolint:errcheck // stored in notSet, and shown
+		c.log.Warn("the clock is set by what others say", "was", at.UTC(), "now", now.UTC(), "from", from, "names", strings.Join(names, ", "))
+		c.set(now, from) //nolint:errcheck // stored in notSet, and shown
 	}
+}
+
+// SetTo sets the clock to an administrator's, who is signed in: not before the floor, and not while a time service keeps
+// it.
+func (c *Clock) SetTo(now time.Time) error {
+	c.check()
+	c.mu.Lock()
+	synchronized, floor := c.disc.Synchronized, c.floor
+	c.mu.Unlock()
+	switch {
+	case synchronized:
+		return cure.Errorf("a time service keeps the clock, and would set it back at once; look at that one: timedatectl timesync-status")
+	case now.Before(floor.at()) || now.After(floor.ceiling()):
+		return cure.Errorf("%s cannot be: it is at least %s and at most %s here; set the clock of your own machine right, or this device's: sudo date -s \"YYYY-MM-DD hh:mm\"",
+			now.UTC().Format(time.DateTime), floor.at().UTC().Format(time.DateTime), floor.ceiling().UTC().Format(time.DateTime))
+	}
+	if err := c.set(now, FromAdmin); err != nil {
+		return fmt.Errorf("the clock cannot be set from here: %w; set it on the machine that owns it: sudo date -s \"YYYY-MM-DD hh:mm\"", err)
+	}
+	changes.Poke(c.received)
+	return c.save()
 }
 
 // notice detects a jump of the clock since the last check.
@@ -296,12 +337,12 @@ func (c *Clock) plausible() bool {
 	return c.floor.admits(c.sys.Now())
 }
 
-// trusted reports whether a time service or peers have set or confirmed the time.
+// trusted reports whether a time service, peers or registries have set or confirmed the time.
 func (c *Clock) trusted() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	theirs, names, _ := c.peers.now(c.sys.Boot(), c.floor)
-	return c.disc.Synchronized || c.source == FromPeers || len(names) > 0 && apart(theirs, c.sys.Now()) <= agreeWithin
+	theirs, names, _, _ := c.reference(c.sys.Boot())
+	return c.disc.Synchronized || c.source == FromPeers || c.source == FromHTTPS || len(names) > 0 && apart(theirs, c.sys.Now()) <= agreeWithin
 }
 
 // bootTime is the wall clock minus the time since boot: constant while nobody sets the clock.
@@ -328,15 +369,17 @@ func (c *Clock) report() {
 		h.Clear(health.ClockNotSynchronized)
 		return
 	}
-	_, names, why := c.peers.now(c.sys.Boot(), c.floor)
+	_, names, from, why := c.reference(c.sys.Boot())
 	text := "the time is from: " + c.source
 	switch {
+	case len(names) > 0 && from == FromHTTPS:
+		text += "; registries agree with it: " + strings.Join(names, ", ")
 	case len(names) > 0:
 		text += "; peers that know the time agree with it: " + strings.Join(names, ", ")
 	case why != "":
 		text += "; " + why
 	}
-	h.Set(health.ClockNotSynchronized, text, "let this network reach an NTP server, or one of the peers; nothing else has to be done")
+	h.Set(health.ClockNotSynchronized, text, "let this network reach an NTP server, one of the peers, or two of the registries by HTTPS ("+strings.Join(Registries, ", ")+"): nothing else has to be done; or set it from a browser: page Device of the web console")
 }
 
 // Reading is for peers: the time, and whether a time service synchronizes it. A time from peers is not passed on.

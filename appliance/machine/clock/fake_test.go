@@ -20,6 +20,8 @@ type board struct {
 	wall    time.Time // when it was switched on, by its own clock
 	slept   time.Duration
 	forbids bool
+	dates   Dates
+	log     *slog.Logger // nil: nobody reads it
 	disc    Discipline
 	chip    time.Time
 	sets    []time.Time
@@ -145,8 +147,12 @@ type device struct {
 func switchOn(t *testing.T, b *board, d disk) *device {
 	t.Helper()
 	v := &device{board: b, t: t, disk: d, begun: time.Now(), ready: -1, done: make(chan error, 1)}
+	log := b.log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
 	v.Clock = New(Config{
-		System: b, Built: built, Store: d, Health: &v.health, Log: slog.New(slog.DiscardHandler),
+		System: b, Built: built, Dates: b.dates, Store: d, Health: &v.health, Log: log,
 		Jumped: func(j Jump) { v.once.Lock(); v.jumps = append(v.jumps, j); v.once.Unlock() },
 	})
 	var ctx context.Context

@@ -53,6 +53,11 @@ func (p peers) now(boot time.Duration, f floor) (now time.Time, names []string, 
 	if len(known) == 0 {
 		return time.Time{}, nil, ""
 	}
+	return agreed(known, boot, "peers")
+}
+
+// agreed returns the time of a majority, and its names; of two, both must agree. Otherwise why says who says what.
+func agreed(known []sample, boot time.Duration, who string) (now time.Time, names []string, why string) {
 	slices.SortFunc(known, func(a, b sample) int {
 		if c := a.bootTime.Compare(b.bootTime); c != 0 {
 			return c
@@ -70,7 +75,7 @@ func (p peers) now(boot time.Duration, f floor) (now time.Time, names []string, 
 		for _, s := range known {
 			say = append(say, fmt.Sprintf("%s says %s", s.name, s.bootTime.Add(boot).UTC().Format(time.DateTime)))
 		}
-		return time.Time{}, nil, "peers do not agree: " + strings.Join(say, ", ")
+		return time.Time{}, nil, who + " do not agree: " + strings.Join(say, ", ")
 	}
 	return median.bootTime.Add(boot), names, ""
 }
