@@ -13,6 +13,7 @@ var (
 	Kmsg              = declare("kmsg", Error, "the kubelet cannot read the kernel's log")
 	LSM               = declare("lsm", Warning, "a security module may be in the way")
 	Clock             = declare("clock", Error, "the clock cannot be trusted")
+	ClockBehind       = declare("clock-behind", Warning, "images cannot be pulled because the clock is behind")
 	LAN               = declare("lan", Warning, "the device is on no network")
 	DefaultRoute      = declare("default-route", Warning, "the device has no way to the Internet")
 	DNS               = declare("dns", Error, "names outside of the cluster are not answered")

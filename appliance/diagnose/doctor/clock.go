@@ -2,11 +2,17 @@ package doctor
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/appliance/health"
+	machineclock "rivulet/appliance/machine/clock"
+	"rivulet/offload/consumer"
+	"rivulet/offload/consumer/explain"
 )
 
 var clock = Probe{Kind: health.Clock, Title: "clock", Run: probeClock}
@@ -51,4 +57,32 @@ func (e *Env) clockFloor() (floor time.Time, of string) {
 		return oldest, "this program"
 	}
 	return floor, of
+}
+
+var clockBehind = Probe{Kind: health.ClockBehind, Title: "pulls that fail by the clock", Every: seldom, Run: probeClockBehind}
+
+// probeClockBehind finds a pod of any cluster on a node of this one whose image is not pulled because the registry's
+// certificate begins later than the node's clock says.
+func probeClockBehind(ctx context.Context, e *Env) Result {
+	client, err := e.API()
+	if err != nil {
+		return e.unasked("the API server cannot be asked", err)
+	}
+	list, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return e.unasked("the API server cannot be asked", err)
+	}
+	st, _ := e.running(ctx)
+	for _, p := range list.Items {
+		away := func(n consumer.VirtualNode) bool { return n.Name == p.Spec.NodeName }
+		for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+			if w := c.State.Waiting; w == nil || !explain.NotYetValid(w.Message) || slices.ContainsFunc(st.VirtualNodes, away) {
+				continue
+			}
+			return Warnf("let "+p.Spec.NodeName+" reach an NTP server (UDP port 123), or two of "+strings.Join(machineclock.Registries, ", ")+
+				"; or set its clock: page Device of the web console, or there: sudo date -s \"YYYY-MM-DD hh:mm\". The pull is tried again by itself",
+				"the registry of %s is not trusted for %s/%s on %s: its certificate begins later than the clock says", c.Image, p.Namespace, p.Name, p.Spec.NodeName)
+		}
+	}
+	return Passf("none")
 }

@@ -398,6 +398,9 @@ func (f Facts) containers(node *corev1.Node) (out []Reason) {
 			if node != nil && node.Labels[policy.VirtualNodeLabel] != "" {
 				cure = "bring it here, and " + target(node) + " gets it: rivulet image push --to " + target(node) + " FILE.tar; or: keep pods off that peer: rivulet cordon " + target(node)
 			}
+			if NotYetValid(w.Message) {
+				cure = "set the clock of " + p.Spec.NodeName + ", which is behind; see there: rivulet doctor --only clock"
+			}
 			out = append(out, Reason{Image, fmt.Sprintf("image %s is not on %s and cannot be got%s", images[c.Name], p.Spec.NodeName, colon(short(w.Message))), cure})
 		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 			out = append(out, Reason{Configured, fmt.Sprintf("container %s cannot be made: %s", c.Name, short(w.Message)), "make what it names, or correct the name"})
@@ -410,6 +413,13 @@ func (f Facts) containers(node *corev1.Node) (out []Reason) {
 		}
 	}
 	return out
+}
+
+// NotYetValid reports whether a pull has failed because a certificate begins later than the clock of the node says: the
+// words of Go's x509, by which no other cause is called.
+func NotYetValid(message string) bool {
+	_, why, found := strings.Cut(message, "certificate has expired or is not yet valid: current time ")
+	return found && strings.Contains(why, " is before ")
 }
 
 // lately is how long the end of a container may be the reason for an unready pod.
