@@ -56,6 +56,7 @@ func (s *System) apiRoutes() http.Handler {
 	s.console.Routes(mux)
 	s.metrics.Routes(mux)
 	s.history.Routes(mux)
+	api.Clock(mux, s.clock)
 	return mux
 }
 

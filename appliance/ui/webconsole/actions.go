@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -83,6 +84,7 @@ var actions = map[string]action{
 		}
 		return result{Notice: "The upgrade begins. This page continues by itself."}, c.call(ctx, http.MethodPost, "/v1/upgrade", api.UpgradeRequest{Now: true}, nil)
 	}},
+	"clock":       {Admin, setClock},
 	"offload":     {Operate, offloadNamespace},
 	"invite":      {Operate, invite},
 	"trace":       {Operate, traceWay},
@@ -184,6 +186,18 @@ func (c *Console) met(ctx context.Context, path string, w api.Word) (result, err
 		return result{}, fmt.Errorf("the decision is stored, but %s is no peer yet: %s", name, v.Reason)
 	}
 	return result{Notice: fmt.Sprintf("The decision is stored; %s is %s: %s", name, strings.ToLower(string(v.State)), v.Reason)}, nil
+}
+
+// setClock sets the device's clock to the browser's, which the script adds to each press.
+func setClock(ctx context.Context, c *Console, q *call) (result, error) {
+	ms, err := strconv.ParseInt(q.Get("now"), 10, 64)
+	if err != nil {
+		return result{}, errors.New("the browser does not tell its time; load the page again")
+	}
+	if ask, yes := q.confirmed("the clock of this device is set to that of your browser. Sign-ins that are a week old by it end, perhaps this one, too"); !yes {
+		return ask, nil
+	}
+	return result{Notice: "The clock is set."}, c.call(ctx, http.MethodPost, "/v1/clock", api.ClockRequest{Now: time.UnixMilli(ms).UTC()}, nil)
 }
 
 func deny(ctx context.Context, c *Console, q *call) (result, error) {

@@ -531,3 +531,34 @@ func TestSizeOfTheConsole(t *testing.T) {
 		t.Errorf("%d bytes", raw)
 	}
 }
+
+// An administrator's browser sets the clock, after a question, to the time of the press that answers it.
+func TestTheClockIsSetFromABrowser(t *testing.T) {
+	d := newDevice(t)
+	const status = "GET /v1/status"
+	d.answer(status, json.RawMessage(strings.Replace(string(d.answers[status]), `"health":[`, `"health":[{"code":"clock-not-synchronized","severity":"info"},`, 1)))
+	token := d.token(t, Admin)
+	shows := func(r Role) bool {
+		var page shown
+		_, body, _ := d.do(t, http.MethodGet, "/api/page/device", d.token(t, r), nil)
+		if err := json.Unmarshal([]byte(body), &page); err != nil {
+			t.Fatal(body, err)
+		}
+		return strings.Contains(string(page.HTML), `data-do="clock" data-now=""`)
+	}
+	if !shows(Admin) || shows(Operate) {
+		t.Errorf("the page Device has the button for an administrator: %v, for others: %v", shows(Admin), shows(Operate))
+	}
+	_, body, _ := d.do(t, http.MethodPost, "/api/do/clock", token, url.Values{"now": {"1900000000000"}})
+	var ask result
+	if err := json.Unmarshal([]byte(body), &ask); err != nil || !strings.Contains(ask.Confirm, "that of your browser") || len(d.did()) > 0 {
+		t.Fatal(body, err)
+	}
+	d.do(t, http.MethodPost, "/api/do/clock", token, url.Values{"now": {"1900000004321"}, "confirmed": {ask.Token}})
+	if done := d.did(); len(done) != 1 || done[0] != `POST /v1/clock {"now":"2030-03-17T17:46:44.321Z"}` {
+		t.Errorf("done: %v", done)
+	}
+	if code, body, _ := d.do(t, http.MethodPost, "/api/do/clock", token, url.Values{"now": {"soon"}, "confirmed": {ask.Token}}); code == http.StatusOK || len(d.did()) > 0 {
+		t.Errorf("a time that is none: %d %s", code, body)
+	}
+}

@@ -176,6 +176,7 @@
 
   async function act(action, values, button) {
     const body = new URLSearchParams(values);
+    if (body.has("now")) body.set("now", Date.now());
     if (button) button.setAttribute("aria-busy", "true");
     try {
       const answer = await request("do/" + action, { method: "POST", body });
