@@ -6,7 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"path"
+	"slices"
+	"strings"
 
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/filesystem"
@@ -16,25 +20,28 @@ import (
 // ConfigName is the configuration file on the boot partition, which a device reads when it starts.
 const ConfigName = "rivulet.yaml"
 
-// MaxConfig bounds ConfigName, bytes.
+// MaxConfig bounds ConfigName, and each other file that is placed, bytes.
 const MaxConfig = 64 << 10
 
-// Place writes rivulet.yaml on the boot partition of a disk, replaces that of the image, and reads it back.
-func Place(f *os.File, content []byte) error {
-	if len(content) == 0 || len(content) > MaxConfig {
-		return image("%s has %d bytes; it may have 1 to %d", ConfigName, len(content), MaxConfig)
+// Place writes files on the boot partition of a disk, by their paths, replaces those of the image, and reads them back.
+func Place(f *os.File, files map[string][]byte) error {
+	for name, content := range files {
+		if len(content) == 0 && path.Dir(name) == "." || len(content) > MaxConfig {
+			return image("%s has %d bytes; it may have 1 to %d", name, len(content), MaxConfig)
+		}
 	}
 	start, size, err := bootPartition(f)
 	if err == nil {
-		err = placeAt(f, start, size, content)
+		err = placeAt(f, start, size, files)
 	}
 	if err != nil {
-		return fmt.Errorf("flash: the image is on the disk, but %s is not: %w; copy it by hand to the partition RVBOOT", ConfigName, err)
+		names := strings.Join(slices.Sorted(maps.Keys(files)), ", ")
+		return fmt.Errorf("flash: the image is on the disk, but %s is not: %w; copy it by hand to the partition RVBOOT", names, err)
 	}
 	return nil
 }
 
-func placeAt(f *os.File, start, size int64, content []byte) (err error) {
+func placeAt(f *os.File, start, size int64, files map[string][]byte) (err error) {
 	// The library may panic on damaged file systems.
 	defer func() {
 		if r := recover(); r != nil {
@@ -52,17 +59,10 @@ func placeAt(f *os.File, start, size int64, content []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	// An empty file has no clusters, and the library does not allocate any for it.
-	if old, err := readAll(v); err == nil && len(old) == 0 {
-		return errors.New("there is an empty one already")
-	}
-	out, err := v.OpenFile("/"+ConfigName, os.O_CREATE|os.O_RDWR|os.O_TRUNC)
-	if err != nil {
-		return err
-	}
-	defer out.Close()
-	if _, err := out.Write(content); err != nil {
-		return err
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := placeFile(v, name, files[name]); err != nil {
+			return err
+		}
 	}
 	if err := recount(f, start, boot); err != nil {
 		return err
@@ -74,10 +74,31 @@ func placeAt(f *os.File, start, size int64, content []byte) (err error) {
 	if v, err = fat32.Read(file.New(f, true), size, start, sector); err != nil {
 		return err
 	}
-	if back, err := readAll(v); err != nil || !bytes.Equal(back, content) {
-		return fmt.Errorf("it is not read back as it was written (%v)", err)
+	for name, content := range files {
+		if back, err := readAll(v, name); err != nil || !bytes.Equal(back, content) {
+			return fmt.Errorf("%s is not read back as it was written (%v)", name, err)
+		}
 	}
 	return nil
+}
+
+func placeFile(v filesystem.FileSystem, name string, content []byte) error {
+	// An empty file has no clusters, and the library does not allocate any for it.
+	if old, err := readAll(v, name); err == nil && len(old) == 0 {
+		return errors.New("there is an empty one already")
+	}
+	if dir := path.Dir(name); dir != "." {
+		if err := v.Mkdir("/" + dir); err != nil {
+			return err
+		}
+	}
+	out, err := v.OpenFile("/"+name, os.O_CREATE|os.O_RDWR|os.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	_, err = out.Write(content)
+	return err
 }
 
 // recount writes the number of free clusters, which the library does not update.
@@ -100,8 +121,8 @@ func recount(f *os.File, start int64, boot []byte) error {
 	return err
 }
 
-func readAll(v filesystem.FileSystem) ([]byte, error) {
-	in, err := v.OpenFile("/"+ConfigName, os.O_RDONLY)
+func readAll(v filesystem.FileSystem, name string) ([]byte, error) {
+	in, err := v.OpenFile("/"+name, os.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
