@@ -89,7 +89,7 @@ func (c *Card) networks(d *decoder, n *yaml.Node) {
 		before := len(d.out.Problems)
 		var w WiFi
 		d.group(n, path, "{ssid: lab, password: a-long-word}", field{"ssid", &w.SSID, form{check: checkSSID}},
-			field{"password", &w.Password, form{check: checkWiFiPassword, example: `"a-long-word"`}}, field{"hidden", &w.Hidden, form{}})
+			field{"password", &w.Password, form{check: CheckWiFiPassword, example: `"a-long-word"`}}, field{"hidden", &w.Hidden, form{}})
 		if len(d.out.Problems) > before {
 			return
 		}
@@ -143,7 +143,8 @@ func checkSSID(s string) error {
 
 var wifiKey = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
 
-func checkWiFiPassword(s string) error {
+// CheckWiFiPassword refuses what cannot be a network's password.
+func CheckWiFiPassword(s string) error {
 	if wifiKey.MatchString(s) {
 		return nil
 	}
@@ -183,7 +184,7 @@ func (p Parsed) bad() map[string]bool {
 	for _, m := range p.Problems {
 		top := m.top()
 		out[top] = true
-		if top != "trust" && nearest(top, []string{"trust"}) != "" {
+		if top != "trust" && Nearest(top, []string{"trust"}) != "" {
 			out[misspelt] = true
 		}
 	}

@@ -44,7 +44,7 @@ func Environment(environ, others []string) (map[string]string, error) {
 		key, ok := known[name]
 		if !ok {
 			help := "remove it; the reference of the configuration has all names"
-			if near := nearest(name, slices.Sorted(maps.Keys(known))); near != "" {
+			if near := Nearest(name, slices.Sorted(maps.Keys(known))); near != "" {
 				help = "did you mean " + near + "?"
 			}
 			return nil, cure.Errorf("the environment has %s, which nothing reads; %s", name, help)

@@ -33,7 +33,7 @@ var elsewhere = map[string]string{
 
 // unknownCure suggests the key that an unknown one may stand for.
 func unknownCure(path, key string, names []string) string {
-	if near := nearest(key, names); near != "" {
+	if near := Nearest(key, names); near != "" {
 		return "did you mean " + near + "?"
 	}
 	if cure, ok := elsewhere[strings.ToLower(key)]; ok && path == "" {
@@ -51,8 +51,8 @@ func unknownCure(path, key string, names []string) string {
 	return "known here: " + strings.Join(names, ", ")
 }
 
-// nearest returns the name that word is most similar to, or "".
-func nearest(word string, names []string) string {
+// Nearest returns the name that word is most similar to, or "".
+func Nearest(word string, names []string) string {
 	best, least := "", 3
 	for _, name := range names {
 		w, n := fold(word), fold(name)

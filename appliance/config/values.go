@@ -40,7 +40,7 @@ func checkMode(s string) error {
 			return nil
 		}
 	}
-	if near := nearest(s, modes); near != "" {
+	if near := Nearest(s, modes); near != "" {
 		return cure.Errorf("%.30q is not known; did you mean %s?", s, near)
 	}
 	return cure.Errorf("%.30q is not known; write lan, group or ask", s)

@@ -6,7 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"path"
+	"slices"
+	"strings"
 
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/filesystem"
@@ -18,25 +22,28 @@ import (
 // ConfigName is the configuration file on the boot partition, which a device reads when it starts.
 const ConfigName = "rivulet.yaml"
 
-// MaxConfig bounds ConfigName, bytes.
+// MaxConfig bounds ConfigName, and each other file that is placed, bytes.
 const MaxConfig = 64 << 10
 
-// Place writes rivulet.yaml on the boot partition of a disk, replaces that of the image, and reads it back.
-func Place(f *os.File, content []byte) error {
-	if len(content) == 0 || len(content) > MaxConfig {
-		return image("%s has %d bytes; it may have 1 to %d", ConfigName, len(content), MaxConfig)
+// Place writes files on the boot partition of a disk, by their paths, replaces those of the image, and reads them back.
+func Place(f *os.File, files map[string][]byte) error {
+	for name, content := range files {
+		if len(content) == 0 && path.Dir(name) == "." || len(content) > MaxConfig {
+			return image("%s has %d bytes; it may have 1 to %d", name, len(content), MaxConfig)
+		}
 	}
 	start, size, err := partition(f, layout.Boot)
 	if err == nil {
-		err = placeAt(f, start, size, content)
+		err = placeAt(f, start, size, files)
 	}
 	if err != nil {
-		return fmt.Errorf("flash: the image is on the disk, but %s is not: %w; copy it by hand to the partition RVBOOT", ConfigName, err)
+		names := strings.Join(slices.Sorted(maps.Keys(files)), ", ")
+		return fmt.Errorf("flash: the image is on the disk, but %s is not: %w; copy it by hand to the partition RVBOOT", names, err)
 	}
 	return nil
 }
 
-func placeAt(f *os.File, start, size int64, content []byte) error {
+func placeAt(f *os.File, start, size int64, files map[string][]byte) error {
 	boot := make([]byte, sector)
 	if _, err := f.ReadAt(boot, start); err != nil {
 		return err
@@ -45,11 +52,12 @@ func placeAt(f *os.File, start, size int64, content []byte) error {
 		return errors.New("the first partition is not FAT32")
 	}
 	if err := onFAT(f, start, size, true, func(v filesystem.FileSystem) error {
-		// An empty file has no clusters, and the library does not allocate any for it.
-		if old, err := readFAT(v, ConfigName); err == nil && len(old) == 0 {
-			return errors.New("there is an empty one already")
+		for _, name := range slices.Sorted(maps.Keys(files)) {
+			if err := placeFile(v, name, files[name]); err != nil {
+				return err
+			}
 		}
-		return writeFAT(v, ConfigName, content)
+		return nil
 	}); err != nil {
 		return err
 	}
@@ -61,8 +69,10 @@ func placeAt(f *os.File, start, size int64, content []byte) error {
 	}
 	Forget(f)
 	return onFAT(f, start, size, false, func(v filesystem.FileSystem) error {
-		if back, err := readFAT(v, ConfigName); err != nil || !bytes.Equal(back, content) {
-			return fmt.Errorf("it is not read back as it was written (%v)", err)
+		for name, content := range files {
+			if back, err := readFAT(v, name); err != nil || !bytes.Equal(back, content) {
+				return fmt.Errorf("%s is not read back as it was written (%v)", name, err)
+			}
 		}
 		return nil
 	})
@@ -81,6 +91,19 @@ func onFAT(f *os.File, start, size int64, write bool, do func(filesystem.FileSys
 		return err
 	}
 	return do(v)
+}
+
+func placeFile(v filesystem.FileSystem, name string, content []byte) error {
+	// An empty file has no clusters, and the library does not allocate any for it.
+	if old, err := readFAT(v, name); err == nil && len(old) == 0 {
+		return errors.New("there is an empty one already")
+	}
+	if dir := path.Dir(name); dir != "." {
+		if err := v.Mkdir("/" + dir); err != nil {
+			return err
+		}
+	}
+	return writeFAT(v, name, content)
 }
 
 // recount writes the number of free clusters, which the library does not update.

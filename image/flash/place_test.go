@@ -109,10 +109,14 @@ func TestPlace(t *testing.T) {
 		}
 		for _, n := range []int{40, 513, MaxConfig, 9} {
 			content := bytes.Repeat([]byte("name: lab-1\n"), n)[:n]
-			if err := Place(f, content); err != nil {
+			sign := bytes.Repeat([]byte("EAP-Method=PEAP\n"), n)[:n]
+			placed := map[string][]byte{ConfigName: content, "network/eduroam.8021x": sign, "network/10-a-long-name-of-a.network": content}
+			if err := Place(f, placed); err != nil {
 				t.Fatalf("%d bytes: %v", n, err)
 			}
-			want["/"+ConfigName] = string(content)
+			for name, c := range placed {
+				want["/"+name] = string(c)
+			}
 			got := files(t, f, start, int64(len(part)))
 			for name, c := range want {
 				if got[name] != c {
@@ -156,11 +160,11 @@ func TestPlaceWhereItCannotBe(t *testing.T) {
 	clear(broken[sector:]) // a boot sector, and nothing behind it
 	damaged, _ := partitioned(t, broken, true)
 	for want, f := range map[string]*os.File{"not FAT32": noFAT, "no partition table": noTable, "flash: the image is on the disk": damaged} {
-		if err := Place(f, []byte("name: x\n")); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "copy it by hand") {
+		if err := Place(f, map[string][]byte{ConfigName: []byte("name: x\n")}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "copy it by hand") {
 			t.Errorf("%v; want %q", err, want)
 		}
 	}
-	if err := Place(noFAT, nil); err == nil {
+	if err := Place(noFAT, map[string][]byte{ConfigName: nil}); err == nil {
 		t.Error("an empty file is placed")
 	}
 }

@@ -37,9 +37,9 @@ func (m *Image) Fits(d Disk) error {
 	return nil
 }
 
-// Write writes a checked image to a disk, reads it back, gives the disk identities of its own, and writes config, which
-// may be empty, as rivulet.yaml. The caller has to confirm with the user first.
-func Write(ctx context.Context, m *Image, d Disk, config []byte, p Progress) (Result, error) {
+// Write writes a checked image to a disk, reads it back, gives the disk identities of its own, and writes files, of which
+// there may be none, to its boot partition. The caller has to confirm with the user first.
+func Write(ctx context.Context, m *Image, d Disk, files map[string][]byte, p Progress) (Result, error) {
 	r := Result{Device: d.Path, Model: d.Model, Image: m.Path, Signed: m.Signed, Size: m.Size, Written: m.Content(), Unused: max(0, d.Size-m.Reach)}
 	began := time.Now()
 	if err := m.Fits(d); err != nil {
@@ -73,8 +73,8 @@ func Write(ctx context.Context, m *Image, d Disk, config []byte, p Progress) (Re
 	if err := Identify(f); err != nil {
 		return r, again(fmt.Errorf("the disk gets no identity of its own: %w", err))
 	}
-	if len(config) > 0 {
-		if err := Place(f, config); err != nil {
+	if len(files) > 0 {
+		if err := Place(f, files); err != nil {
 			return r, err
 		}
 		r.Config = true

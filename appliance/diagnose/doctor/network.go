@@ -39,10 +39,14 @@ func probeLAN(ctx context.Context, e *Env) Result {
 			down = append(down, l.Name+" has no cable or no partner at its other end")
 		case len(l.Addrs) == 0:
 			down = append(down, l.Name+" has no address")
-			cure = "see that the network has a DHCP server, or give the interface an address"
+			cure = "see that the network has a DHCP server and needs no sign-in, or give the interface an address"
 		default:
 			up = append(up, l.Name+" "+l.Addrs[0].String())
 		}
+	}
+	if e.cableRefused(ctx) {
+		return Warnf("compare identity, password, certificate and the server's name in network/wired.8021x on the boot partition with what the network's owner says, and start the device again",
+			"the network of the cable does not accept the sign-in (802.1X)")
 	}
 	if len(up) > 0 {
 		return Passf("%s", strings.Join(up, ", "))
@@ -55,6 +59,15 @@ func probeLAN(ctx context.Context, e *Env) Result {
 		return Warnf(cure, "no other device can be reached: %s", strings.Join(down, ", "))
 	}
 	return Warnf("see whether the kernel has a driver for the network card: dmesg", "there is no network interface that leads to a LAN")
+}
+
+// cableRefused reports whether wpa_supplicant has logged that the last sign-in by cable was refused.
+func (e *Env) cableRefused(ctx context.Context) bool {
+	if !e.exists("/etc/rivulet/network/wired.conf") {
+		return false
+	}
+	log, _ := e.Exec(ctx, "journalctl", "-b", "-q", "-u", "rivulet-wired@*", "-o", "cat", "-n", "200", "--no-pager") // without it nothing is known
+	return strings.LastIndex(log, ": CTRL-EVENT-EAP-FAILURE ") > strings.LastIndex(log, ": CTRL-EVENT-EAP-SUCCESS ")
 }
 
 func probeDefaultRoute(_ context.Context, e *Env) Result {

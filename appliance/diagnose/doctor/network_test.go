@@ -75,6 +75,7 @@ func TestWhyThereIsNoWiFi(t *testing.T) {
 		"another name":       {out, iwd("true", "disconnected", "b Lab c d e f g h", "lab"), "", `does not see "lab"; in reach are "Lab", "b", "c", "d", "e", "f", 2 more`, "letter by letter"},
 		"a wrong password":   {out, iwd("true", "disconnected", "lab b", "lab attic"), "event: connect-failed, status: 1\n4-Way handshake failed for ifindex: 3, reason: 2\nevent: state, old: connecting, new: disconnected\n", `cannot join "lab": its password is probably wrong`, "password"},
 		"refused":            {out, iwd("true", "disconnected", "lab", "lab"), "event: connect-info, ssid: lab\nevent: connect-failed, status: 16\n", `cannot join "lab": the access point does not let it in (connect-failed, status: 16)`, "offer WPA2"},
+		"no sign-in":         {out, iwd("true", "disconnected", "lab", "lab"), "EAP completed with eapSuccess\nEAP completed with eapFail\nevent: state, old: connecting, new: disconnected\n", "it does not accept the sign-in (802.1X)", "network/NAME.8021x"},
 		"no answer":          {out, iwd("true", "connecting", "lab", "lab"), "event: authentication-timeout, \n", "(authentication-timeout)", "offer WPA2"},
 		"hidden":             {out, iwd("true", "connecting", "b", "?lab"), "", `cannot join "lab": it is trying`, "wait"},
 		"no DHCP":            {lonely, iwd("true", "connected", "*lab b", "lab"), "", `has joined "lab" and gets no address`, "DHCP"},
@@ -96,6 +97,19 @@ func TestWhyThereIsNoWiFi(t *testing.T) {
 	e := machine(t, nil)
 	e.Links = links2(eth0, out)
 	found(t, e, lan, Pass, "eth0")
+}
+
+// A cable whose last sign-in was refused is told, also with the address that it has given itself.
+func TestSignInOfTheCable(t *testing.T) {
+	const good, bad = "eth0: CTRL-EVENT-EAP-SUCCESS EAP authentication completed successfully\n", "eth0: CTRL-EVENT-EAP-FAILURE EAP authentication failed\n"
+	for log, want := range map[string]Status{good: Pass, bad: Warn, good + "eth0: Associated with 01:80:c2:00:00:03\n" + bad: Warn, bad + good: Pass, "": Pass} {
+		e := machine(t, files{"/etc/rivulet/network/wired.conf": "network={\n}\n"})
+		e.Exec = func(_ context.Context, program string, args ...string) (string, error) { return log, nil }
+		found(t, e, lan, want)
+		e = machine(t, nil)
+		e.Exec = func(context.Context, string, ...string) (string, error) { return bad, nil }
+		found(t, e, lan, Pass)
+	}
 }
 
 func TestDNS(t *testing.T) {

@@ -125,6 +125,9 @@ var (
 func refusal(log string) (why, cure string) {
 	lines := strings.Split(log, "\n")
 	for _, line := range slices.Backward(lines) {
+		if strings.Contains(line, "EAP completed with eapFail") {
+			return "it does not accept the sign-in (802.1X)", "compare identity, password, certificate and the server's name in network/NAME.8021x with what the network's owner says"
+		}
 		if wrongPassword.MatchString(line) {
 			return "its password is probably wrong", "look at the password"
 		}

@@ -1,7 +1,7 @@
 // Package firstboot configures a device from its image: `rivulet firstboot`, at each boot, before rivulet itself
-// (docs/design/firstboot.md). It reads the optional rivulet.yaml on the boot partition, and alone writes what that
-// contains (configuration, secrets, Wi-Fi, SSH keys, host name), the note <state>/firstboot.json and
-// rivulet.yaml.error.txt. Restart, power cut: each step is one write and may be repeated; secrets leave the card before
+// (docs/design/firstboot.md). It reads the optional rivulet.yaml and folder network on the boot partition, and alone
+// writes what they contain (configuration, secrets, networks, SSH keys, host name), the note <state>/firstboot.json,
+// rivulet.yaml.error.txt and network.error.txt. Restart, power cut: each step is one write and may be repeated; secrets leave the card before
 // the note, which is last. Failure: the valid parts of the file are applied, and the device boots in any case; secrets
 // stay on the card while the data partition cannot be used.
 package firstboot
@@ -61,7 +61,11 @@ type Note struct {
 	// Files were written because of the card, and are removed when a later card lacks them.
 	Files    []string        `json:"files,omitempty"`
 	Problems config.Problems `json:"problems,omitempty"`
+	Network  Networks        `json:"network,omitzero"`
 }
+
+// All returns the problems of the card's file and of its folder of networks.
+func (n Note) All() config.Problems { return slices.Concat(n.Problems, n.Network.Problems) }
 
 // Device has the places to work on.
 type Device struct {
@@ -326,14 +330,18 @@ func (b *boot) radio() error {
 	return b.disk.write(radioPath, text, 0o644)
 }
 
-// network is a file of iwd: its name contains the network and its kind.
-func network(w config.WiFi) (name string, data []byte) {
-	name = w.SSID
-	if strings.ContainsFunc(name, func(r rune) bool {
+// ssidFile is the name of iwd's file of a network, without its kind.
+func ssidFile(ssid string) string {
+	if strings.ContainsFunc(ssid, func(r rune) bool {
 		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _-", r)
 	}) {
-		name = "=" + hex.EncodeToString([]byte(w.SSID))
+		return "=" + hex.EncodeToString([]byte(ssid))
 	}
+	return ssid
+}
+
+// network is a file of iwd: its name contains the network and its kind.
+func network(w config.WiFi) (name string, data []byte) {
 	var text strings.Builder
 	ext := ".psk"
 	switch p := w.Password.Reveal(); {
@@ -351,7 +359,7 @@ func network(w config.WiFi) (name string, data []byte) {
 	if w.Hidden {
 		text.WriteString("[Settings]\nHidden=true\n")
 	}
-	return filepath.Join(wifiDir, name+ext), []byte(text.String())
+	return filepath.Join(wifiDir, ssidFile(w.SSID)+ext), []byte(text.String())
 }
 
 func (b *boot) ssh(card config.Card) error {
@@ -437,7 +445,7 @@ func (b *boot) leave(raw []byte, card config.Card, parsed config.Parsed) (left [
 		return raw, err
 	}
 	fresh, _ := b.disk.read(b.card(config.CardName + ".new"))
-	errors := explain(b.now.Problems)
+	errors := explain(config.CardName+". Everything else in it was taken", b.now.Problems)
 	renamed := raw != nil && b.taken != config.CardName
 	if emptied == nil && len(gone) == 0 && bytes.Equal(said, errors) && fresh == nil && !renamed {
 		return raw, nil
@@ -482,21 +490,24 @@ func (b *boot) leave(raw []byte, card config.Card, parsed config.Parsed) (left [
 	return left, nil
 }
 
-// explain is the text beside the card's file, for users with only a PC.
-func explain(problems config.Problems) []byte {
+// explain is the text on the card, for users with only a PC: what has the problems, and what was taken all the same.
+func explain(what string, problems config.Problems) []byte {
 	if len(problems) == 0 {
 		return nil
 	}
 	var out strings.Builder
-	fmt.Fprintf(&out, "What is wrong with %s. Everything else in it was taken.\r\nMend it, put the card back and start the device.\r\n\r\n", config.CardName)
+	fmt.Fprintf(&out, "What is wrong with %s.\r\nMend it, put the card back and start the device.\r\n\r\n", what)
 	for _, p := range problems {
 		out.WriteString(p.Error() + "\r\n")
 	}
 	return []byte(out.String())
 }
 
-// finish writes the radio's settings and the note: the last step.
+// finish takes the folder of networks, and writes the radio's settings and the note: the last step.
 func (b *boot) finish() error {
+	if err := b.network(); err != nil {
+		return err
+	}
 	if err := b.radio(); err != nil {
 		return err
 	}

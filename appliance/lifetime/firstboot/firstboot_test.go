@@ -81,12 +81,16 @@ func (tr tree) all() map[string]string {
 }
 
 func full() map[string]string {
-	return map[string]string{
+	files := map[string]string{
 		bootDir + "/" + config.CardName: card, bootDir + "/campus.kubeconfig": "kind: Config\nuser: canary-token\n", hostnamePath: "rivulet\n",
 	}
+	for name, text := range campus() {
+		files[bootDir+"/network/"+name] = text
+	}
+	return files
 }
 
-var secrets = []string{"sixteen-and", "a-long-word", "ackslash", "canary-token"}
+var secrets = []string{"sixteen-and", "a-long-word", "ackslash", "canary-token", "eduroam-word", "wired-word", "d2lyZWQta2V5LW9mLWEtY2FyZA=="}
 
 // A card with everything: all of it is where it belongs, for root's eyes alone, and
 // no secret is left on the boot partition.
@@ -98,12 +102,17 @@ func TestEverything(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		hostnamePath: "bench-7\n", hostsPath: "127.0.1.1 bench-7\n", secretPath: "sixteen-and-more-letters\n",
-		config.DefaultPath:               "secretFile: /etc/rivulet/group.secret",
-		wifiDir + "/lab.psk":             "[Security]\nPassphrase=a-long-word\n",
-		wifiDir + "/=636166c3a9.psk":     "[Security]\nPassphrase=\\s\\sb\\\\ackslash\n[Settings]\nHidden=true\n",
-		radioPath:                        "Country=DE",
-		keysPath:                         "me@desk",
-		"/etc/rivulet/campus.kubeconfig": "canary-token",
+		config.DefaultPath:                      "secretFile: /etc/rivulet/group.secret",
+		wifiDir + "/lab.psk":                    "[Security]\nPassphrase=a-long-word\n",
+		wifiDir + "/=636166c3a9.psk":            "[Security]\nPassphrase=\\s\\sb\\\\ackslash\n[Settings]\nHidden=true\n",
+		radioPath:                               "Country=DE",
+		keysPath:                                "me@desk",
+		"/etc/rivulet/campus.kubeconfig":        "canary-token",
+		networkdDir + "/10-card-20-lab.network": "Address=192.0.2.10/24\n",
+		networkdDir + "/10-card-lab20.netdev":   "Id=20\n",
+		wifiDir + "/eduroam.8021x":              "\nEAP-PEAP-CACert=/etc/rivulet/network/uni-ca.pem\nEAP-PEAP-ServerDomainMask=radius.uni.example\nEAP-PEAP-Phase2-Method=MSCHAPV2\nEAP-PEAP-Phase2-Identity=me@uni.example\nEAP-PEAP-Phase2-Password=eduroam-word\n",
+		signInDir + "/device.key":               "d2lyZWQta2V5",
+		signInDir + "/wired.conf":               "eap=TTLS\n",
 	} {
 		if !strings.Contains(tr.text(name), want) {
 			t.Errorf("%s is %q, want %q in it", name, tr.text(name), want)
@@ -365,7 +374,7 @@ func TestPowerCuts(t *testing.T) {
 		}
 		tr := fill(rt, tree{t, filepath.Join(base, "run", strings.Repeat("i", n%7), rapidName(n))}, files)
 		for range rapid.IntRange(1, 4).Draw(rt, "cuts") {
-			left := rapid.IntRange(0, 90).Draw(rt, "steps until the cut")
+			left := rapid.IntRange(0, 150).Draw(rt, "steps until the cut")
 			durable.Failpoint = func(step, path string) error {
 				if left--; left >= 0 {
 					return nil
@@ -383,7 +392,7 @@ func TestPowerCuts(t *testing.T) {
 				rt.Fatal(err)
 			}
 			if rapid.Bool().Draw(rt, "FAT loses the old name first") {
-				loseOld(tr)
+				loseOld(tr, want)
 			}
 			whole := ""
 			for name, file := range tr.all() {
@@ -409,7 +418,13 @@ func rapidName(n int) string { return "t" + strings.Repeat("x", n%50) + string(r
 
 // loseOld is a rename on FAT that was cut between its two halves: the whole new file
 // is there by its new name alone.
-func loseOld(tr tree) {
+func loseOld(tr tree, want map[string]string) {
+	for name := range campus() {
+		path := filepath.Join(tr.root, bootDir, NetworkFolder, name)
+		if raw, err := os.ReadFile(path + ".new"); err == nil && strings.HasSuffix(want[bootDir+"/network/"+name], " "+string(raw)) {
+			os.Remove(path)
+		}
+	}
 	path := filepath.Join(tr.root, bootDir, config.CardName)
 	raw, err := os.ReadFile(path + ".new")
 	if err != nil {

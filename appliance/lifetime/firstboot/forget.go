@@ -18,7 +18,7 @@ import (
 const hostKeys = "/etc/ssh/ssh_host_*"
 
 // Forget removes what the owner gave this device: the files on the boot partition first, which the next boot would take
-// anew, then SSH keys, Wi-Fi networks, configuration and SSH's host keys, last the note. It returns what was removed,
+// anew, then SSH keys, networks, configuration and SSH's host keys, last the note. It returns what was removed,
 // also with an error. Power cut: the card's files are gone on its disk before anything else; Forget may be repeated.
 func Forget(dev Device) (removed []string, err error) {
 	d := disk{dev.Root}
@@ -30,8 +30,12 @@ func Forget(dev Device) (removed []string, err error) {
 		return removed, fmt.Errorf("firstboot: %w; look at the data partition: rivulet doctor", err)
 	}
 	files := append(slices.Clone(was.Files), keysPath, radioPath, config.DefaultPath)
-	keys, _ := filepath.Glob(d.path(hostKeys)) // the pattern is good
-	wifi, err := below(d.path(wifiDir))        // networks that iwctl has added, too
+	var keys []string
+	for _, pattern := range append([]string{hostKeys}, networkGlobs...) {
+		found, _ := filepath.Glob(d.path(pattern)) // the pattern is good
+		keys = append(keys, found...)
+	}
+	wifi, err := below(d.path(wifiDir)) // networks that iwctl has added, too
 	if err != nil {
 		return removed, fmt.Errorf("firstboot: %w; look at the data partition: rivulet doctor", err)
 	}
@@ -51,7 +55,8 @@ func Forget(dev Device) (removed []string, err error) {
 	return removed, nil
 }
 
-// ForgetCard removes from the boot partition the card's file, what explains it, and the kubeconfigs beside it.
+// ForgetCard removes from the boot partition the card's file, the folder of networks, what explains both, and the
+// kubeconfigs beside it.
 func ForgetCard(dev Device) ([]string, error) {
 	removed, err := forgetCard(dev, disk{dev.Root})
 	if err != nil {
@@ -70,7 +75,7 @@ func forgetCard(dev Device, d disk) (removed []string, err error) {
 	}
 	b := &boot{dev: dev, disk: d}
 	names := map[string]bool{} // in lower case: FAT finds a file whatever the case, and keeps that of a PC
-	for _, name := range []string{config.CardName, config.CardName + ".new", ErrorName, NetworkName} {
+	for _, name := range []string{config.CardName, config.CardName + ".new", ErrorName, NetworkName, NetworkFolder, NetworkErrorName} {
 		names[strings.ToLower(name)] = true
 	}
 	for _, name := range b.misnamed() {
@@ -88,7 +93,12 @@ func forgetCard(dev Device, d disk) (removed []string, err error) {
 		if name := strings.ToLower(e.Name()); !names[name] && filepath.Ext(name) != ".kubeconfig" {
 			continue
 		}
-		if err := d.remove(b.card(e.Name())); err != nil {
+		if e.IsDir() && strings.EqualFold(e.Name(), NetworkFolder) {
+			err = os.RemoveAll(d.path(b.card(e.Name())))
+		} else {
+			err = d.remove(b.card(e.Name()))
+		}
+		if err != nil {
 			return removed, err
 		}
 		removed = append(removed, e.Name()+" on the boot partition")

@@ -26,7 +26,7 @@ func owned(t *testing.T) tree {
 var codeHash = "sha256:" + strings.Repeat("0a", 32)
 
 // ofTheOwner are words that only the former owner's files have.
-var ofTheOwner = append([]string{"bench-7", "me@desk", "added-later", "former", codeHash}, secrets...)
+var ofTheOwner = append([]string{"bench-7", "me@desk", "added-later", "former", codeHash, "me@uni.example", "192.0.2.10"}, secrets...)
 
 // keepsNothing boots the device, which must know nothing of its owner.
 func keepsNothing(t *testing.T, tr tree) {

@@ -79,13 +79,13 @@ func Kept(root string) func(context.Context, *lifecycle.Stage) error {
 	}
 }
 
-// Report reports errors of the file on the boot partition, which firstboot has read once in this boot.
+// Report reports errors of the file and the folder on the boot partition, which firstboot has read once in this boot.
 func Report(root string, t *health.Tracker, log *slog.Logger) {
 	note, err := Read(root)
 	if err != nil {
 		log.Warn("what was done at the first boot cannot be read", "err", err)
 	}
-	for i, p := range note.Problems {
+	for i, p := range note.All() {
 		subject := ""
 		if i > 0 {
 			subject = strconv.Itoa(i + 1)

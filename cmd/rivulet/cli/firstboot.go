@@ -32,7 +32,7 @@ func newFirstboot(*common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, p := range note.Problems {
+			for _, p := range note.All() {
 				fmt.Fprintln(cmd.ErrOrStderr(), "rivulet: "+oneLine(p.Error()))
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "this device is %s\n", note.Hostname)

@@ -15,6 +15,7 @@ import (
 
 	"rivulet/appliance/config"
 	"rivulet/appliance/config/signin"
+	"rivulet/appliance/lifetime/firstboot"
 	"rivulet/appliance/ui/webconsole"
 	"rivulet/image/flash"
 	"rivulet/image/signed"
@@ -23,7 +24,7 @@ import (
 func newFlash(c *common) *cobra.Command {
 	var o struct {
 		list, unsigned, internal bool
-		config, name             string
+		config, name, network    string
 	}
 	cmd := &cobra.Command{
 		Use:   "flash IMAGE DEVICE",
@@ -31,7 +32,7 @@ func newFlash(c *common) *cobra.Command {
 		Long: "IMAGE is a device image (.img or .img.zst) with its .sig beside it, and optionally its .bmap. Signature and content are\n" +
 			"checked before anything is written; mounted disks and the system's own are refused. The command shows what is on DEVICE, requires\n" +
 			"confirmation (of an internal disk by its name), writes, and reads back what it wrote. All data on DEVICE are lost. --config copies\n" +
-			"a rivulet.yaml to it.\n" +
+			"a rivulet.yaml to it, --network a folder with files of systemd-networkd and iwd: static addresses, VLANs, eduroam.\n" +
 			"The device gets a name, which is asked for on a terminal and made otherwise, and a code that signs in to its web console: the\n" +
 			"command prints both at its end, with the addresses. The card has a hash of the code only.",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -52,6 +53,9 @@ func newFlash(c *common) *cobra.Command {
 				return err
 			}
 			card, err := newCard(cmd, given, o.name)
+			if err == nil {
+				card.networks, err = deviceNetworks(o.network)
+			}
 			if err != nil {
 				return err
 			}
@@ -68,6 +72,7 @@ func newFlash(c *common) *cobra.Command {
 	f.BoolVar(&o.internal, "internal", false, "with --yes: write an internal disk, too")
 	f.BoolVar(&o.unsigned, "unsigned", false, "accept an image without a signature")
 	f.StringVar(&o.config, "config", "", "a rivulet.yaml for the device's boot partition")
+	f.StringVar(&o.network, "network", "", "a folder with network settings (.network, .netdev, .8021x, .psk, .open, certificates) for the boot partition")
 	f.StringVar(&o.name, "name", "", "the device's name on the LAN; default: that of --config, or asked for, or made")
 	return withOutput(c, cmd)
 }
@@ -96,12 +101,30 @@ func deviceConfig(path string) ([]byte, error) {
 	return raw, nil
 }
 
+// deviceNetworks reads a folder for the device, and checks it as the device will.
+func deviceNetworks(dir string) (map[string][]byte, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	files, problems, err := firstboot.NetworkFiles(dir)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w; name a folder with network settings", err)
+	case len(files) == 0 && len(problems) == 0:
+		return nil, usagef("the folder %s has no file; put network settings into it, or leave out --network", dir)
+	case len(problems) > 0:
+		return nil, fmt.Errorf("%w (%d in all); correct it first, nothing was written", problems[0], len(problems))
+	}
+	return files, nil
+}
+
 // card is the rivulet.yaml of a device, and what its owner has to know.
 type card struct {
-	content []byte
-	Name    string `json:"name"`
-	Address string `json:"address"`
-	Console string `json:"console"`
+	content  []byte
+	networks map[string][]byte
+	Name     string `json:"name"`
+	Address  string `json:"address"`
+	Console  string `json:"console"`
 	// Code signs in to the web console; empty if the given file has the hash of another one.
 	Code string `json:"code,omitempty"`
 }
@@ -227,7 +250,11 @@ func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.T
 	if err := confirmDisk(cmd, d, what, internal); err != nil {
 		return err
 	}
-	r, err := flash.Write(cmd.Context(), m, d, k.content, show.progress)
+	files := map[string][]byte{config.CardName: k.content}
+	for name, content := range k.networks {
+		files[firstboot.NetworkFolder+"/"+name] = content
+	}
+	r, err := flash.Write(cmd.Context(), m, d, files, show.progress)
 	show.end()
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("stopped by hand: %w", err)

@@ -40,6 +40,33 @@ func TestDeviceConfig(t *testing.T) {
 	}
 }
 
+// What is wrong with a folder for a device is told before its card is written.
+func TestDeviceNetworks(t *testing.T) {
+	dir := t.TempDir()
+	put := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "a.network"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct{ dir, want string }{{filepath.Join(dir, "none"), "name a folder"}, {dir, "has no file"}} {
+		if _, err := deviceNetworks(tc.dir); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v", tc.dir, err)
+		}
+	}
+	put("[Match]\nName=eth0\n[Network]\nAddress=192.0.2.7\n")
+	if _, err := deviceNetworks(dir); err == nil || !strings.Contains(err.Error(), "a.network:4:1: Address: 192.0.2.7 has no length") || !strings.Contains(err.Error(), "nothing was written") {
+		t.Error(err)
+	}
+	put("[Match]\nName=eth0\n[Network]\nDHCP=yes\n")
+	if files, err := deviceNetworks(dir); err != nil || len(files) != 1 || len(files["a.network"]) == 0 {
+		t.Errorf("%v, %v", files, err)
+	}
+	if files, err := deviceNetworks(""); err != nil || files != nil {
+		t.Errorf("%v, %v", files, err)
+	}
+}
+
 // A card has a name and the hash of a code; what the given file has stays.
 func TestNewCard(t *testing.T) {
 	hash := signin.New().Hash()

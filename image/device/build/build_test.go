@@ -699,6 +699,7 @@ func TestUnitsOfTheImage(t *testing.T) {
 	unit("rivulet-data-again.timer", "timers.target")
 	unit("remote-fs.target", "multi-user.target")
 	unit("apt-daily.timer", "timers.target")
+	unit("wpa_supplicant.service", "multi-user.target")
 	unit("nfs-client.target", "multi-user.target")
 	unit("multi-user.target", "")
 	preset, err := files.Root.ReadFile("root/usr/lib/systemd/system-preset/20-rivulet-image.preset")
@@ -718,7 +719,8 @@ func TestUnitsOfTheImage(t *testing.T) {
 		"multi-user.target.wants/remote-fs.target":       true,
 		"multi-user.target.wants/nfs-client.target":      false,
 		"timers.target.wants/apt-daily.timer":            false,
-		"fstrim.timer":                                   false, // masked
+		"multi-user.target.wants/wpa_supplicant.service": false, // iwd has the radio
+		"fstrim.timer": false, // masked
 	} {
 		if _, err := os.Lstat(j.in("etc/systemd/system", name)); (err == nil) != want {
 			t.Errorf("%s: %v, want it there: %v", name, err, want)

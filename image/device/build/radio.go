@@ -43,6 +43,9 @@ func (j *job) radio() error {
 			return fmt.Errorf("this iwd has no setting %s; look at its manual, and mend %s", m[1], iwdSettings)
 		}
 	}
+	if err := j.signIn(); err != nil {
+		return err
+	}
 	if j.arch != "arm64" {
 		return nil // the other image has no firmware for the chip
 	}
@@ -67,6 +70,36 @@ func (j *job) radio() error {
 	}
 	if err := checkDriver(raw, string(options)); err != nil {
 		return fmt.Errorf("brcmfmac of kernel %s: %w; mend %s by its feature.h", j.kernel, err, driverOptions)
+	}
+	return nil
+}
+
+// signInModules are what iwd asks the kernel for at a sign-in by 802.1X: MSCHAPv2, TLS, keys; and what networkd makes.
+var signInModules = []string{"md4", "des_generic", "ecb", "cbc", "algif_hash", "algif_skcipher", "cmac", "pkcs8_key_parser", "8021q", "bonding", "bridge"}
+
+// signIn checks that the image has what the files of the folder network on a card need. No program reports before the
+// sign-in that something is missing.
+func (j *job) signIn() error {
+	var modules []byte
+	for _, index := range []string{"modules.builtin", "modules.dep"} {
+		raw, err := os.ReadFile(j.in("usr/lib/modules", j.kernel, index))
+		if err != nil {
+			return err
+		}
+		modules = append(modules, raw...)
+	}
+	for _, m := range signInModules {
+		if !bytes.Contains(modules, []byte("/"+m+".ko")) {
+			return fmt.Errorf("kernel %s has no module %s; a device could not sign in to its network (802.1X, VLAN)", j.kernel, m)
+		}
+	}
+	supplicant, err := os.ReadFile(j.in("usr/sbin/wpa_supplicant"))
+	if err != nil || !bytes.Contains(supplicant, []byte("\x00wired\x00")) {
+		return fmt.Errorf("wpa_supplicant has no driver for cables (%v); packages.list names it", err)
+	}
+	// MSCHAPv2 is made of MD4, which OpenSSL has there alone.
+	if found, _ := filepath.Glob(j.in("usr/lib/*/ossl-modules/legacy.so")); len(found) != 1 {
+		return errors.New("OpenSSL has no legacy.so; a device could not sign in by MSCHAPv2 on a cable")
 	}
 	return nil
 }

@@ -53,6 +53,18 @@ func TestWiFiOfTheImage(t *testing.T) {
 	j := &job{root: t.TempDir(), arch: "arm64", kernel: "7.3"}
 	module := j.in("usr/lib/modules/7.3/kernel/drivers/net/wireless/broadcom/brcm80211/brcmfmac/brcmfmac.ko")
 	iwd := "SaeDisable\x00PowerSaveDisable\x00"
+	sign := map[string]string{"usr/lib/modules/7.3/modules.builtin": "kernel/crypto/ecb.ko\nkernel/crypto/cbc.ko\n", "usr/lib/modules/7.3/modules.dep": "", "usr/sbin/wpa_supplicant": "\x00wired\x00", "usr/lib/aarch64-linux-gnu/ossl-modules/legacy.so": "x"}
+	for _, m := range signInModules[:2] {
+		sign["usr/lib/modules/7.3/modules.dep"] += "kernel/crypto/" + m + ".ko.xz:\n"
+	}
+	for _, m := range signInModules[4:] {
+		sign["usr/lib/modules/7.3/modules.dep"] += "kernel/crypto/" + m + ".ko.xz: kernel/lib/crypto/libdes.ko.xz\n"
+	}
+	for path, text := range sign {
+		if err := put(j.in(path), text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	check := func(what, want string, iwd, conf string, driver []byte, options string) {
 		t.Helper()
 		for path, text := range map[string]string{j.in(iwdSettings): conf, j.in(driverOptions): options, j.in("usr/libexec/iwd"): iwd, module: string(driver)} {
@@ -73,6 +85,25 @@ func TestWiFiOfTheImage(t *testing.T) {
 	check("the numbers of another kernel", "SAE are 0x2282000", iwd, conf, good, strings.Replace(options, "0x2282000", "0x282000", 1))
 	check("no option", "it has no option roamoff", iwd, conf, with("roamoff", "roaming"), options)
 	check("no table", "no table", iwd, conf, compiled(t, strings.ReplaceAll(driver, "brcmf_fwcap_map", "another")), options)
+	for path, lacks := range map[string][2]string{
+		"usr/lib/modules/7.3/modules.dep":                  {"/md4.ko", "no module md4"},
+		"usr/lib/modules/7.3/modules.builtin":              {"/ecb.ko", "no module ecb"},
+		"usr/sbin/wpa_supplicant":                          {"wired", "no driver for cables"},
+		"usr/lib/aarch64-linux-gnu/ossl-modules/legacy.so": {"", "no legacy.so"},
+	} {
+		if lacks[0] == "" {
+			if err := os.Remove(j.in(path)); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := put(j.in(path), strings.Replace(sign[path], lacks[0], "", 1), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		check(path, lacks[1], iwd, conf, good, options)
+		if err := put(j.in(path), sign[path], 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("mended", "", iwd, conf, good, options)
 	if err := os.Remove(module); err != nil {
 		t.Fatal(err)
 	}
