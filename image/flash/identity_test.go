@@ -30,7 +30,7 @@ func TestEachDiskGetsItsOwnIdentity(t *testing.T) {
 	}
 	for range 2 {
 		d, _ := card(t, dir, len(raw))
-		if _, err := Write(t.Context(), m, d, []byte("name: lab-1\n"), quiet); err != nil {
+		if _, err := Write(t.Context(), m, d, map[string][]byte{ConfigName: []byte("name: lab-1\n")}, quiet); err != nil {
 			t.Fatal(err)
 		}
 		now := read(t, d.Path)

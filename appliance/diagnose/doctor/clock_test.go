@@ -24,8 +24,8 @@ import (
 	"rivulet/offload/policy"
 )
 
-// refused returns what a client says of a real registry whose certificate is valid from and to these times, from now.
-func refused(t *testing.T, from, to time.Duration) string {
+// pulled returns what a client says of a real registry whose certificate is valid from and to these times, from now.
+func pulled(t *testing.T, from, to time.Duration) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -58,7 +58,7 @@ func refused(t *testing.T, from, to time.Duration) string {
 // those on peers; one that fails for another reason is none.
 func TestPullsThatFailByTheClock(t *testing.T) {
 	const day = 24 * time.Hour
-	early, late := refused(t, 30*day, 90*day), refused(t, -90*day, -30*day)
+	early, late := pulled(t, 30*day, 90*day), pulled(t, -90*day, -30*day)
 	pod := func(node, reason, message, origin string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web"}, Spec: corev1.PodSpec{NodeName: node}}
 		if origin != "" {
