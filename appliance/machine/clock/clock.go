@@ -150,7 +150,7 @@ func (c *Clock) run(ctx context.Context, waiting func(string, ...any), ready fun
 		return err
 	}
 	ready()
-	go c.ask(ctx)
+	go c.query(ctx)
 	return c.follow(ctx, changes)
 }
 

@@ -29,18 +29,18 @@ type Dates struct {
 }
 
 const (
-	// askAfter is how long a time service or a peer may take before registries are asked, askAgain the wait after answers
-	// that do not suffice, askNext after others.
-	askAfter, askAgain, askNext = 2 * time.Minute, 10 * time.Minute, 24 * time.Hour
+	// queryAfter is how long a time service or a peer may take before registries are asked, queryAgain the wait after answers
+	// that do not suffice, queryNext after others.
+	queryAfter, queryAgain, queryNext = 2 * time.Minute, 10 * time.Minute, 24 * time.Hour
 	// dateFresh is how long a date is valid: clocks of boards err by seconds a day.
-	dateFresh = askNext + time.Hour
-	// askTime bounds a request, and so the error of a date.
-	askTime = 20 * time.Second
+	dateFresh = queryNext + time.Hour
+	// queryTime bounds a request, and so the error of a date.
+	queryTime = 20 * time.Second
 )
 
-// ask asks the registries while nothing better is known, until ctx ends.
-func (c *Clock) ask(ctx context.Context) {
-	for wait := askAfter; len(c.cfg.Dates.Hosts) > 0; {
+// query asks the registries while nothing better is known, until ctx ends.
+func (c *Clock) query(ctx context.Context) {
+	for wait := queryAfter; len(c.cfg.Dates.Hosts) > 0; {
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
@@ -48,8 +48,8 @@ func (c *Clock) ask(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		if wait = askAgain; c.lost() && c.askAll(ctx) {
-			wait = askNext
+		if wait = queryAgain; c.lost() && c.queryAll(ctx) {
+			wait = queryNext
 		}
 	}
 }
@@ -62,8 +62,8 @@ func (c *Clock) lost() bool {
 	return !c.disc.Synchronized && len(names) == 0 && c.notSet == nil
 }
 
-// askAll asks all hosts at once, and reports whether they agree on a time.
-func (c *Clock) askAll(ctx context.Context) bool {
+// queryAll asks all hosts at once, and reports whether they agree on a time.
+func (c *Clock) queryAll(ctx context.Context) bool {
 	var wg sync.WaitGroup
 	for _, host := range c.cfg.Dates.Hosts {
 		wg.Go(func() {
@@ -89,7 +89,7 @@ func (c *Clock) askAll(ctx context.Context) bool {
 // the time that the answer says. So the owner of an old key whose certificate has ended can tell no later time than its
 // end, and with an end before the floor none at all.
 func (d Dates) read(ctx context.Context, sys System, host string) (sample, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, queryTime)
 	defer cancel()
 	proxy := httpproxy.FromEnvironment().ProxyFunc()
 	transport := &http.Transport{

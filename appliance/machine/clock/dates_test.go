@@ -142,7 +142,7 @@ func TestRegistriesTellTheTime(t *testing.T) {
 				d.Hosts = append(d.Hosts, fmt.Sprint("localhost:", registry(t, cert, old.Add(a.date), a.age)))
 			}
 			c, b, h := behind(t, old, d)
-			c.askAll(t.Context())
+			c.queryAll(t.Context())
 			c.check()
 			c.correct()
 			c.report()
@@ -177,7 +177,7 @@ func TestRegistriesComeLast(t *testing.T) {
 		},
 	} {
 		c, b, _ := behind(t, old, d)
-		c.askAll(t.Context())
+		c.queryAll(t.Context())
 		change(c, b)
 		c.check()
 		c.correct()
@@ -201,13 +201,13 @@ func TestWhenRegistriesAreAsked(t *testing.T) {
 				t.Errorf("asked %d times, want %d", got, n)
 			}
 		}
-		want(askAfter-time.Second, 0)
+		want(queryAfter-time.Second, 0)
 		want(2*time.Second, 1)
-		want(askAgain, 2)
+		want(queryAgain, 2)
 		b.set(today.Add(day), true)
-		want(3*askAgain, 2)
+		want(3*queryAgain, 2)
 		b.set(today.Add(2*day), false)
-		want(askAgain, 3)
+		want(queryAgain, 3)
 		v.switchOff()
 	})
 }
@@ -290,7 +290,7 @@ func TestRegistriesByAProxy(t *testing.T) {
 			t.Setenv("NO_PROXY", "")
 			t.Setenv("no_proxy", "")
 			c, _, _ := behind(t, old, Dates{Hosts: []string{"a.example", "b.example"}, Roots: a.pool})
-			if agreed := c.askAll(t.Context()); agreed != tt.works {
+			if agreed := c.queryAll(t.Context()); agreed != tt.works {
 				t.Errorf("they agree: %v", agreed)
 			}
 			c.correct()

@@ -284,9 +284,12 @@ func (s *stage) wrong(probes ...probe) (wrong []probe) {
 			continue
 		}
 		trying.Go(func() {
-			if !s.reaches(p.from, p.source, p.to) {
-				is(p)
+			for range 3 { // a busy machine answers late
+				if s.reaches(p.from, p.source, p.to) {
+					return
+				}
 			}
+			is(p)
 		})
 	}
 	for from, probes := range apart {
