@@ -36,14 +36,17 @@ func Identify(f *os.File) error {
 	}
 	id := random(4)
 	word := layout.DiskWord + "=" + layout.DiskID(binary.LittleEndian.Uint32(id))
-	if err := onFAT(f, start, size, true, func(v filesystem.FileSystem) error { return nameDisk(v, word) }); err != nil {
-		return err
-	}
 	// A FAT has a copy of its first sector.
 	for _, at := range []int64{0, int64(binary.LittleEndian.Uint16(boot[50:])) * sector} {
 		if _, err := f.WriteAt(id, start+at+67); err != nil {
 			return err
 		}
+	}
+	if err := f.Sync(); err != nil { // cut off here, the disk has no word, and is found without
+		return err
+	}
+	if err := onFAT(f, start, size, true, func(v filesystem.FileSystem) error { return nameDisk(v, word) }); err != nil {
+		return err
 	}
 	if err := errors.Join(recount(f, start, boot), newTable(f), newData(f), f.Sync()); err != nil {
 		return err

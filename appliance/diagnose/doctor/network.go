@@ -27,6 +27,7 @@ func probeLAN(ctx context.Context, e *Env) Result {
 		return Skipf("the kernel cannot be asked: %v", err)
 	}
 	var up, down, radios []string
+	joined := false
 	cure := "plug a cable in, or join a Wi-Fi network; the cluster itself works without"
 	for _, l := range all {
 		switch {
@@ -42,9 +43,10 @@ func probeLAN(ctx context.Context, e *Env) Result {
 			cure = "see that the network has a DHCP server and needs no sign-in, or give the interface an address"
 		default:
 			up = append(up, l.Name+" "+l.Addrs[0].String())
+			joined = joined || slices.ContainsFunc(l.Addrs, func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() })
 		}
 	}
-	if e.cableRefused(ctx) {
+	if !joined && e.cableRefused(ctx) { // without a network a cable has an address that it gave itself
 		return Warnf("compare identity, password, certificate and the server's name in network/wired.8021x on the boot partition with what the network's owner says, and start the device again",
 			"the network of the cable does not accept the sign-in (802.1X)")
 	}

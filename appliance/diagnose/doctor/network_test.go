@@ -104,8 +104,13 @@ func TestSignInOfTheCable(t *testing.T) {
 	const good, bad = "eth0: CTRL-EVENT-EAP-SUCCESS EAP authentication completed successfully\n", "eth0: CTRL-EVENT-EAP-FAILURE EAP authentication failed\n"
 	for log, want := range map[string]Status{good: Pass, bad: Warn, good + "eth0: Associated with 01:80:c2:00:00:03\n" + bad: Warn, bad + good: Pass, "": Pass} {
 		e := machine(t, files{"/etc/rivulet/network/wired.conf": "network={\n}\n"})
+		alone := eth0
+		alone.Addrs = []netip.Prefix{netip.MustParsePrefix("169.254.7.1/16")}
+		e.Links = links2(alone)
 		e.Exec = func(_ context.Context, program string, args ...string) (string, error) { return log, nil }
 		found(t, e, lan, want)
+		e.Links = links2(alone, eth0) // it is on another network
+		found(t, e, lan, Pass)
 		e = machine(t, nil)
 		e.Exec = func(context.Context, string, ...string) (string, error) { return bad, nil }
 		found(t, e, lan, Pass)

@@ -49,14 +49,25 @@ type folder struct {
 	problems config.Problems
 }
 
-// NetworkFiles reads and checks a folder as a device without a copy of it will.
-func NetworkFiles(dir string) (map[string][]byte, config.Problems, error) {
+// NetworkFiles reads and checks a folder as a device without a copy of it will that has these networks of rivulet.yaml.
+func NetworkFiles(dir string, wifi []config.WiFi) (map[string][]byte, config.Problems, error) {
 	f := folder{kept: func(string) []byte { return nil }}
 	if err := f.read(dir); err != nil {
 		return nil, nil, err
 	}
 	f.check()
+	for _, w := range wifi {
+		path, _ := network(w)
+		f.apart(path)
+	}
 	return f.files, f.problems, nil
+}
+
+// apart adds a problem if rivulet.yaml makes the same file of the device.
+func (f *folder) apart(path string) {
+	if f.out[path] != nil {
+		f.problem("", 0, "it has the network of "+filepath.Base(path)+", as wifi in "+config.CardName, "remove one of them")
+	}
 }
 
 // problem adds one; line 0 is the file as a whole, and name "" the folder.
@@ -136,14 +147,13 @@ func (b *boot) network() error {
 			}
 		}
 	}
-	if f.digest(nil) == b.was.Network.Card && len(f.fresh) == 0 && len(f.problems) == 0 {
+	said, err := b.disk.read(b.card(NetworkErrorName))
+	if f.digest(nil) == b.was.Network.Card && len(f.fresh) == 0 && len(f.problems) == 0 && err == nil && said == nil {
 		return nil
 	}
 	f.check()
-	for _, path := range slices.Sorted(maps.Keys(f.out)) {
-		if slices.Contains(b.now.Files, path) {
-			f.problem("", 0, "it has the network of "+filepath.Base(path)+", as wifi in "+config.CardName, "remove one of them")
-		}
+	for _, path := range b.now.Files {
+		f.apart(path)
 	}
 	if len(f.problems) == 0 {
 		if err := b.takeNetworks(&f); err != nil {

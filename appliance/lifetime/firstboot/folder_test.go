@@ -145,7 +145,11 @@ func TestMistakesInTheFolder(t *testing.T) {
 		{"CA that is not there", wifi("uni-ca.pem", "Uni-CA.pem"), `eduroam.8021x:5:1: EAP-PEAP-CACert: there is no file "Uni-CA.pem" in the folder`},
 		{"CA elsewhere", wifi("uni-ca.pem", "/etc/shadow"), `the device has no "/etc/shadow"`},
 		{"CA above", wifi("uni-ca.pem", "../rivulet.yaml"), `there is no file "../rivulet.yaml"`},
-		{"a public CA, any server", wifi("CACert=uni-ca.pem\nEAP-PEAP-ServerDomainMask=radius.uni.example", "CACert="+publicCAs), "anybody can have a certificate of the public authorities; add the line EAP-PEAP-ServerDomainMask="},
+		{"a public CA, any server", wifi("CACert=uni-ca.pem\nEAP-PEAP-ServerDomainMask=radius.uni.example", "CACert="+publicCAs), "PEAP needs EAP-PEAP-ServerDomainMask; add the line EAP-PEAP-ServerDomainMask="},
+		{"any server", wifi("EAP-PEAP-ServerDomainMask=radius.uni.example\n", ""), "PEAP needs EAP-PEAP-ServerDomainMask"},
+		{"half of what is left there", wifi("eduroam-word", "moved into the device"), "eduroam.8021x:9:1: EAP-PEAP-Phase2-Password is not what the device has left there"},
+		{"moved elsewhere, and a blank", wifi("eduroam-word", config.Moved+" "), "eduroam.8021x:9:1: EAP-PEAP-Phase2-Password was moved into another device"},
+		{"blanks at the end", network("[Match]\nName=eth0 \n[Network]\nDHCP=yes\t\nAddress=192.0.2.7/24 \n"), ""},
 		{"another method's key", wifi("EAP-PEAP-CACert", "EAP-TTLS-CACert"), "EAP-TTLS-CACert is not of the method PEAP"},
 		{"method in small letters", wifi("=PEAP", "=peap"), `EAP-Method: "peap" is not taken; write PEAP or TTLS or TLS or PWD`},
 		{"no method", wifi("EAP-Method=PEAP\n", ""), "eduroam.8021x: it has no EAP-Method"},
@@ -158,6 +162,9 @@ func TestMistakesInTheFolder(t *testing.T) {
 		{"asterisk inside", cable("*.uni.example", "radius.*.example"), "wired.8021x:5:1: EAP-TTLS-ServerDomainMask has an asterisk"},
 		{"PSK", map[string]string{"lab.psk": "[Security]\nPassphrase=long enough\n"}, ""},
 		{"short PSK", map[string]string{"lab.psk": "[Security]\nPassphrase=short\n"}, "network/lab.psk:2:1: Passphrase: it cannot be the password"},
+		{"a key as PSK", map[string]string{"lab.psk": "[Security]\nPassphrase=" + strings.Repeat("a", 64) + "\n"}, "write it as PreSharedKey="},
+		{"a name of other letters", map[string]string{"caf\u00e9.open": "[Settings]\n"}, "the boot partition cannot keep this name; name the file =636166c3a9.open"},
+		{"a name with a colon", map[string]string{"a:b.open": "[Settings]\n"}, "name the file =613a62.open"},
 		{"PSK without one", map[string]string{"lab.psk": "[Settings]\nHidden=true\n"}, "lab.psk: it has no Passphrase"},
 		{"PSK in digits", map[string]string{"lab.psk": "[Security]\nPreSharedKey=123\n"}, "PreSharedKey has not 64"},
 		{"a long name", map[string]string{strings.Repeat("x", 33) + ".open": "[Settings]\n"}, "has 1 to 32 bytes, this one 33"},
@@ -180,7 +187,7 @@ func TestMistakesInTheFolder(t *testing.T) {
 			files["/"+name] = text
 		}
 		fill(t, tree{t, dir}, files)
-		_, problems, err := NetworkFiles(dir)
+		_, problems, err := NetworkFiles(dir, nil)
 		said := ""
 		for _, p := range problems {
 			said += p.Error() + "\n"
@@ -336,7 +343,7 @@ func TestExamplesOfTheGuide(t *testing.T) {
 	}
 	dir := t.TempDir()
 	fill(t, tree{t, dir}, files)
-	if _, problems, err := NetworkFiles(dir); err != nil || len(problems) > 0 || len(files) < 6 {
+	if _, problems, err := NetworkFiles(dir, nil); err != nil || len(problems) > 0 || len(files) < 6 {
 		t.Errorf("%d files: %v, %v", len(files), problems, err)
 	}
 }

@@ -3,6 +3,8 @@ package firstboot
 import (
 	"slices"
 	"strings"
+
+	"rivulet/appliance/config"
 )
 
 // sheet is a file of sections with KEY=VALUE lines, as systemd-networkd and iwd read them.
@@ -40,7 +42,11 @@ func parseSheet(name, text string, wrong func(line int, text, cure string)) *she
 		case section == "":
 			wrong(i+1, key+" is in no section", "write the line of its section, for example [Match], before it")
 		default:
-			s.settings = append(s.settings, setting{i + 1, section, key, strings.TrimLeft(value, " \t")})
+			// networkd takes no blank at the end of a value, iwd does: in a password it may be meant.
+			if value = strings.TrimLeft(value, " \t"); !secretKey.MatchString(key) || strings.TrimSpace(value) == config.Moved {
+				value = strings.TrimRight(value, " \t")
+			}
+			s.settings = append(s.settings, setting{i + 1, section, key, value})
 		}
 	}
 	return s

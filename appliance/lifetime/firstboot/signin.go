@@ -40,6 +40,9 @@ func (f *folder) iwd(s *sheet, ext string) {
 		if raw, err := hex.DecodeString(strings.TrimPrefix(stem, "=")); err == nil && strings.HasPrefix(stem, "=") {
 			ssid = string(raw)
 		}
+		if strings.ContainsFunc(stem, func(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`:?*"<>|\`, r) }) {
+			f.problem(name, 0, "the boot partition cannot keep this name", fmt.Sprintf("name the file =%x%s", ssid, ext))
+		}
 		if len(ssid) > 32 || ssid == "" {
 			f.problem(name, 0, "the name of a network has 1 to 32 bytes, this one "+fmt.Sprint(len(ssid)), "name the file for the network, letter by letter")
 		}
@@ -61,6 +64,8 @@ func (f *folder) iwd(s *sheet, ext string) {
 				full[k.line] = k.value
 				f.problem(name, k.line, k.key+" was moved into another device, and this one does not have it", "write it again")
 			}
+		case secretKey.MatchString(k.key) && strings.Contains(k.value, strings.Trim(config.Moved, "()")):
+			f.problem(name, k.line, k.key+" is not what the device has left there", "write the password, or "+config.Moved+" alone")
 		case secretKey.MatchString(k.key) && k.value != "":
 			card[k.line] = config.Moved
 		case fileKey.MatchString(k.key):
@@ -107,7 +112,9 @@ func (f *folder) signInFile(name string) (string, error) {
 
 func (f *folder) psk(s *sheet) {
 	if k, ok := s.get("Security.Passphrase"); ok {
-		if err := config.CheckWiFiPassword(unescape(k.value)); err != nil {
+		if err := config.CheckWiFiPassword(unescape(k.value)); len(unescape(k.value)) == 64 {
+			f.problem(s.name, k.line, k.key+" has 64 characters, one too many", "if it is the key of the network, write it as PreSharedKey=")
+		} else if err != nil {
 			text, do := cure.Split(err)
 			f.problem(s.name, k.line, k.key+": "+text, do)
 		}
@@ -120,8 +127,8 @@ func (f *folder) psk(s *sheet) {
 
 // needed are the settings without which a method ends: nobody is there to be asked.
 var needed = map[string][]string{
-	"PEAP": {"EAP-Identity", "EAP-PEAP-CACert", "EAP-PEAP-Phase2-Method", "EAP-PEAP-Phase2-Identity", "EAP-PEAP-Phase2-Password"},
-	"TTLS": {"EAP-Identity", "EAP-TTLS-CACert", "EAP-TTLS-Phase2-Method", "EAP-TTLS-Phase2-Identity", "EAP-TTLS-Phase2-Password"},
+	"PEAP": {"EAP-Identity", "EAP-PEAP-CACert", "EAP-PEAP-ServerDomainMask", "EAP-PEAP-Phase2-Method", "EAP-PEAP-Phase2-Identity", "EAP-PEAP-Phase2-Password"},
+	"TTLS": {"EAP-Identity", "EAP-TTLS-CACert", "EAP-TTLS-ServerDomainMask", "EAP-TTLS-Phase2-Method", "EAP-TTLS-Phase2-Identity", "EAP-TTLS-Phase2-Password"},
 	"TLS":  {"EAP-Identity", "EAP-TLS-CACert"},
 	"PWD":  {"EAP-Identity", "EAP-Password"},
 }
@@ -144,17 +151,15 @@ func (f *folder) eap(s *sheet) {
 		if strings.HasSuffix(key, "CACert") {
 			do += ", with the name of the certificate of the university's authority, and put that file into the folder: without it any access point with this name would get the password"
 		}
+		if strings.HasSuffix(key, "ServerDomainMask") {
+			do += ", with the name of the university's server, for example radius.uni.example: others can have a certificate of the same authority"
+		}
 		f.problem(s.name, method.line, method.value+" needs "+key, do)
 	}
 	prefix := "EAP-" + method.value + "-"
 	for _, k := range s.settings {
 		if strings.Count(k.key, "-") > 1 && strings.HasPrefix(k.key, "EAP-") && !strings.HasPrefix(k.key, prefix) || k.key == "EAP-Password" && method.value != "PWD" {
 			f.problem(s.name, k.line, k.key+" is not of the method "+method.value, "remove it, or change EAP-Method; keys of this method begin with "+prefix)
-		}
-	}
-	if ca, _ := s.get("Security." + prefix + "CACert"); ca.value == publicCAs {
-		if _, ok := s.get("Security." + prefix + "ServerDomainMask"); !ok {
-			f.problem(s.name, ca.line, "anybody can have a certificate of the public authorities", "add the line "+prefix+"ServerDomainMask= with the name of the university's server, for example radius.uni.example")
 		}
 	}
 	if method.value == "TLS" {
@@ -172,6 +177,8 @@ func (f *folder) supplicant(s *sheet) []byte {
 	value := func(key string) string { k, _ := s.get("Security." + key); return k.value }
 	method := value("EAP-Method")
 	prefix := "EAP-" + method + "-"
+	// Without a network a clock may be years behind, and stays so: the certificate's dates are not checked, its authority and
+	// the server's name are.
 	lines := []string{"# Made by rivulet firstboot of " + wiredName + " on the boot partition.", "ap_scan=0", "network={", "key_mgmt=IEEE8021X", "eapol_flags=0", "eap=" + method}
 	text := func(to, value string) {
 		if value != "" {
@@ -192,6 +199,9 @@ func (f *folder) supplicant(s *sheet) []byte {
 		text("password", value("EAP-Password"))
 	}
 	text("ca_cert", value(prefix+"CACert"))
+	if method != "PWD" {
+		text("phase1", "tls_disable_time_checks=1")
+	}
 	text("client_cert", value(prefix+"ClientCert"))
 	text("private_key", value(prefix+"ClientKey")+value(prefix+"ClientKeyBundle"))
 	text("private_key_passwd", value(prefix+"ClientKeyPassphrase"))

@@ -21,8 +21,9 @@ import (
 	"rivulet/test/harness/await"
 )
 
-// authority writes a CA, and the certificate and key of a server and of a device, for names of uni.example.
-func authority(t *testing.T, dir string) {
+// authority writes a CA, and the certificate and key of a server and of a device, for names of uni.example, valid for two
+// hours.
+func authority(t *testing.T, dir string, from time.Time) {
 	t.Helper()
 	var parent *x509.Certificate
 	var signer *ecdsa.PrivateKey
@@ -31,7 +32,7 @@ func authority(t *testing.T, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := &x509.Certificate{SerialNumber: big.NewInt(int64(i + 1)), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		c := &x509.Certificate{SerialNumber: big.NewInt(int64(i + 1)), Subject: pkix.Name{CommonName: name}, NotBefore: from, NotAfter: from.Add(2 * time.Hour),
 			DNSNames: []string{name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, IsCA: i == 0, BasicConstraintsValid: true}
 		if i == 0 {
 			c.DNSNames, c.ExtKeyUsage, parent, signer = nil, nil, c, key
@@ -64,22 +65,28 @@ func TestTheCableSignsIn(t *testing.T) {
 	const password = `pa"ss \word#1`
 	peap := strings.Replace(eduroam, "eduroam-word", `pa"ss \\word#1`, 1)
 	for what, tc := range map[string]struct {
-		file string
-		good bool
+		file        string
+		good, later bool // later: the device's clock is behind the certificates
 	}{
-		"PEAP":            {peap, true},
-		"TTLS, PAP":       {strings.NewReplacer("PEAP", "TTLS", "=MSCHAPV2", "=Tunneled-PAP").Replace(peap), true},
-		"TTLS, EAP":       {strings.ReplaceAll(peap, "PEAP", "TTLS"), true},
-		"any of a domain": {strings.Replace(peap, "=radius.", "=*.", 1), true},
-		"TLS":             {"[Security]\nEAP-Method=TLS\nEAP-Identity=device7\nEAP-TLS-CACert=uni-ca.pem\nEAP-TLS-ClientCert=device7.uni.example.pem\nEAP-TLS-ClientKey=device7.uni.example.key\n", true},
-		"PWD":             {"[Security]\nEAP-Method=PWD\nEAP-Identity=me@uni.example\nEAP-Password=pa\"ss \\\\word#1\n", true},
-		"another server":  {strings.Replace(peap, "=radius.", "=other.", 1), false},
-		"wrong password":  {strings.Replace(peap, "word#1", "word#2", 1), false},
+		"PEAP":            {peap, true, false},
+		"an old clock":    {peap, true, true},
+		"and a wrong one": {strings.Replace(peap, "=radius.", "=other.", 1), false, true},
+		"TTLS, PAP":       {strings.NewReplacer("PEAP", "TTLS", "=MSCHAPV2", "=Tunneled-PAP").Replace(peap), true, false},
+		"TTLS, EAP":       {strings.ReplaceAll(peap, "PEAP", "TTLS"), true, true},
+		"any of a domain": {strings.Replace(peap, "=radius.", "=*.", 1), true, false},
+		"TLS":             {"[Security]\nEAP-Method=TLS\nEAP-Identity=device7\nEAP-TLS-CACert=uni-ca.pem\nEAP-TLS-ClientCert=device7.uni.example.pem\nEAP-TLS-ClientKey=device7.uni.example.key\n", true, false},
+		"PWD":             {"[Security]\nEAP-Method=PWD\nEAP-Identity=me@uni.example\nEAP-Password=pa\"ss \\\\word#1\n", true, false},
+		"another server":  {strings.Replace(peap, "=radius.", "=other.", 1), false, false},
+		"wrong password":  {strings.Replace(peap, "word#1", "word#2", 1), false, false},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			authority(t, dir)
+			from := time.Now().Add(-time.Hour)
+			if tc.later {
+				from = time.Now().Add(24 * time.Hour)
+			}
+			authority(t, dir, from)
 			files := map[string]string{"wired.8021x": tc.file}
 			for _, name := range []string{"uni-ca.pem", "device7.uni.example.pem", "device7.uni.example.key"} {
 				raw, err := os.ReadFile(filepath.Join(dir, name))
@@ -108,7 +115,7 @@ func TestTheCableSignsIn(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			defer cmd.Wait() //nolint:errcheck // it is killed
+			defer cmd.Wait()
 			defer cancel()
 			logs := func() string {
 				device, _ := os.ReadFile(filepath.Join(dir, "device.log")) // not there yet
@@ -134,7 +141,7 @@ func TestSettingsOfTheCable(t *testing.T) {
 	text := func(s string) string { return hex.EncodeToString([]byte(s)) }
 	want := "# Made by rivulet firstboot of wired.8021x on the boot partition.\nap_scan=0\nfast_reauth=0\nnetwork={\nkey_mgmt=IEEE8021X\neapol_flags=0\neap=TTLS\n" +
 		"anonymous_identity=" + text("anonymous@uni.example") + "\nidentity=" + text("me@uni.example") + "\npassword=" + text(` wired-word\"`) + "\nphase2=" + text("auth=PAP") +
-		"\nca_cert=" + text(publicCAs) + "\ndomain_suffix_match=" + text("uni.example;radius.other.example") + "\n}\n"
+		"\nca_cert=" + text(publicCAs) + "\nphase1=" + text("tls_disable_time_checks=1") + "\ndomain_suffix_match=" + text("uni.example;radius.other.example") + "\n}\n"
 	if got := tr.text(signInDir + "/wired.conf"); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}

@@ -272,23 +272,28 @@ func (c *Clock) correct() {
 	}
 }
 
-// SetTo sets the clock to an administrator's, who is signed in: not before the floor, and not while a time service keeps
-// it.
+// SetTo sets the clock to an administrator's, who is signed in: not before the build or what a time service has proven,
+// and not while one keeps it. It may be earlier than what others have told: the floor follows, and their word goes.
 func (c *Clock) SetTo(now time.Time) error {
 	c.check()
 	c.mu.Lock()
 	synchronized, floor := c.disc.Synchronized, c.floor
 	c.mu.Unlock()
+	earliest := latest(floor.Built, floor.Proven).Add(-Far)
 	switch {
 	case synchronized:
 		return cure.Errorf("a time service keeps the clock, and would set it back at once; look at that one: timedatectl timesync-status")
-	case now.Before(floor.at()) || now.After(floor.ceiling()):
+	case !floor.likely(now):
 		return cure.Errorf("%s cannot be: it is at least %s and at most %s here; set the clock of your own machine right, or this device's: sudo date -s \"YYYY-MM-DD hh:mm\"",
-			now.UTC().Format(time.DateTime), floor.at().UTC().Format(time.DateTime), floor.ceiling().UTC().Format(time.DateTime))
+			now.UTC().Format(time.DateTime), earliest.UTC().Format(time.DateTime), floor.ceiling().UTC().Format(time.DateTime))
 	}
 	if err := c.set(now, FromAdmin); err != nil {
 		return fmt.Errorf("the clock cannot be set from here: %w; set it on the machine that owns it: sudo date -s \"YYYY-MM-DD hh:mm\"", err)
 	}
+	c.mu.Lock()
+	c.floor.Last, c.corrected = now, c.sys.Boot()
+	clear(c.dates)
+	c.mu.Unlock()
 	changes.Poke(c.received)
 	return c.save()
 }

@@ -304,7 +304,8 @@ func TestRegistriesByAProxy(t *testing.T) {
 	}
 }
 
-// An administrator sets the clock, ahead and back, but not before the floor and not against a time service.
+// An administrator sets the clock, ahead and back, but not before the build, or what a time service has said, and not
+// against one. Of registries that have said something else nothing is left.
 func TestSetByAnAdministrator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, d := newBoard(today), disk{}.saved(t, today.Add(-time.Hour))
@@ -321,16 +322,33 @@ func TestSetByAnAdministrator(t *testing.T) {
 		if v.Status().Right() {
 			t.Error("it counts as confirmed")
 		}
-		for _, to := range []time.Time{today, built.Add(-day), built.AddDate(30, 0, 0)} {
+		v.Clock.mu.Lock()
+		for _, name := range []string{"a", "b"} {
+			v.Clock.dates[name] = sample{name: name, synchronized: true, bootTime: now.Add(50 * day).Add(-v.Clock.sys.Boot()), at: v.Clock.sys.Boot()}
+		}
+		v.Clock.mu.Unlock()
+		if now = today.Add(time.Hour); v.SetTo(now) != nil {
+			t.Error("what an administrator has set too far is not set back")
+		}
+		v.after(2 * correctEvery)
+		if got := v.Status().Now.Sub(now); got > 3*correctEvery {
+			t.Errorf("%s later than set", got)
+		}
+		now = v.Status().Now
+		for _, to := range []time.Time{built.Add(-day), built.AddDate(30, 0, 0)} {
 			if err := v.SetTo(to); err == nil || !strings.Contains(err.Error(), "cannot be") {
 				t.Errorf("%s: %v", to, err)
 			}
 		}
 		b.set(b.Now(), true)
+		v.after(checkEvery)
 		if err := v.SetTo(now.Add(day)); err == nil || !strings.Contains(err.Error(), "time service") {
 			t.Error(err)
 		}
 		b.set(b.Now(), false)
+		if err := v.SetTo(today); err == nil || !strings.Contains(err.Error(), "cannot be") {
+			t.Errorf("before what a time service has said: %v", err)
+		}
 		b.mu.Lock()
 		b.forbids = true
 		b.mu.Unlock()

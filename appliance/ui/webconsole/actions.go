@@ -194,7 +194,7 @@ func setClock(ctx context.Context, c *Console, q *call) (result, error) {
 	if err != nil {
 		return result{}, errors.New("the browser does not tell its time; load the page again")
 	}
-	if ask, yes := q.confirmed("the clock of this device is set to that of your browser. Sign-ins that are a week old by it end, perhaps this one, too"); !yes {
+	if ask, yes := q.confirmed("the clock of this device is set to that of your browser, now " + time.UnixMilli(ms).UTC().Format("2006-01-02 15:04") + " UTC. Sign-ins that are a week old by it end, perhaps this one, too"); !yes {
 		return ask, nil
 	}
 	return result{Notice: "The clock is set."}, c.call(ctx, http.MethodPost, "/v1/clock", api.ClockRequest{Now: time.UnixMilli(ms).UTC()}, nil)

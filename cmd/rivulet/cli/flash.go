@@ -54,7 +54,7 @@ func newFlash(c *common) *cobra.Command {
 			}
 			card, err := newCard(cmd, given, o.name)
 			if err == nil {
-				card.networks, err = deviceNetworks(o.network)
+				card.networks, err = deviceNetworks(o.network, given)
 			}
 			if err != nil {
 				return err
@@ -101,12 +101,13 @@ func deviceConfig(path string) ([]byte, error) {
 	return raw, nil
 }
 
-// deviceNetworks reads a folder for the device, and checks it as the device will.
-func deviceNetworks(dir string) (map[string][]byte, error) {
+// deviceNetworks reads a folder for the device, and checks it as the device will, which has a rivulet.yaml or none.
+func deviceNetworks(dir string, given []byte) (map[string][]byte, error) {
 	if dir == "" {
 		return nil, nil
 	}
-	files, problems, err := firstboot.NetworkFiles(dir)
+	has, _ := config.ParseCard(given, config.Options{File: config.CardName})
+	files, problems, err := firstboot.NetworkFiles(dir, has.WiFi)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w; name a folder with network settings", err)

@@ -50,19 +50,19 @@ func TestDeviceNetworks(t *testing.T) {
 		}
 	}
 	for _, tc := range []struct{ dir, want string }{{filepath.Join(dir, "none"), "name a folder"}, {dir, "has no file"}} {
-		if _, err := deviceNetworks(tc.dir); err == nil || !strings.Contains(err.Error(), tc.want) {
+		if _, err := deviceNetworks(tc.dir, nil); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", tc.dir, err)
 		}
 	}
 	put("[Match]\nName=eth0\n[Network]\nAddress=192.0.2.7\n")
-	if _, err := deviceNetworks(dir); err == nil || !strings.Contains(err.Error(), "a.network:4:1: Address: 192.0.2.7 has no length") || !strings.Contains(err.Error(), "nothing was written") {
+	if _, err := deviceNetworks(dir, nil); err == nil || !strings.Contains(err.Error(), "a.network:4:1: Address: 192.0.2.7 has no length") || !strings.Contains(err.Error(), "nothing was written") {
 		t.Error(err)
 	}
 	put("[Match]\nName=eth0\n[Network]\nDHCP=yes\n")
-	if files, err := deviceNetworks(dir); err != nil || len(files) != 1 || len(files["a.network"]) == 0 {
+	if files, err := deviceNetworks(dir, nil); err != nil || len(files) != 1 || len(files["a.network"]) == 0 {
 		t.Errorf("%v, %v", files, err)
 	}
-	if files, err := deviceNetworks(""); err != nil || files != nil {
+	if files, err := deviceNetworks("", nil); err != nil || files != nil {
 		t.Errorf("%v, %v", files, err)
 	}
 }
