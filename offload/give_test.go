@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -144,10 +145,16 @@ func (d *device) manyStreams(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	var wg sync.WaitGroup
+	var resets atomic.Int32
 	for i := range 20 {
 		wg.Go(func() { // as cp does: a file goes in, a file comes out
 			in := strings.Repeat(fmt.Sprintf("file %d ", i), 16<<10)
-			if out, err := d.shouts(ctx, strings.NewReader(in)); err != nil || out != strings.ToUpper(in) {
+			out, err := d.shouts(ctx, strings.NewReader(in))
+			// The API server resets a client whose ping it has not read at the end: client-go pings after five seconds.
+			if err != nil && strings.Contains(err.Error(), "connection reset by peer") && resets.Add(1) <= 3 {
+				out, err = d.shouts(ctx, strings.NewReader(in))
+			}
+			if err != nil || out != strings.ToUpper(in) {
 				t.Errorf("exec %d: %d bytes of %d, %v", i, len(out), len(in), err)
 			}
 		})
