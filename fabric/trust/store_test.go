@@ -2,9 +2,11 @@ package trust
 
 import (
 	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"net/netip"
 	"slices"
 	"strings"
@@ -272,6 +274,41 @@ func TestCodes(t *testing.T) {
 			t.Fatalf("cut off: %+v", got)
 		}
 	})
+}
+
+// An invite that somebody has made up, with a right checksum, is refused whatever is missing of it, and makes nothing end.
+func TestCodesThatSomebodyMadeUp(t *testing.T) {
+	whole, err := codeText.DecodeString(Code{ID: id(1), Secret: make([]byte, SecretLen), Addrs: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:7442")}}.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed := func(body []byte) string {
+		return codeText.EncodeToString(binary.BigEndian.AppendUint32(slices.Clone(body), crc32.ChecksumIEEE(body)))
+	}
+	body := whole[:len(whole)-4]
+	if _, err := ParseCode(sealed(body)); err != nil {
+		t.Fatal(err)
+	}
+	for n := range body {
+		if c, err := ParseCode(sealed(body[:n])); err == nil {
+			t.Errorf("%d bytes of %d: %+v", n, len(body), c)
+		}
+	}
+	for at, why := range map[int]string{0: "newer kind", 38: "cut off"} {
+		changed := slices.Clone(body)
+		changed[at] = 200
+		if _, err := ParseCode(sealed(changed)); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("byte %d: %v", at, err)
+		}
+	}
+	if _, err := ParseCode(sealed(append(slices.Clone(body), 0))); err == nil {
+		t.Error("more than belongs to one")
+	}
+	for _, c := range []Code{{ID: "a", Secret: make([]byte, SecretLen)}, {ID: id(1), Secret: make([]byte, SecretLen-1)}, {}} {
+		if c.String() != "" {
+			t.Errorf("%+v: %s", c, c)
+		}
+	}
 }
 
 func FuzzParseCode(f *testing.F) {
