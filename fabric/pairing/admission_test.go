@@ -133,3 +133,21 @@ func TestAnswersProveToFriendsOnly(t *testing.T) {
 		}
 	}
 }
+
+// Who has a group's secret demands proof of strangers, and of no peer: a peer may leave the group.
+func TestProofIsDemandedOfStrangers(t *testing.T) {
+	key := NewGroupKey("correct horse battery")
+	a, b := newNode(1), newNode(2)
+	if m := a.call(b.sender()); m.Demands != "" || len(m.Proof) > 0 {
+		t.Errorf("without a group: demands %q, a proof of %d bytes", m.Demands, len(m.Proof))
+	}
+	exchanged(t, a, b)
+	a.Group = func() *GroupKey { return &key }
+	for to, want := range map[*node]string{b: "", newNode(3): "group"} {
+		at := to.sender()
+		at.Binding = []byte("this connection")
+		if m := a.call(at); m.Demands != want || len(m.Proof) == 0 {
+			t.Errorf("of %s it demands %q, want %q; a proof of %d bytes", to.self.Name, m.Demands, want, len(m.Proof))
+		}
+	}
+}
