@@ -279,7 +279,7 @@ func TestStrangeNeighbours(t *testing.T) {
 // What a refused message calls itself is not shown.
 func TestNameOfARefusedMessage(t *testing.T) {
 	w := newWorld(t)
-	a := w.cluster(1, "a")
+	a := w.cluster(1, "a", func(c *Config) { c.Timing.Forget = time.Hour })
 	for i, name := range []string{"x\x1b[2J", "x\u202ey", "x\u009b", strings.Repeat("x", 4000)} {
 		s := newStranger(t, byte(60+i))
 		s.self.Name = name
