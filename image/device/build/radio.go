@@ -2,14 +2,17 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -124,7 +127,8 @@ func checkDriver(driver []byte, options string) error {
 		return err
 	}
 	want := uint64(disabled)
-	for name, place := range features {
+	for _, name := range slices.SortedFunc(maps.Keys(features), func(a, b string) int { return cmp.Compare(features[a], features[b]) }) {
+		place := features[name]
 		if places[name] != place {
 			return fmt.Errorf("its feature %s has the place %d, not %d", name, places[name], place)
 		}
