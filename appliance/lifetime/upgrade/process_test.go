@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 )
 
 // The process of a PID file is ended; a file that cannot be read says nothing of whether there is one.
@@ -34,7 +35,12 @@ func TestEndProcess(t *testing.T) {
 	if err := endProcess(t.Context(), file, "sleep"); err != nil {
 		t.Error(err)
 	}
-	<-ended
+	select {
+	case <-ended:
+	case <-time.After(endGrace):
+		_ = cmd.Process.Kill()
+		t.Fatal("it runs on")
+	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"rivulet/appliance/lifecycle"
 	"rivulet/fabric/netmon"
@@ -79,6 +80,10 @@ func Find(proc, run string) (all []Found) {
 func Alone(run string) func(context.Context, *lifecycle.Stage) error {
 	return func(ctx context.Context, stage *lifecycle.Stage) error {
 		if others := Find("/proc", run); len(others) > 0 {
+			if others[0].Port != 0 {
+				return fmt.Errorf("port %d/tcp is taken%s (%w), as by the kubelet of another Kubernetes; nothing of it is touched; stop that program, "+
+					"Rivulet goes on by itself then; or remove Rivulet: sudo rivulet uninstall", port, netmon.Listener("tcp", port), syscall.EADDRINUSE)
+			}
 			return fmt.Errorf("another Kubernetes runs on this machine: %s; nothing of it is touched, and one machine has room for one: stop it "+
 				"(sudo systemctl disable --now k3s, or its name), Rivulet goes on by itself then; or remove Rivulet: sudo rivulet uninstall", others[0])
 		}

@@ -62,6 +62,23 @@ func signalled(ctx context.Context, all []Handle, limit time.Duration, signals .
 	return left
 }
 
+// starting is the longest that a program that has just been started may have no arguments yet, as kernel threads never do.
+const starting = time.Second
+
+// runs reports whether the process runs a program: false of one that has ended.
+func (h Handle) runs(program string) bool {
+	for until := time.Now().Add(starting); ; {
+		cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", h.PID))
+		if err != nil || len(cmdline) > 0 || time.Now().After(until) {
+			return err == nil && bytes.Contains(cmdline, []byte(program))
+		}
+		poll := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
+		if n, _ := unix.Poll(poll, 10); n > 0 {
+			return false
+		}
+	}
+}
+
 // EndOld ends the process of a PID file as End does, if it still runs that program; k3s keeps the name in its title.
 // found, which may be nil, is called before. An unreadable PID file is an error, a missing one is not.
 func EndOld(ctx context.Context, pidFile, program string, grace, force time.Duration, found func(pid int)) error {
@@ -84,8 +101,8 @@ func EndOld(ctx context.Context, pidFile, program string, grace, force time.Dura
 		return err
 	}
 	defer h.Close()
-	if cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || !bytes.Contains(cmdline, []byte(program)) {
-		return nil // it has ended, or is another program
+	if !h.runs(program) {
+		return nil
 	}
 	if found != nil {
 		found(pid)

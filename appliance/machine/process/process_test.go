@@ -2,7 +2,10 @@ package process
 
 import (
 	"context"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -41,5 +44,30 @@ func TestEndAndStop(t *testing.T) {
 	}
 	if _, err := Start(exec.Command("/nowhere"), syscall.SIGKILL, nil); err == nil {
 		t.Error("a program that is not there was started")
+	}
+}
+
+// A process may have its number and no arguments yet when somebody asks which program it runs.
+func TestOneThatHasJustBeenStartedIsEnded(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pid")
+	for range 200 {
+		c, err := Start(exec.Command("sleep", "600"), syscall.SIGKILL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(strconv.Itoa(c.Pid)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := EndOld(t.Context(), file, "sleep", 20*time.Second, 20*time.Second, nil); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-c.Done:
+		case <-time.After(20 * time.Second):
+			t.Fatal("it runs on")
+		}
+		if err := EndOld(t.Context(), file, "sleep", 0, time.Second, func(pid int) { t.Errorf("%d is no more", pid) }); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
