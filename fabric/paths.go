@@ -31,17 +31,30 @@ type (
 	}
 )
 
-// candidates are the addresses at which this device may be reached: all of its LANs. IPv6 link-local ones are left out,
-// since they need a link; peers on that link use discovery.
-func candidates(lans netmon.LANs, port uint16) (out []netip.AddrPort) {
+// candidates are the addresses at which this device may be reached: the IPv4 ones of all of its LANs first, then the first
+// IPv6 address of each, the second of each, and so on. IPv6 link-local ones are left out, since they need a link; peers on
+// that link use discovery.
+func candidates(lans netmon.LANs, port uint16) []netip.AddrPort {
+	var four []netip.AddrPort
+	var six [][]netip.AddrPort // by their place in their LAN
 	for _, i := range lans {
+		place := 0
 		for _, p := range i.Addrs {
-			if a := p.Addr(); !a.IsLinkLocalUnicast() && len(out) < maxOwnCandidates {
-				out = append(out, netip.AddrPortFrom(a, port))
+			switch a := netip.AddrPortFrom(p.Addr(), port); {
+			case p.Addr().IsLinkLocalUnicast():
+			case p.Addr().Is4():
+				four = append(four, a)
+			default:
+				if place == len(six) {
+					six = append(six, nil)
+				}
+				six[place] = append(six[place], a)
+				place++
 			}
 		}
 	}
-	return out
+	all := slices.Concat(append([][]netip.AddrPort{four}, six...)...)
+	return all[:min(len(all), maxOwnCandidates)]
 }
 
 // maxOwnCandidates leaves room for server-reflexive candidates in advertisements.

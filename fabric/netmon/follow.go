@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -113,15 +114,62 @@ func once(ctx context.Context, quiet time.Duration, changed func() error, source
 // and sets routes, one after the other.
 const hostSettle = 150 * time.Millisecond
 
-// FollowHost calls moved after changes of the host's own addresses or its default route, several as one, until ctx
-// ends; also at the start, and whenever changes may have been missed. Addresses of containers (link-local ones) do not
-// count.
+// FollowHost calls moved when the set of the host's own addresses or its default routes has changed, several changes as
+// one, until ctx ends; also at the start. An address whose lifetime a router or a DHCP server has renewed is the same, and
+// so is one that is deprecated. Addresses of the loopback and of containers and their bridges do not count.
 func FollowHost(ctx context.Context, log *slog.Logger, moved func()) {
-	follow(ctx, log, hostSettle, func() error { moved(); return nil },
+	var before []string
+	follow(ctx, log, hostSettle, func() error {
+		now, err := whereabouts()
+		if err != nil {
+			return err
+		}
+		if before == nil || !slices.Equal(now, before) {
+			before = now
+			moved()
+		}
+		return nil
+	},
 		addresses(func(u netlink.AddrUpdate) bool {
 			return u.LinkAddress.IP.IsGlobalUnicast() && u.Flags&unix.IFA_F_TENTATIVE == 0
 		}),
 		routes(func(u netlink.RouteUpdate) bool { return u.Table == unix.RT_TABLE_MAIN && isDefault(u.Dst) }))
+}
+
+// whereabouts are the host's addresses and default routes, sorted.
+func whereabouts() ([]string, error) {
+	links, err := Dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("netmon: list links: %w", err)
+	}
+	counts := map[int]bool{}
+	for _, l := range links {
+		inner := l.Attrs().Flags&net.FlagLoopback != 0 || slices.Contains([]string{"bridge", "veth"}, l.Type()) && !wiring(links).leads(l)
+		counts[l.Attrs().Index] = !inner
+	}
+	addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("netmon: list addresses: %w", err)
+	}
+	out := []string{}
+	for _, a := range addrs {
+		if counts[a.LinkIndex] && a.IP.IsGlobalUnicast() && a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 {
+			out = append(out, fmt.Sprint(a.LinkIndex, " ", a.IPNet))
+		}
+	}
+	all, err := Dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("netmon: list routes: %w", err)
+	}
+	for _, r := range all {
+		if isDefault(r.Dst) {
+			out = append(out, fmt.Sprint("default ", r.Family, " ", r.LinkIndex, " ", r.Gw, " ", r.Priority, " ", r.MultiPath))
+		}
+	}
+	slices.Sort(out)
+	return out, nil
 }
 
 func isDefault(dst *net.IPNet) bool {

@@ -14,16 +14,17 @@ type Interface struct {
 	Index int
 	Name  string
 	MTU   int
-	// Addrs are the interface's own addresses with the prefix of its link.
+	// Addrs are the interface's own addresses with the prefix of its link, temporary ones (RFC 8981) last.
 	Addrs []netip.Prefix
-	// tentative addresses are this device's soon: the kernel may use them a moment before it reports them as ready.
-	tentative []netip.Addr
+	// further addresses are this device's, too, and nobody is to come by them: tentative ones, which the kernel may use a
+	// moment before it reports them as ready, and deprecated ones.
+	further []netip.Addr
 }
 
 // Has reports whether addr is one of the interface's own addresses.
 func (i Interface) Has(addr netip.Addr) bool {
 	addr = addr.WithZone("")
-	return slices.Contains(i.tentative, addr) || slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr })
+	return slices.Contains(i.further, addr) || slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == addr })
 }
 
 func (i Interface) Net() net.Interface {

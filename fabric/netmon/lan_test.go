@@ -1,9 +1,13 @@
 package netmon
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 func TestIsLAN(t *testing.T) {
@@ -88,6 +92,39 @@ func TestSame(t *testing.T) {
 	} {
 		if tt.a.same(tt.b) != tt.want || tt.b.same(tt.a) != tt.want {
 			t.Errorf("%v and %v", tt.a.Addrs, tt.b.Addrs)
+		}
+	}
+}
+
+// Of an interface's addresses the temporary ones come last, and nobody is to come by one that is not ready or deprecated.
+func TestAddressesOfALink(t *testing.T) {
+	var all []netlink.Addr
+	for _, c := range []struct {
+		cidr  string
+		flags int
+	}{
+		{"2001:db8::7/64", unix.IFA_F_TEMPORARY},
+		{"2001:db8::8/64", unix.IFA_F_TEMPORARY | unix.IFA_F_DEPRECATED},
+		{"2001:db8::9/64", unix.IFA_F_TENTATIVE},
+		{"192.168.1.5/24", unix.IFA_F_PERMANENT},
+		{"192.168.1.6/24", unix.IFA_F_SECONDARY},
+		{"2001:db8::5/64", 0},
+	} {
+		a, err := netlink.ParseAddr(c.cidr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Flags = c.flags
+		all = append(all, *a)
+	}
+	var i Interface
+	i.take(all)
+	if got := fmt.Sprint(i.Addrs); got != "[192.168.1.5/24 192.168.1.6/24 2001:db8::5/64 2001:db8::7/64]" {
+		t.Error(got)
+	}
+	for _, own := range []string{"2001:db8::5", "2001:db8::7", "2001:db8::8", "2001:db8::9", "192.168.1.6"} {
+		if !i.Has(netip.MustParseAddr(own)) {
+			t.Errorf("%s is not this device's", own)
 		}
 	}
 }

@@ -117,23 +117,33 @@ func read(allowed []string) (LANs, error) {
 			continue // gone in the meantime; its event follows
 		}
 		i := Interface{Index: a.Index, Name: a.Name, MTU: a.MTU}
-		for _, addr := range addrs {
-			ip, ok := netip.AddrFromSlice(addr.IP)
-			ones, _ := addr.Mask.Size()
-			switch {
-			case !ok:
-			case addr.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0:
-				i.tentative = append(i.tentative, ip.Unmap())
-			default:
-				i.Addrs = append(i.Addrs, netip.PrefixFrom(ip.Unmap(), ones))
-			}
-		}
+		i.take(addrs)
 		if len(i.Addrs) > 0 {
 			lans = append(lans, i)
 		}
 	}
 	slices.SortFunc(lans, func(a, b Interface) int { return a.Index - b.Index })
 	return lans, nil
+}
+
+// take sorts the addresses of the interface.
+func (i *Interface) take(addrs []netlink.Addr) {
+	var temporary []netip.Prefix
+	for _, addr := range addrs {
+		ip, ok := netip.AddrFromSlice(addr.IP)
+		ones, _ := addr.Mask.Size()
+		p := netip.PrefixFrom(ip.Unmap(), ones)
+		switch {
+		case !ok:
+		case addr.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_DEPRECATED) != 0:
+			i.further = append(i.further, p.Addr())
+		case p.Addr().Is6() && addr.Flags&unix.IFA_F_TEMPORARY != 0: // in IPv4 the bit is that of a second address
+			temporary = append(temporary, p)
+		default:
+			i.Addrs = append(i.Addrs, p)
+		}
+	}
+	i.Addrs = append(i.Addrs, temporary...)
 }
 
 // dumpTries bounds the queries of a list that changes meanwhile: pods come and go.

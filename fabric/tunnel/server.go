@@ -522,7 +522,7 @@ func hexKey[K interface{ Bytes() [32]byte }](k K) string {
 // devicePeers are the device's inputs beside WireGuard's configuration.
 func (c Config) devicePeers() (out []wgdev.Peer) {
 	for _, p := range c.Peers {
-		out = append(out, wgdev.Peer{Key: p.PublicKey.Bytes(), CIDR: p.PeerMappedCIDR})
+		out = append(out, wgdev.Peer{Key: p.PublicKey.Bytes(), CIDR: p.PeerMappedCIDR, Behind: p.Behind})
 	}
 	return out
 }

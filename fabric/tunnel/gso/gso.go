@@ -119,12 +119,14 @@ func Parts(pkt []byte, segment int) int {
 }
 
 // Split writes the packet's parts into bufs from offset, each with at most segment bytes of data and with all checksums,
-// and returns their number. Pkt may begin at offset in the first of bufs. Of a UDP packet the parts are datagrams.
+// and returns their number. Pkt may begin at offset in the first of bufs. Of a UDP packet the parts are datagrams. Of more
+// parts than bufs the first ones are written: whoever sent the others sends them again, as after a loss.
 func Split(pkt []byte, segment int, bufs [][]byte, sizes []int, offset int) (int, error) {
-	head, n := headOf(pkt), Parts(pkt, segment)
-	if n == 0 || n > len(bufs) {
+	head, all := headOf(pkt), Parts(pkt, segment)
+	if all == 0 {
 		return 0, errPacket
 	}
+	n := min(all, len(bufs))
 	// The last is first: the first may be in the place of pkt.
 	for i := n - 1; i >= 0; i-- {
 		from := head + i*segment
@@ -139,7 +141,7 @@ func Split(pkt []byte, segment int, bufs [][]byte, sizes []int, offset int) (int
 			copy(out[head:], pkt[from:to])
 		}
 		sizes[i] = size
-		place(out, i, i*segment, i == n-1)
+		place(out, i, i*segment, i == all-1)
 		complete(out)
 	}
 	return n, nil

@@ -291,6 +291,42 @@ func TestStreamWhereUDPIsCut(t *testing.T) {
 	})
 }
 
+// A host that has moved doubts all its paths, and keeps a stream whose other end still answers.
+func TestAStreamOutlivesADoubt(t *testing.T) {
+	t.Parallel()
+	w := newInternet(t)
+	a, b := w.host("a", "192.0.2.1:7442", nil), w.host("b", "192.0.2.2:7442", nil)
+	w.setCut("a", "b", true)
+	b.start(true, a)
+	a.start(true)
+	cfg := Config{Private: a.private, Public: a.public, Peers: []Peer{{ID: "b", Public: b.public, TCP: []netip.AddrPort{b.listen(t)}}}}
+	if err := a.m.Apply(cfg); err != nil {
+		t.Fatal(err)
+	}
+	a.awaitPath(b, "a stream", kind(Stream))
+	b.awaitPath(a, "a stream", kind(Stream))
+	the := func(h, other *host) *stream {
+		h.m.mu.Lock()
+		defer h.m.mu.Unlock()
+		for _, p := range h.m.byKey[other.public].paths {
+			if p.stream != nil {
+				p.proved, p.made = p.proved.Add(-time.Minute), p.made.Add(-time.Minute) // the other end sends the pings
+				return p.stream
+			}
+		}
+		return nil
+	}
+	for range 20 {
+		before := [2]*stream{the(a, b), the(b, a)}
+		a.m.Moved()
+		b.m.Moved()
+		awaitTalk(a, b)
+		if after := [2]*stream{the(a, b), the(b, a)}; before != after || after[0] == nil {
+			t.Fatalf("streams %v, and before %v", after, before)
+		}
+	}
+}
+
 // Whoever answers at the address without the peer's key is no stream.
 func TestStreamOfAStranger(t *testing.T) {
 	t.Parallel()

@@ -451,7 +451,7 @@ func (p *peer) tidy(now time.Time) {
 		gone := w.kind == Relay && p.m.peers[w.via.short] != w.via
 		switch {
 		case gone,
-			w.kind == Stream && quiet,
+			w.kind == Stream && quiet && w.probe.tries >= t.Misses, // not for a doubt alone
 			w.kind == Relay && (settled || quiet && w.proved.IsZero() && w.probe.tries > 4),
 			w.stream != nil && settled && w.stream.dialled,
 			w.source >= learnt && w.kind != Stream && !w.probe.alive && now.Sub(w.made) > t.Forget && now.Sub(w.proved) > t.Forget:

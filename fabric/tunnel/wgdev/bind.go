@@ -43,13 +43,14 @@ func (b *bind) Open(port uint16) ([]conn.ReceiveFunc, uint16, error) {
 }
 
 // Send sends packets to a peer. Where the local link fits less than the tunnel's MTU, the kernel refuses a batch but
-// accepts single packets, and fragments them. Some are sent twice then; WireGuard's replay window drops those.
+// accepts single packets, and fragments them. Some are sent twice then; WireGuard's replay window drops those. Kernels
+// before 2025 (6.14, and their stable releases) refuse with EINVAL: udp_send_skb in Linux's net/ipv4/udp.c.
 func (b *bind) Send(bufs [][]byte, to conn.Endpoint) error {
 	if e, ok := to.(*conn.StdNetEndpoint); ok && e.Addr().Zone() != "" && !e.SrcIP().IsValid() {
 		return b.onLink(bufs, e)
 	}
 	err := b.Bind.Send(bufs, to)
-	if len(bufs) < 2 || !errors.Is(err, unix.EMSGSIZE) {
+	if len(bufs) < 2 || !errors.Is(err, unix.EMSGSIZE) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
 	b.narrow.Do(func() {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -61,5 +62,46 @@ func TestLogIsLimited(t *testing.T) {
 	}
 	if n := strings.Count(out.String(), "\n"); n != 2 {
 		t.Errorf("%d lines, want one of each", n)
+	}
+}
+
+// batches is a bind of a kernel that refuses batches, or everything, with an error.
+type batches struct {
+	conn.Bind
+	err   error
+	every bool
+	calls int
+	sent  []string
+}
+
+func (b *batches) Send(bufs [][]byte, _ conn.Endpoint) error {
+	if b.calls++; b.every || len(bufs) > 1 {
+		return b.err
+	}
+	b.sent = append(b.sent, string(bufs[0]))
+	return nil
+}
+
+// What a narrow link refuses as a batch goes one by one; what it refuses one by one is an error, and any other error is
+// told at once.
+func TestABatchThatIsRefusedGoesOneByOne(t *testing.T) {
+	to := &conn.StdNetEndpoint{AddrPort: netip.MustParseAddrPort("192.0.2.1:7442")}
+	for _, c := range []struct {
+		err   error
+		every bool
+		want  string // what went
+		calls int
+	}{
+		{unix.EMSGSIZE, false, "a b c", 4},
+		{unix.EINVAL, false, "a b c", 4}, // Debian 12's and Raspberry Pi OS's kernels
+		{unix.EINVAL, true, "", 2},
+		{unix.ENETUNREACH, false, "", 1},
+	} {
+		inner := &batches{err: fmt.Errorf("sendmmsg: %w", c.err), every: c.every}
+		b := &bind{Bind: inner, log: slog.New(slog.DiscardHandler)}
+		err := b.Send([][]byte{[]byte("a"), []byte("b"), []byte("c")}, to)
+		if got := strings.Join(inner.sent, " "); got != c.want || inner.calls != c.calls || (err == nil) != (c.want != "") {
+			t.Errorf("%v (of every packet: %v): %q in %d calls, %v", c.err, c.every, got, inner.calls, err)
+		}
 	}
 }

@@ -43,8 +43,9 @@ type Key = paths.Key
 // Peer is the device's input for a peer beside WireGuard's own configuration.
 type Peer struct {
 	Key Key
-	// CIDR is the prefix of its pods as this cluster sees them, IPv4.
-	CIDR netip.Prefix
+	// CIDR is the prefix of its pods as this cluster sees them, IPv4; Behind are further prefixes that lead to it.
+	CIDR   netip.Prefix
+	Behind []netip.Prefix
 }
 
 // Counts are of packets since the process started. They outlive a device.

@@ -191,10 +191,12 @@ func TestWhatNeverLeavesIsLetGo(t *testing.T) {
 func TestWhoIsGone(t *testing.T) {
 	b, c, d := Key{1}, Key{2}, Key{3}
 	now := time.Unix(10000, 0)
-	peers := []Peer{{b, bSeenByA}, {c, aSeenByB}, {d, netip.MustParsePrefix("10.202.0.0/16")}}
+	worker := []netip.Prefix{netip.MustParsePrefix("10.42.3.0/24"), netip.MustParsePrefix("100.127.3.4/32")} // its pods and itself
+	peers := []Peer{{Key: b, CIDR: bSeenByA}, {Key: c, CIDR: aSeenByB}, {d, netip.MustParsePrefix("10.202.0.0/16"), worker}}
 	g := goneNow(peers, map[Key]Session{b: {LastHandshake: now.Add(-time.Minute)}, c: {LastHandshake: now.Add(-time.Hour)}}, now)
 	g.tried.Store(time.Now().Add(time.Hour).UnixNano())
-	for dst, want := range map[string]bool{"10.200.0.7": false, "10.201.0.7": true, "10.202.0.7": true, "10.203.0.7": false} {
+	for dst, want := range map[string]bool{"10.200.0.7": false, "10.201.0.7": true, "10.202.0.7": true, "10.203.0.7": false,
+		"10.42.3.9": true, "100.127.3.4": true, "10.42.4.9": false, "100.127.3.5": false} {
 		if got := g.refuses(datagram("10.42.0.5", dst)); got != want {
 			t.Errorf("a packet for %s is refused: %v, want %v", dst, got, want)
 		}

@@ -2,6 +2,7 @@ package wgdev
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -64,8 +65,10 @@ func goneNow(peers []Peer, known map[Key]Session, now time.Time) *goneFor {
 		if now.Sub(known[p.Key].LastHandshake) < device.RejectAfterTime {
 			continue
 		}
-		first := p.CIDR.Masked().Addr().As4()
-		g.prefixes = append(g.prefixes, block{binary.BigEndian.Uint32(first[:]), ^uint32(0) << (32 - p.CIDR.Bits())})
+		for _, prefix := range append([]netip.Prefix{p.CIDR}, p.Behind...) {
+			first := prefix.Masked().Addr().As4()
+			g.prefixes = append(g.prefixes, block{binary.BigEndian.Uint32(first[:]), ^uint32(0) << (32 - prefix.Bits())})
+		}
 	}
 	if len(g.prefixes) == 0 {
 		return nil
