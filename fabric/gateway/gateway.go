@@ -22,6 +22,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"rivulet/fabric/gateway/gatewayproto"
 	"rivulet/fabric/logbound"
@@ -166,7 +167,10 @@ func (g *Gateway) Status() gatewayproto.Status {
 	return st
 }
 
-// Close ends the gateway and all flows.
+// endLimit is how long the end of the process waits until the tunnel has what resets its flows.
+const endLimit = 2 * time.Second
+
+// Close ends the gateway and all flows, by resets.
 func (g *Gateway) Close() {
 	g.cancel()
 	g.mu.Lock()
@@ -174,6 +178,7 @@ func (g *Gateway) Close() {
 	for _, d := range g.listeners {
 		d.close()
 	}
+	g.flows.ended(endLimit)
 	g.tunnel.Close()
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -461,13 +462,87 @@ func TestControl(t *testing.T) {
 	}
 }
 
-func next(t *testing.T, from chan netip.AddrPort) netip.AddrPort {
+func next[T any](t *testing.T, from chan T) (who T) {
 	t.Helper()
 	select {
 	case who := <-from:
 		return who
 	case <-time.After(long):
-		t.Fatal("nobody has come to home")
-		return netip.AddrPort{}
+		t.Fatal("nobody has come")
+		return who
 	}
+}
+
+// A connection that was cut off looks cut off at its other end, in both directions and also when the gateway ends: what
+// came until then is not taken for the whole.
+func TestACutIsNoEnd(t *testing.T) {
+	w := newWorld(t)
+	w.stream()
+	atHome, pods := make(chan *stackConn, 1), make(chan *net.TCPConn, 1)
+	w.home.onTCP(func(_, _ netip.AddrPort, a *arrival) {
+		if c, err := a.accept(); err == nil {
+			atHome <- c
+		}
+	})
+	service := w.serve("tcp", netip.AddrPortFrom(homePod, 8080))
+	l := listen(t)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			pods <- c.(*net.TCPConn)
+		}
+	}()
+	toHome := func() (client, server halfCloser) {
+		c, err := net.Dial("tcp", service)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.(*net.TCPConn), next(t, atHome)
+	}
+	fromHome := func() (client, server halfCloser) {
+		c, err := w.dialHome(netip.AddrPortFrom(seenPod, netip.MustParseAddrPort(l.Addr().String()).Port()), long)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, next(t, pods)
+	}
+	// half sends the beginning of an answer.
+	half := func(client, server halfCloser) {
+		t.Helper()
+		if _, err := server.Write([]byte("half")); err != nil {
+			t.Fatal(err)
+		}
+		client.SetReadDeadline(time.Now().Add(long))
+		if _, err := io.ReadFull(client, make([]byte, 4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cut := func(what string, c halfCloser) {
+		t.Helper()
+		c.SetReadDeadline(time.Now().Add(long))
+		_, err := c.Read(make([]byte, 1))
+		if err == nil || errors.Is(err, io.EOF) || isTimeout(err) {
+			t.Errorf("%s: %v, want a reset", what, err)
+		}
+		c.Close()
+	}
+	for what, dial := range map[string]func() (client, server halfCloser){"a pod here asks home": toHome, "home asks a pod here": fromHome} {
+		client, server := dial()
+		half(client, server)
+		abort(server)
+		cut(what+", and the answer is cut off", client)
+
+		client, server = dial()
+		half(client, server)
+		abort(client)
+		cut(what+", and is gone", server)
+	}
+	here, there := toHome()
+	half(here, there)
+	await.True(t, long, "one flow is left", func() bool { return w.Status().Flows.TCP == 1 })
+	w.Close()
+	cut("the gateway ends", here)
 }

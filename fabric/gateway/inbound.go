@@ -49,7 +49,7 @@ func (g *Gateway) tcpFromHome(from, to netip.AddrPort, a *arrival) {
 		c.Close()
 		return
 	}
-	splice(in, c.(*net.TCPConn))
+	splice(g.ctx, in, c.(*net.TCPConn))
 }
 
 func (g *Gateway) udpFromHome(_, to netip.AddrPort, accept func() (*gonet.UDPConn, error)) {

@@ -93,19 +93,17 @@ func (g *Gateway) openTCP(port uint16) (func(), error) {
 
 func (g *Gateway) tcpFromPod(c *net.TCPConn, port uint16) {
 	if !g.flows.enter(&g.flows.tcp, maxTCP) {
-		c.SetLinger(0) //nolint:errcheck // a reset shows the failure, an end would not
-		c.Close()
+		abort(c)
 		return
 	}
 	defer g.flows.tcp.Add(-1)
 	ctx, cancel := context.WithTimeout(g.ctx, 2*reachLimit)
 	defer cancel()
 	if out := g.reachAny(ctx, source(c.RemoteAddr()), g.behind("tcp", port)); out != nil {
-		splice(c, out)
+		splice(g.ctx, c, out)
 		return
 	}
-	c.SetLinger(0) //nolint:errcheck // it is closed either way
-	c.Close()
+	abort(c)
 }
 
 // patience is how long an endpoint has to answer before the next one is tried, too. The pod has been accepted already and

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -43,6 +44,13 @@ func (f *flows) enter(n *atomic.Int64, most int64) bool {
 	return true
 }
 
+// ended returns when there is no TCP flow, or after the limit.
+func (f *flows) ended(limit time.Duration) {
+	for end := time.Now().Add(limit); f.tcp.Load() > 0 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 // halfCloser is a connection whose directions close separately.
 type halfCloser interface {
 	net.Conn
@@ -51,10 +59,24 @@ type halfCloser interface {
 
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, copySize); return &b }}
 
-// splice copies between two connections until both directions have ended, or one fails. It closes both.
-func splice(a, b halfCloser) {
+// abort closes a connection with a reset. An end would tell the other side that it has everything.
+func abort(c halfCloser) {
+	switch c := c.(type) {
+	case *net.TCPConn:
+		c.SetLinger(0) //nolint:errcheck // it is closed either way
+	case *stackConn:
+		c.ep.Abort()
+	}
+	c.Close()
+}
+
+// splice copies between two connections until both directions have ended, one fails, or ctx ends. It closes both: with a
+// reset, unless both directions have ended.
+func splice(ctx context.Context, a, b halfCloser) {
 	defer a.Close()
 	defer b.Close()
+	fail := func() { abort(a); abort(b) }
+	defer context.AfterFunc(ctx, fail)()
 	var both sync.WaitGroup
 	one := func(to, from halfCloser) {
 		buf := copyBuffers.Get().(*[]byte)
@@ -62,8 +84,7 @@ func splice(a, b halfCloser) {
 		// Hides ReadFrom and WriteTo, which allocate buffers of their own size.
 		_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{gathering(from)}, *buf)
 		if err != nil || to.CloseWrite() != nil {
-			a.Close()
-			b.Close()
+			fail()
 		}
 	}
 	both.Go(func() { one(a, b) })

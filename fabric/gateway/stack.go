@@ -227,8 +227,14 @@ func (*netstack) MTU() (int, error)          { return MTU, nil }
 func (n *netstack) Events() <-chan tun.Event { return n.events }
 func (*netstack) BatchSize() int             { return batch }
 
+// stackConn is a connection inside the tunnel; abort resets it.
+type stackConn struct {
+	*gonet.TCPConn
+	ep tcpip.Endpoint
+}
+
 // dialTCP connects from one address to another, inside the tunnel.
-func (n *netstack) dialTCP(ctx context.Context, from netip.Addr, to netip.AddrPort) (*gonet.TCPConn, error) {
+func (n *netstack) dialTCP(ctx context.Context, from netip.Addr, to netip.AddrPort) (*stackConn, error) {
 	var wq waiter.Queue
 	ep, e := n.NewEndpoint(tcp.ProtocolNumber, ipv4.ProtocolNumber, &wq)
 	if e != nil {
@@ -254,7 +260,7 @@ func (n *netstack) dialTCP(ctx context.Context, from netip.Addr, to netip.AddrPo
 		ep.Close()
 		return nil, fmt.Errorf("connect to %s: %s", to, e)
 	}
-	return gonet.NewTCPConn(&wq, ep), nil
+	return &stackConn{gonet.NewTCPConn(&wq, ep), ep}, nil
 }
 
 func (n *netstack) dialUDP(from netip.Addr, to netip.AddrPort) (*gonet.UDPConn, error) {
@@ -274,7 +280,7 @@ func (n *netstack) onTCP(handle func(from, to netip.AddrPort, a *arrival)) {
 // arrival is an unanswered TCP connection.
 type arrival struct{ r *tcp.ForwarderRequest }
 
-func (a *arrival) accept() (*gonet.TCPConn, error) {
+func (a *arrival) accept() (*stackConn, error) {
 	var wq waiter.Queue
 	ep, err := a.r.CreateEndpoint(&wq)
 	if err != nil {
@@ -283,7 +289,7 @@ func (a *arrival) accept() (*gonet.TCPConn, error) {
 	}
 	a.r.Complete(false)
 	keepAlive(ep)
-	return gonet.NewTCPConn(&wq, ep), nil
+	return &stackConn{gonet.NewTCPConn(&wq, ep), ep}, nil
 }
 
 // refuse answers with a reset; ignore lets the other side retry.

@@ -240,7 +240,7 @@ func newKeys(t *testing.T) (wgkey.Private, wgkey.Public) {
 }
 
 // dialHome is a pod of home's that connects to a pod here.
-func (w *world) dialHome(to netip.AddrPort, limit time.Duration) (*gonet.TCPConn, error) {
+func (w *world) dialHome(to netip.AddrPort, limit time.Duration) (*stackConn, error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 	defer cancel()
 	return w.home.dialTCP(ctx, homePod, to)
