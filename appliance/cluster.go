@@ -127,7 +127,7 @@ func (s *System) runDNS(ctx context.Context, stage *lifecycle.Stage) error {
 	return dns.New(dns.Config{
 		Addr: s.dnsAddr(), Kubeconfig: s.engine.Kubeconfig(),
 		ClusterDomain: fixed.ClusterDomain, ServiceIP: fixed.ClusterDNS, ServiceCIDR: fixed.ServiceCIDR, PodCIDR: fixed.PodCIDR, Results: fixed.CNIResults, Memory: filepath.Join(s.cfg.Dirs.Run, "dns.json"),
-		View: s.nodes.ViewOn(s.viewOf), Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) }, Log: stage.Log(),
+		View: s.nodes.ViewOn(s.viewOf), Networks: func() []netip.Prefix { return host.Routes(fixed.Tunnel) }, LANs: func() []netip.Prefix { return s.lans.LANs().Prefixes() }, Log: stage.Log(),
 	}).Run(ctx, stage.Ready)
 }
 

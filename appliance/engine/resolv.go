@@ -48,8 +48,8 @@ func (e *Engine) keepResolv(ctx context.Context) {
 // maxResolv bounds the part of a file that is read, bytes.
 const maxResolv = 64 << 10
 
-// resolvConf returns the first file with a server that pods can reach, with only such servers; else the first existing
-// file with the cluster's DNS as server, which forwards to the host's stub.
+// resolvConf returns the first file with a server that pods can reach, with only such servers; else, and where that names a
+// resolver on this host, the first existing file with the cluster's DNS as server, which asks that resolver.
 func resolvConf(files []string, own func(netip.Addr) bool, fallback netip.Addr) string {
 	var first []string
 	for _, file := range files {
@@ -57,20 +57,24 @@ func resolvConf(files []string, own func(netip.Addr) bool, fallback netip.Addr) 
 		if err != nil {
 			continue
 		}
-		servers, others := resolvLines(io.LimitReader(f, maxResolv), own)
+		servers, others, here := resolvLines(io.LimitReader(f, maxResolv), own)
 		f.Close()
-		if len(servers) > 0 {
+		if len(servers) > 0 && !here {
 			return strings.Join(append(servers, others...), "")
 		}
 		if first == nil {
 			first = slices.Clip(others)
 		}
+		if here {
+			break
+		}
 	}
 	return strings.Join(append(first, fmt.Sprintf("nameserver %s\n", fallback)), "")
 }
 
-// resolvLines reads what pods may use: servers that are not on this host, search domains, options.
-func resolvLines(r io.Reader, own func(netip.Addr) bool) (servers, others []string) {
+// resolvLines reads what pods may use: servers that are not on this host, search domains, options. Here reports whether
+// there is a resolver on this host, too.
+func resolvLines(r io.Reader, own func(netip.Addr) bool) (servers, others []string, here bool) {
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		words := strings.Fields(lines.Text())
 		if len(words) < 2 {
@@ -82,12 +86,14 @@ func resolvLines(r io.Reader, own func(netip.Addr) bool) (servers, others []stri
 		line := strings.Join(words, " ") + "\n"
 		switch words[0] {
 		case "nameserver": // a pod takes three, and the kubelet warns of more
-			if a, err := netip.ParseAddr(words[1]); err == nil && a.IsGlobalUnicast() && !own(a) && len(servers) < 3 {
+			a, err := netip.ParseAddr(words[1])
+			here = here || err == nil && a.IsLoopback()
+			if err == nil && a.IsGlobalUnicast() && !own(a) && len(servers) < 3 {
 				servers = append(servers, line)
 			}
 		case "search", "options":
 			others = append(others, line)
 		}
 	}
-	return servers, others
+	return servers, others, here
 }

@@ -56,6 +56,8 @@ type Config struct {
 	Results string
 	// Networks are this device's own: a name with an address there is not public.
 	Networks func() []netip.Prefix
+	// LANs are the links of this device: when they change, cached answers are dropped.
+	LANs func() []netip.Prefix
 	// ResolvConf are files with upstream servers, best first; nil is host.ResolvFiles.
 	ResolvConf []string
 	Log        *slog.Logger
@@ -84,12 +86,15 @@ func New(cfg Config) *Server {
 	if cfg.Networks == nil {
 		cfg.Networks = func() []netip.Prefix { return nil }
 	}
+	if cfg.LANs == nil {
+		cfg.LANs = func() []netip.Prefix { return nil }
+	}
 	if cfg.ResolvConf == nil {
 		cfg.ResolvConf = host.ResolvFiles
 	}
 	s := &Server{cfg: cfg, log: cfg.Log, index: newIndex()}
 	domain := miekg.CanonicalName(cfg.ClusterDomain)
-	up := newUpstream(cfg.ResolvConf, func(a netip.Addr) bool { return a == cfg.Addr.Addr() || a == cfg.ServiceIP }, s.log)
+	up := newUpstream(cfg.ResolvConf, func(a netip.Addr) bool { return a == cfg.Addr.Addr() || a == cfg.ServiceIP }, cfg.LANs, s.log)
 	s.cluster = &cluster{domain: domain, next: up, lookup: s.lookup, limit: defineLimit}
 	s.local = &local{results: cfg.Results}
 	s.recall()

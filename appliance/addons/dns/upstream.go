@@ -15,7 +15,7 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
-	"github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/cache" // registers its set-up
 	"github.com/coredns/coredns/plugin/forward"
 	miekg "github.com/miekg/dns"
 )
@@ -28,11 +28,13 @@ import (
 type upstream struct {
 	files []string
 	own   func(netip.Addr) bool
+	lans  func() []netip.Prefix
 	log   *slog.Logger
 
 	mu      sync.Mutex
 	looked  time.Time
 	state   string // of the files at the last read
+	place   string // the LANs then
 	servers []string
 	forward *forward.Forward
 	cached  plugin.Handler // in front of forward; nil without servers
@@ -40,8 +42,12 @@ type upstream struct {
 
 const fresh = time.Second
 
-func newUpstream(files []string, own func(netip.Addr) bool, log *slog.Logger) *upstream {
-	return &upstream{files: files, own: own, log: log}
+// remembered is the most that an answer is kept, also that there is no such name, seconds: as the usual cluster DNS of
+// Kubernetes does. A certificate's name is often asked for before it exists.
+const remembered = 30
+
+func newUpstream(files []string, own func(netip.Addr) bool, lans func() []netip.Prefix, log *slog.Logger) *upstream {
+	return &upstream{files: files, own: own, lans: lans, log: log}
 }
 
 func (u *upstream) Name() string { return "upstream" }
@@ -61,16 +67,19 @@ func (u *upstream) handler(now time.Time) plugin.Handler {
 		return u.cached
 	}
 	u.looked = now
-	if looks := stateOf(u.files); looks != u.state {
+	place := fmt.Sprint(u.lans())
+	moved := place != u.place
+	u.place = place
+	if looks := stateOf(u.files); looks != u.state || moved {
 		u.state = looks
-		u.use(servers(u.files, u.own))
+		u.use(servers(u.files, u.own), moved)
 	}
 	return u.cached
 }
 
-// use changes the servers and drops cached answers.
-func (u *upstream) use(servers []string) {
-	if slices.Equal(servers, u.servers) && (u.cached != nil || len(servers) == 0) {
+// use changes the servers and drops cached answers; moved: another network may have the same server's address.
+func (u *upstream) use(servers []string, moved bool) {
+	if slices.Equal(servers, u.servers) && (u.cached != nil || len(servers) == 0) && !moved {
 		return
 	}
 	old := u.forward
@@ -83,71 +92,92 @@ func (u *upstream) use(servers []string) {
 		return
 	}
 	f, err := newForward(servers)
+	var cached plugin.Handler
+	if err == nil {
+		cached, err = made("cache", fmt.Sprintf("cache %d .", remembered), f)
+	}
 	if err != nil {
 		u.log.Warn("upstream DNS servers cannot be used", "servers", servers, "err", err)
 		return
 	}
-	c := cache.New()
-	c.Next = f
-	u.forward, u.cached = f, c
+	u.forward, u.cached = f, cached
 	u.log.Info("upstream DNS servers", "servers", servers)
 }
 
-// newForward sets options that only CoreDNS's set-up code can set.
+// newForward returns what asks the servers. Where none has answered CoreDNS's check, it asks one all the same: the check
+// is for the root's name servers, and a router is silent on that while the Internet is out, and knows the LAN's names.
 func newForward(servers []string) (*forward.Forward, error) {
-	controller := caddy.NewTestController("dns", fmt.Sprintf(`forward . %s {
+	h, err := made("forward", fmt.Sprintf(`forward . %s {
 		policy sequential
 		max_connect_attempts %d
-		failfast_all_unhealthy_upstreams
 		max_concurrent 1000
-	}`, strings.Join(servers, " "), len(servers)))
-	setup, err := caddy.DirectiveAction("dns", "forward")
+	}`, strings.Join(servers, " "), len(servers)), nil)
+	if err != nil {
+		return nil, err
+	}
+	f, ok := h.(*forward.Forward)
+	if !ok {
+		return nil, fmt.Errorf("dns: the forward plugin is a %T", h)
+	}
+	return f, f.OnStartup()
+}
+
+// made is the handler of a line of CoreDNS's configuration. Some options only CoreDNS's set-up code can set.
+func made(name, line string, next plugin.Handler) (plugin.Handler, error) {
+	controller := caddy.NewTestController("dns", line)
+	setup, err := caddy.DirectiveAction("dns", name)
 	if err != nil {
 		return nil, err
 	}
 	if err := setup(controller); err != nil {
 		return nil, err
 	}
-	made := dnsserver.GetConfig(controller).Plugin
-	if len(made) != 1 {
-		return nil, fmt.Errorf("dns: the forward plugin made %d handlers, want 1", len(made))
+	handlers := dnsserver.GetConfig(controller).Plugin
+	if len(handlers) != 1 {
+		return nil, fmt.Errorf("dns: the %s plugin made %d handlers, want 1", name, len(handlers))
 	}
-	f, ok := made[0](nil).(*forward.Forward)
-	if !ok {
-		return nil, fmt.Errorf("dns: the forward plugin is a %T", made[0](nil))
-	}
-	return f, f.OnStartup()
+	return handlers[0](next), nil
 }
 
-// servers returns the upstream servers (host:port): of the first file that names one that is not on this host; else the
-// local stub of the first.
+// servers returns the upstream servers (host:port): those of the first file, a resolver on this host among them, such as
+// Pi-hole, or systemd-resolved's stub, which knows the domains of VPNs. The servers that resolved itself has, in the
+// second, are asked if the first names none that may be, or if resolved asks the cluster: a loop.
 func servers(files []string, own func(netip.Addr) bool) []string {
-	var local []string
-	for _, file := range files {
-		conf, err := miekg.ClientConfigFromFile(file)
-		if err != nil {
-			continue
+	if len(files) == 0 {
+		return nil
+	}
+	all, _ := nameservers(files[0], own)
+	for _, file := range files[1:] {
+		behind, loop := nameservers(file, own)
+		if loop {
+			all = slices.DeleteFunc(all, func(s string) bool { return s == resolvedStub })
 		}
-		var remote, stubs []string
-		for _, s := range conf.Servers {
-			a, err := netip.ParseAddr(s)
-			if err != nil || own(a) || a.IsUnspecified() {
-				continue
-			}
-			if a.IsLoopback() {
-				stubs = append(stubs, net.JoinHostPort(s, conf.Port))
-			} else {
-				remote = append(remote, net.JoinHostPort(s, conf.Port))
-			}
-		}
-		if len(remote) > 0 {
-			return remote
-		}
-		if local == nil {
-			local = stubs
+		if len(all) == 0 {
+			all = behind
 		}
 	}
-	return local
+	return all
+}
+
+// resolvedStub is where systemd-resolved answers (its manual page, "/etc/resolv.conf").
+const resolvedStub = "127.0.0.53:53"
+
+// nameservers are those of a file that may be asked; ours reports whether it names the cluster's own DNS, too.
+func nameservers(file string, own func(netip.Addr) bool) (out []string, ours bool) {
+	conf, err := miekg.ClientConfigFromFile(file)
+	if err != nil {
+		return nil, false
+	}
+	for _, s := range conf.Servers {
+		switch a, err := netip.ParseAddr(s); {
+		case err != nil || a.IsUnspecified():
+		case own(a):
+			ours = true
+		default:
+			out = append(out, net.JoinHostPort(s, conf.Port))
+		}
+	}
+	return out, ours
 }
 
 // stateOf describes the files without reading them; links are followed.

@@ -8,11 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	miekg "github.com/miekg/dns"
 
+	"rivulet/test/harness/await"
 	"rivulet/test/harness/locks"
 )
 
@@ -33,7 +36,12 @@ func TestServers(t *testing.T) {
 		want                []string
 	}{
 		{"the LAN's", "nameserver 192.168.1.1\nnameserver 2001:db8::1\nsearch lan\n", "nameserver 9.9.9.9\n", []string{"192.168.1.1:53", "[2001:db8::1]:53"}},
-		{"systemd-resolved's stub", "nameserver 127.0.0.53\noptions edns0\n", "nameserver 192.168.1.1\n", []string{"192.168.1.1:53"}},
+		{"systemd-resolved's stub", "nameserver 127.0.0.53\noptions edns0\n", "nameserver 192.168.1.1\n", []string{"127.0.0.53:53"}},
+		{"its stub, and it asks the cluster", "nameserver 127.0.0.53\n", "nameserver 10.43.0.10\nnameserver 192.168.1.1\n", []string{"192.168.1.1:53"}},
+		{"its stub, and it asks the cluster alone", "nameserver 127.0.0.53\n", "nameserver 10.43.0.10\n", nil},
+		{"Pi-hole beside systemd-resolved", "nameserver 127.0.0.1\n", "nameserver 192.168.1.1\n", []string{"127.0.0.1:53"}},
+		{"Pi-hole, whose servers ask the cluster", "nameserver 127.0.0.1\n", "nameserver 10.43.0.10\n", []string{"127.0.0.1:53"}},
+		{"a resolver here, and another", "nameserver 127.0.0.1\nnameserver 192.168.1.1\n", "", []string{"127.0.0.1:53", "192.168.1.1:53"}},
 		{"a local resolver without systemd", "nameserver 127.0.0.1\n", "", []string{"127.0.0.1:53"}},
 		{"ourselves", "nameserver 10.43.0.10\n", "", nil},
 		{"none", "# nothing\n", "", nil},
@@ -55,16 +63,21 @@ func TestServers(t *testing.T) {
 // answering is an upstream server on loopback that gives every name one address.
 func answering(t *testing.T, ip, addr string) string {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", ip+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &miekg.Server{PacketConn: conn, Handler: miekg.HandlerFunc(func(w miekg.ResponseWriter, r *miekg.Msg) {
+	return serving(t, ip, func(w miekg.ResponseWriter, r *miekg.Msg) {
 		m := new(miekg.Msg)
 		m.SetReply(r)
 		m.Answer = []miekg.RR{&miekg.A{Hdr: miekg.RR_Header{Name: r.Question[0].Name, Rrtype: miekg.TypeA, Class: miekg.ClassINET, Ttl: 600}, A: net.ParseIP(addr)}}
 		w.WriteMsg(m)
-	})}
+	})
+}
+
+func serving(t *testing.T, ip string, handle miekg.HandlerFunc) string {
+	t.Helper()
+	conn, err := net.ListenPacket("udp", ip+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &miekg.Server{PacketConn: conn, Handler: handle}
 	ended := make(chan struct{})
 	started := make(chan struct{})
 	server.NotifyStartedFunc = func() { close(started) }
@@ -72,6 +85,54 @@ func answering(t *testing.T, ip, addr string) string {
 	<-started
 	t.Cleanup(func() { server.Shutdown(); <-ended })
 	return conn.LocalAddr().String()
+}
+
+// narrow is a router while the Internet is out: it knows the LAN, says so of names that there are not, and is silent on
+// everything else. asked counts the questions for the root's name servers.
+func narrow(t *testing.T, asked *atomic.Int32) string {
+	t.Helper()
+	return serving(t, "127.0.0.1", func(w miekg.ResponseWriter, r *miekg.Msg) {
+		m := new(miekg.Msg)
+		m.SetReply(r)
+		switch name := r.Question[0].Name; {
+		case name == ".":
+			asked.Add(1)
+			return
+		case name == "nas.lan.":
+			m.Answer = []miekg.RR{&miekg.A{Hdr: miekg.RR_Header{Name: name, Rrtype: miekg.TypeA, Class: miekg.ClassINET, Ttl: 600}, A: net.ParseIP("192.168.1.5")}}
+		case strings.HasSuffix(name, ".lan."):
+			m.Rcode = miekg.RcodeNameError
+			m.Ns = []miekg.RR{&miekg.SOA{Hdr: miekg.RR_Header{Name: "lan.", Rrtype: miekg.TypeSOA, Class: miekg.ClassINET, Ttl: 3600}, Ns: "lan.", Mbox: "lan.", Minttl: 3600}}
+		default:
+			return
+		}
+		w.WriteMsg(m)
+	})
+}
+
+// The names of the LAN go on while the Internet is out, and nothing is remembered for long, also that there is no such name.
+func TestTheLANWithoutTheInternet(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	u := newUpstream(nil, nil, nil, slog.New(slog.DiscardHandler))
+	u.looked = time.Now().Add(time.Hour)
+	u.use([]string{narrow(t, &asked)}, false)
+	defer u.use(nil, false)
+	if addr, code := u.resolve("example.org."); addr != "" || code != miekg.RcodeServerFailure {
+		t.Fatalf("%q, code %d", addr, code)
+	}
+	await.True(t, 20*time.Second, "the router has not answered CoreDNS's check", func() bool { return asked.Load() > 4 })
+	for _, name := range []string{"nas.lan.", "no.lan."} {
+		m := new(miekg.Msg)
+		m.SetQuestion(name, miekg.TypeA)
+		c := &client{}
+		if _, err := u.ServeDNS(t.Context(), c, m); err != nil || c.answer == nil || len(c.answer.Answer)+len(c.answer.Ns) != 1 {
+			t.Fatalf("%s: %v, %v", name, c.answer, err)
+		}
+		if ttl := slices.Concat(c.answer.Answer, c.answer.Ns)[0].Header().Ttl; ttl == 0 || ttl > remembered {
+			t.Errorf("%s is remembered for %d s", name, ttl)
+		}
+	}
 }
 
 type client struct {
@@ -102,7 +163,8 @@ func TestUpstreamFollowsTheNetwork(t *testing.T) {
 	}
 	defer func() { _ = one.OnShutdown() }()
 	file := filepath.Join(t.TempDir(), "resolv.conf")
-	u := newUpstream([]string{file}, func(netip.Addr) bool { return false }, slog.New(slog.DiscardHandler))
+	lan := netip.MustParsePrefix("192.168.1.0/24")
+	u := newUpstream([]string{file}, func(netip.Addr) bool { return false }, func() []netip.Prefix { return []netip.Prefix{lan} }, slog.New(slog.DiscardHandler))
 	now := time.Now()
 
 	if h := u.handler(now); h != nil {
@@ -124,6 +186,10 @@ func TestUpstreamFollowsTheNetwork(t *testing.T) {
 	if u.handler(now.Add(4*fresh)) != first {
 		t.Fatal("the cache was thrown away though the servers are the same")
 	}
+	lan = netip.MustParsePrefix("10.7.0.0/16")
+	if u.handler(now.Add(5*fresh)) == first {
+		t.Fatal("answers of another network are kept, since its server has the same address")
+	}
 	resolvConf(t, file, "nameserver 192.0.2.54\n")
 	if u.handler(now.Add(6*fresh)) == first || !slices.Equal(u.servers, []string{"192.0.2.54:53"}) {
 		t.Fatalf("servers %v", u.servers)
@@ -137,9 +203,9 @@ func TestUpstreamFollowsTheNetwork(t *testing.T) {
 }
 
 func TestUpstreamAnswersCachesAndFailsFast(t *testing.T) {
-	u := newUpstream(nil, nil, slog.New(slog.DiscardHandler))
+	u := newUpstream(nil, nil, nil, slog.New(slog.DiscardHandler))
 	u.looked = time.Now().Add(time.Hour) // the files are not looked at here
-	u.use([]string{answering(t, "127.0.0.1", "192.0.2.1")})
+	u.use([]string{answering(t, "127.0.0.1", "192.0.2.1")}, false)
 	if addr, code := u.resolve("example.org."); addr != "192.0.2.1" {
 		t.Fatalf("%q, code %d", addr, code)
 	}
@@ -148,14 +214,14 @@ func TestUpstreamAnswersCachesAndFailsFast(t *testing.T) {
 	}
 	// Nothing listens on this port any more: connection refused.
 	dead := locks.Address(t)
-	u.use([]string{dead})
+	u.use([]string{dead}, false)
 	start := time.Now()
 	if addr, code := u.resolve("example.org."); addr != "" || code != miekg.RcodeServerFailure || time.Since(start) > time.Second {
 		t.Fatalf("a dead upstream: %q, code %d after %v", addr, code, time.Since(start))
 	}
-	u.use([]string{answering(t, "127.0.0.1", "192.0.2.2")})
+	u.use([]string{answering(t, "127.0.0.1", "192.0.2.2")}, false)
 	if addr, code := u.resolve("example.org."); addr != "192.0.2.2" {
 		t.Fatalf("after the change: %q, code %d", addr, code)
 	}
-	u.use(nil)
+	u.use(nil, false)
 }
