@@ -51,13 +51,17 @@ func within(p netip.Prefix, host uint16) netip.Addr {
 // that. The engine writes it at every start.
 func File(state string) string { return paths.Server(state, "networks.json") }
 
+// before are the networks of a cluster without the file: it is older than the file.
+var before = Ranges{wide(10, 42), wide(10, 43), wide(100, 127)}
+
 // Of reads the networks of the cluster in a state folder; there is false if there is no cluster yet.
 func Of(state string) (r Ranges, there bool, err error) {
 	raw, err := os.ReadFile(File(state))
 	if errors.Is(err, fs.ErrNotExist) {
-		// A cluster without the file has the usual ones.
-		_, err = os.Stat(paths.Server(state, "db"))
-		return Free(nil), err == nil, nil
+		if _, err = os.Stat(paths.Server(state, "db")); err == nil {
+			return before, true, nil
+		}
+		return Free(nil), false, nil
 	}
 	if err == nil {
 		err = json.Unmarshal(raw, &r)
@@ -88,8 +92,13 @@ func Write(state string, r Ranges) error {
 	return nil
 }
 
+// shared is the range of carriers' NAT and of Tailscale (RFC 6598). A route to one address of it is a sign that more are
+// in use: Tailscale has routes of 32 bits only, and drops what has another source in the whole range.
+var shared = netip.MustParsePrefix("100.64.0.0/10")
+
 // Free returns the networks for a new cluster: the usual ones, or others that overlap with nothing that is taken. If
-// there are none, the usual ones.
+// there are none, the usual ones. Nodes have addresses of the range for benchmarks (RFC 2544), which nobody routes; its
+// first half is common for the made-up addresses of proxies.
 func Free(taken []netip.Prefix) Ranges {
 	var pods, services, nodes []netip.Prefix
 	for step := range 20 {
@@ -98,11 +107,14 @@ func Free(taken []netip.Prefix) Ranges {
 	for step := range 6 { // in case all of 10.0.0.0/8 is in use
 		pods, services = append(pods, wide(172, 20+2*step)), append(services, wide(172, 21+2*step))
 	}
+	for second := 19; second >= 18; second-- {
+		nodes = append(nodes, wide(198, second))
+	}
+	if slices.ContainsFunc(taken, shared.Overlaps) {
+		taken = append(slices.Clip(taken), shared)
+	}
 	for second := 127; second >= 112; second-- {
 		nodes = append(nodes, wide(100, second))
-	}
-	for second := 19; second >= 18; second-- { // and 100.64.0.0/10
-		nodes = append(nodes, wide(198, second))
 	}
 	free := func(all []netip.Prefix) netip.Prefix {
 		for _, p := range all {

@@ -12,14 +12,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-var usual = Ranges{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("100.127.0.0/16")}
+var usual = Ranges{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("198.19.0.0/16")}
 
 func TestFree(t *testing.T) {
 	if got := Free(nil); got != usual {
 		t.Errorf("%+v", got)
 	}
 	prefix := rapid.Custom(func(t *rapid.T) netip.Prefix {
-		first := rapid.SampledFrom([]byte{10, 100, 172, 192}).Draw(t, "first")
+		first := rapid.SampledFrom([]byte{10, 100, 172, 192, 198}).Draw(t, "first")
 		a := netip.AddrFrom4([4]byte{first, rapid.Byte().Draw(t, "second"), rapid.Byte().Draw(t, "third"), 0})
 		return netip.PrefixFrom(a, rapid.IntRange(8, 32).Draw(t, "bits")).Masked()
 	})
@@ -46,16 +46,24 @@ func TestFree(t *testing.T) {
 		}
 	})
 	for _, c := range []struct {
-		taken string
+		taken string // separated by blanks
 		want  Ranges
 	}{
 		{"10.42.0.0/24", Ranges{wide(10, 52), usual.Services, usual.Nodes}},
 		{"10.43.7.0/24", Ranges{usual.Pods, wide(10, 53), usual.Nodes}},
-		{"100.127.3.0/24", Ranges{usual.Pods, usual.Services, wide(100, 126)}},
-		{"100.64.0.0/10", Ranges{usual.Pods, usual.Services, wide(198, 19)}},
+		{"100.90.1.2/32", usual}, // Tailscale's, of table 52
+		{"100.64.0.0/10", usual},
+		{"198.19.3.0/24", Ranges{usual.Pods, usual.Services, wide(198, 18)}},
+		{"198.18.0.0/15", Ranges{usual.Pods, usual.Services, wide(100, 127)}},
+		{"198.18.0.0/15 100.127.3.0/24", usual}, // nothing is free
+		{"198.18.0.0/15 100.90.1.2/32", usual},
 		{"10.0.0.0/8", Ranges{wide(172, 20), wide(172, 21), usual.Nodes}},
 	} {
-		if got := Free([]netip.Prefix{netip.MustParsePrefix(c.taken)}); got != c.want {
+		var taken []netip.Prefix
+		for _, p := range strings.Fields(c.taken) {
+			taken = append(taken, netip.MustParsePrefix(p))
+		}
+		if got := Free(taken); got != c.want {
 			t.Errorf("%s is taken: %+v, want %+v", c.taken, got, c.want)
 		}
 	}
@@ -82,7 +90,7 @@ func TestOf(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(state, "k3s", "server", "db"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	check(usual, true)
+	check(Ranges{usual.Pods, usual.Services, wide(100, 127)}, true)
 	other := Ranges{wide(10, 52), wide(10, 53), wide(100, 126)}
 	raw, err := json.Marshal(other)
 	if err != nil {

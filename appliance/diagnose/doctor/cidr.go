@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,6 +12,9 @@ import (
 )
 
 var cidr = Probe{Kind: health.CIDR, Title: "addresses of the cluster", Every: always, Run: probeCIDR}
+
+// shared is Tailscale's range, of which older clusters have their node addresses.
+var shared = netip.MustParsePrefix("100.64.0.0/10")
 
 // ourLinks are the prefixes of interfaces whose routes are the cluster's own.
 var ourLinks = []string{"lo", "riv", "cni", "veth", "kube-"}
@@ -37,12 +41,12 @@ func probeCIDR(ctx context.Context, e *Env) Result {
 			}
 		}
 	}
-	if tailscaleDrops(ctx, e) {
+	if shared.Overlaps(fixed.NodeRange) && tailscaleDrops(ctx, e) {
 		clash = append(clash, "Tailscale drops what comes from 100.64.0.0/10 and not through it, the node's own address among it")
 	}
 	switch {
 	case len(clash) > 0:
-		return Failf("give that network another range (or leave it: ip route del), with Tailscale: tailscale up --netfilter-mode=off; or have this device choose others at its next start, "+
+		return Failf("give that network another range (or leave it: ip route del), with Tailscale: sudo tailscale set --netfilter-mode=off; or have this device choose others at its next start, "+
 			"with its name and key, without its objects and volumes: rivulet reset",
 			"the same addresses twice: %s", strings.Join(clash, "; "))
 	case len(wide) > 0:

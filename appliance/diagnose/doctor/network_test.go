@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/config/fixed"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
 	"rivulet/image/device/layout"
@@ -281,9 +282,10 @@ func TestCIDR(t *testing.T) {
 		{"192.168.1.0/24", "eth0", Pass},
 		{"10.42.3.0/24", "eth0", Fail},
 		{"10.43.0.0/16", "tun0", Fail},
-		{"100.127.9.0/24", "wg0", Fail},
+		{"198.19.9.0/24", "wg0", Fail},
+		{"100.127.9.0/24", "wg0", Pass},
 		{"10.0.0.0/8", "tun0", Warn},
-		{"100.64.0.0/10", "tailscale0", Warn},
+		{"198.18.0.0/15", "tun0", Warn}, {"100.64.0.0/10", "tailscale0", Pass},
 		{"10.42.0.0/24", "cni0", Pass}, {"10.42.0.0/16", "riv0", Pass}, {"10.43.0.0/16", "lo", Pass},
 		{"0.0.0.0/0", "eth0", Pass},
 	} {
@@ -294,7 +296,11 @@ func TestCIDR(t *testing.T) {
 	e := machine(t, nil)
 	e.Links = links2(eth0, Link{Name: "tailscale0", Up: true})
 	e.Exec = says(map[string]string{"iptables-save -t filter": "-A ts-input -s 100.64.0.0/10 ! -i tailscale0 -j DROP\n"})
-	found(t, e, cidr, Fail, "Tailscale drops", "--netfilter-mode=off")
+	found(t, e, cidr, Pass)
+	usual := fixed.Ranges{Pods: fixed.PodCIDR, Services: fixed.ServiceCIDR, Nodes: fixed.NodeRange}
+	defer fixed.Use(usual)
+	fixed.Use(fixed.Ranges{Pods: usual.Pods, Services: usual.Services, Nodes: netip.MustParsePrefix("100.127.0.0/16")})
+	found(t, e, cidr, Fail, "Tailscale drops", "--netfilter-mode=off", "rivulet reset")
 }
 
 func TestIptables(t *testing.T) {

@@ -50,7 +50,7 @@ func TestNetworkIsAsBefore(t *testing.T) {
 	sh(t, `ip link add cni0 type bridge; ip addr add 10.42.0.1/24 dev cni0; ip link set cni0 up
 		ip link add veth1 type veth peer name veth1p; ip link set veth1 master cni0
 		ip tuntap add dev riv0 mode tun; ip link set riv0 up
-		ip addr add 100.127.3.4/32 dev lo; ip route add 10.43.0.0/16 dev lo scope link src 100.127.3.4
+		ip addr add 198.19.3.4/32 dev lo; ip route add 10.43.0.0/16 dev lo scope link src 198.19.3.4
 		iptables -t nat -N KUBE-SERVICES; iptables -t nat -N KUBE-SVC-A; iptables -t nat -A KUBE-SERVICES -d 10.43.0.1 -j KUBE-SVC-A
 		iptables -t nat -A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
 		iptables -N FLANNEL-FWD; iptables -A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD
@@ -64,7 +64,7 @@ func TestNetworkIsAsBefore(t *testing.T) {
 	if after := look(); after != before {
 		t.Errorf("after:\n%s\nbefore:\n%s", after, before)
 	}
-	for _, want := range []string{"interface cni0", "interface riv0", "address 100.127.3.4 on lo", "route 10.43.0.0/16 on lo"} {
+	for _, want := range []string{"interface cni0", "interface riv0", "address 198.19.3.4 on lo", "route 10.43.0.0/16 on lo"} {
 		if !strings.Contains(strings.Join(c.Removed, "\n"), want) {
 			t.Errorf("%q is not reported: %q", want, c.Removed)
 		}

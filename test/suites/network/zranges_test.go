@@ -18,7 +18,7 @@ import (
 func TestALANOfTheClustersNetworks(t *testing.T) {
 	ctx := suite.Bounded(t, 6*time.Minute)
 	lan := func(what string) {
-		labtest.Output(t, ctx, b, "sh", "-c", "for a in 10.42.0.9/24 100.127.0.9/24; do ip addr "+what+" $a dev eth0; done")
+		labtest.Output(t, ctx, b, "sh", "-c", "for a in 10.42.0.9/24 198.19.0.9/24; do ip addr "+what+" $a dev eth0; done")
 	}
 	anew := func() {
 		labtest.Output(t, ctx, b, "rivulet", "reset", "--yes")
@@ -42,7 +42,7 @@ func TestALANOfTheClustersNetworks(t *testing.T) {
 	await.NoError(t, ctx, 15*time.Second, "the conflict is shown", shown(true))
 	anew()
 	await.NoError(t, ctx, 15*time.Second, "the conflict is gone", shown(false))
-	if got := labtest.Output(t, ctx, b, "rivulet", "kubectl", "get", "node", b.Name, "-o", "jsonpath={.spec.podCIDR} {.status.addresses[0].address}"); !strings.HasPrefix(got, "10.52.") || !strings.Contains(got, " 100.126.") {
+	if got := labtest.Output(t, ctx, b, "rivulet", "kubectl", "get", "node", b.Name, "-o", "jsonpath={.spec.podCIDR} {.status.addresses[0].address}"); !strings.HasPrefix(got, "10.52.") || !strings.Contains(got, " 198.18.") {
 		t.Errorf("pods and node have %s", got)
 	}
 	if err := mainjob.ImportImage(ctx, []*lab.Device{b}); err != nil {

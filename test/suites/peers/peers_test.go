@@ -28,11 +28,11 @@ func TestWhatTheLANSees(t *testing.T) {
 			t.Errorf("TCP ports that take a connection over IPv6: %q", open)
 		}
 	}
-	out, err := b.Run(ctx, "ip", "route", "add", "100.127.0.0/16", "via", "10.77.0.11")
+	out, err := b.Run(ctx, "ip", "route", "add", "198.19.0.0/16", "via", "10.77.0.11")
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	labtest.CleanUp(t, func(ctx context.Context) { b.Run(ctx, "ip", "route", "del", "100.127.0.0/16") })
+	labtest.CleanUp(t, func(ctx context.Context) { b.Run(ctx, "ip", "route", "del", "198.19.0.0/16") })
 	node := labtest.Kubectl(t, ctx, a, "get", "node", "a", "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
 	if open := as(t, ctx, b, "scan "+node+" "+strings.Join(listening(t, ctx, a), ",")); open != "" {
 		t.Errorf("TCP ports of the node's own address that take a connection: %q", open)

@@ -35,7 +35,7 @@ func TestByHand(t *testing.T) {
 		t.Log(labtest.Output(t, ctx, b, "rivulet", "reset", "--yes"))
 		left := traces(t, ctx, b)
 		for line := range left {
-			for _, bad := range []string{"KUBE-", "cni0", "riv0", "netns: ", "100.127.", "cgroup: ", "process: ", "/run/k3s", "/var/lib/kubelet", "10.43.0.0"} {
+			for _, bad := range []string{"KUBE-", "cni0", "riv0", "netns: ", "198.19.", "cgroup: ", "process: ", "/run/k3s", "/var/lib/kubelet", "10.43.0.0"} {
 				if strings.Contains(line, bad) {
 					t.Errorf("left behind: %s", line)
 				}
@@ -61,7 +61,7 @@ func TestByHand(t *testing.T) {
 		t.Log(labtest.Output(t, ctx, b, "rivulet", "uninstall", "--purge", "--yes"))
 		await.NoError(t, ctx, 0, "nothing is left", func() error {
 			for line := range traces(t, ctx, b) {
-				for _, bad := range []string{"KUBE-", "FLANNEL-", "cni0", "riv0", "netns: ", "100.127.", "cgroup: ", "process: ", "/run/k3s", "/run/rivulet", "/var/lib/kubelet",
+				for _, bad := range []string{"KUBE-", "FLANNEL-", "cni0", "riv0", "netns: ", "198.19.", "cgroup: ", "process: ", "/run/k3s", "/run/rivulet", "/var/lib/kubelet",
 					"/var/lib/rivulet", "/etc/rancher", "/etc/rivulet", "/var/log/pods", "10.43.0.0"} {
 					if strings.Contains(line, bad) {
 						return fmt.Errorf("left behind: %s", line)
