@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rivulet/appliance/config/fixed"
+	"rivulet/appliance/machine/host"
 	"rivulet/fabric/netmon"
 )
 
@@ -113,6 +114,13 @@ func (c *cleaner) ourBridge(l netlink.Link) bool {
 
 // loopback removes the node's address and the route of the Services from lo.
 func (c *cleaner) loopback() {
+	rules, err := host.DropRules()
+	if err != nil {
+		c.left("%v", err)
+	}
+	for _, r := range rules {
+		c.removed("%s", r)
+	}
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return

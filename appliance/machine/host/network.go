@@ -28,6 +28,8 @@ type Network struct {
 	Further  *Further
 	Services netip.Prefix
 	Bridge   string
+	// Networks are the cluster's, and the block of peers' addresses: no rule of others leads their packets elsewhere.
+	Networks []netip.Prefix
 	// Report is called with what cannot be restored; nil is success.
 	Report func(error)
 	Log    *slog.Logger
@@ -36,8 +38,8 @@ type Network struct {
 // settings enable forwarding for pods, and filtering of packets between pods of one bridge.
 var settings = []sysctl.Setting{{Name: "net/ipv4/ip_forward", Value: "1"}, {Name: "net/bridge/bridge-nf-call-iptables", Value: "1"}}
 
-// Keep restores what other programs change: rules, the node's address, the routes to Services and pods, and kernel
-// settings, until ctx ends. It calls ready after the start.
+// Keep restores what other programs change: rules, the node's address, the routes to Services and pods, the rules that
+// lead to these, and kernel settings, until ctx ends. It calls ready after the start.
 func (n Network) Keep(ctx context.Context, ready func()) error {
 	both, ctx := errgroup.WithContext(ctx)
 	both.Go(func() error { return n.Rules.Run(ctx, ready) })
@@ -81,8 +83,9 @@ func (n Network) keep(ctx context.Context) error {
 		case <-tick.C:
 		}
 		what, err := sysctl.Keep(settings...)
-		note(what)
-		if err = errors.Join(failed, err); err != nil {
+		added, rules := ensureRules(n.Networks) // the kernel tells none of our subscriptions of rules
+		note(append(what, added...))
+		if err = errors.Join(failed, err, rules); err != nil {
 			err = fmt.Errorf("host: packets of pods may go nowhere: %w", err)
 		}
 		n.Report(err)
