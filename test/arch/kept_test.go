@@ -37,6 +37,7 @@ var writers = map[string]map[string]string{
 		"fabric/tunnel/link.go":               "fabric/tunnel TestOthersChangeTheInterface",
 		"appliance/addons/podview/podview.go": "appliance/diagnose/doctor TestWhatPodsReach",
 		"appliance/machine/host/address.go":   "appliance/machine/host TestOthersChangeTheNetwork",
+		"appliance/machine/host/rules.go":     "appliance/machine/host TestAVPNThatTakesEverything",
 		"offload/nodeagent/homeaddr/live.go":  "in the namespaces of pods",
 	},
 	`[iI]pset[A-Z(]|"ipset"`: {},
