@@ -242,6 +242,10 @@ func TestFirewall(t *testing.T) {
 		{"drop, opened", nil, map[string]string{"iptables-save -t filter": "*filter\n:INPUT DROP [0:0]\n-A INPUT -p udp -m udp --dport 7442 -j ACCEPT\n"}, Pass},
 		{"Docker's", nil, map[string]string{"iptables-save -t filter": "*filter\n:FORWARD DROP [0:0]\n"}, Warn},
 		{"Docker's, with pods allowed", nil, map[string]string{"iptables-save -t filter": "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -j FLANNEL-FWD\n"}, Pass},
+		{"a cloud's, which refuses the rest", nil, map[string]string{"iptables-save -t filter": "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT\n-A INPUT -j REJECT --reject-with icmp-host-prohibited\n"}, Warn},
+		{"a cloud's, opened", nil, map[string]string{"iptables-save -t filter": "*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -p udp -m udp --dport 7442 -j ACCEPT\n-A INPUT -j REJECT --reject-with icmp-host-prohibited\n"}, Pass},
+		{"pods behind what refuses the rest", nil, map[string]string{"iptables-save -t filter": "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\n"}, Warn},
+		{"pods before what refuses the rest", nil, map[string]string{"iptables-save -t filter": "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -s 10.42.0.0/16 -j ACCEPT\n-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n"}, Pass},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := machine(t, tc.tree)
