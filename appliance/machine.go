@@ -28,7 +28,7 @@ func (s *System) runFirewall(ctx context.Context, stage *lifecycle.Stage) error 
 // runRules restores network state that other programs change.
 func (s *System) runRules(ctx context.Context, stage *lifecycle.Stage) error {
 	return host.Network{
-		Node: s.nodeIP, Services: fixed.ServiceCIDR, Bridge: fixed.Bridge, Further: s.virtual, Rules: s.rules, Log: stage.Log(), Report: func(err error) { s.health.Report(health.HostNetwork, err) }, Networks: append(fixed.Networks, s.config().Tunnel.Block()),
+		Node: s.nodeIP, Services: fixed.ServiceCIDR, Bridge: fixed.Bridge, Further: s.virtual, Rules: s.rules, Log: stage.Log(), Report: func(err error) { s.health.Report(health.HostNetwork, err) }, Networks: fixed.Networks, Block: s.nodes.PodsBlock,
 	}.Keep(ctx, stage.Ready)
 }
 

@@ -71,24 +71,35 @@ func abort(c halfCloser) {
 }
 
 // splice copies between two connections until both directions have ended, one fails, or ctx ends. It closes both: with a
-// reset, unless both directions have ended.
+// reset the one that has not been given everything.
 func splice(ctx context.Context, a, b halfCloser) {
 	defer a.Close()
 	defer b.Close()
-	fail := func() { abort(a); abort(b) }
-	defer context.AfterFunc(ctx, fail)()
+	defer context.AfterFunc(ctx, func() { abort(a); abort(b) })()
+	var wholeA, wholeB atomic.Bool // it has all that was for it
+	fail := func() {
+		for c, whole := range map[halfCloser]bool{a: wholeA.Load(), b: wholeB.Load()} {
+			if whole {
+				c.Close()
+			} else {
+				abort(c)
+			}
+		}
+	}
 	var both sync.WaitGroup
-	one := func(to, from halfCloser) {
+	one := func(to, from halfCloser, whole *atomic.Bool) {
 		buf := copyBuffers.Get().(*[]byte)
 		defer copyBuffers.Put(buf)
 		// Hides ReadFrom and WriteTo, which allocate buffers of their own size.
 		_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{gathering(from)}, *buf)
 		if err != nil || to.CloseWrite() != nil {
 			fail()
+			return
 		}
+		whole.Store(true)
 	}
-	both.Go(func() { one(a, b) })
-	both.Go(func() { one(b, a) })
+	both.Go(func() { one(a, b, &wholeA) })
+	both.Go(func() { one(b, a, &wholeB) })
 	both.Wait()
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/testns"
@@ -67,7 +68,7 @@ func TestARenewalIsNoMove(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		a.ValidLft, a.PreferedLft = valid, preferred
+		a.ValidLft, a.PreferedLft, a.Flags = valid, preferred, unix.IFA_F_NODAD
 		return netlink.AddrReplace(l, a)
 	}
 	leave := func(by string) error {

@@ -99,6 +99,7 @@ func TestSame(t *testing.T) {
 // Of an interface's addresses the temporary ones come last, and nobody is to come by one that is not ready or deprecated.
 func TestAddressesOfALink(t *testing.T) {
 	var all []netlink.Addr
+	var flags []int
 	for _, c := range []struct {
 		cidr  string
 		flags int
@@ -115,13 +116,25 @@ func TestAddressesOfALink(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.Flags = c.flags
-		all = append(all, *a)
+		all, flags = append(all, *a), append(flags, c.flags)
 	}
 	var i Interface
 	i.take(all)
 	if got := fmt.Sprint(i.Addrs); got != "[192.168.1.5/24 192.168.1.6/24 2001:db8::5/64 2001:db8::7/64]" {
 		t.Error(got)
 	}
+	i = Interface{}
+	for n := range all {
+		all[n].Flags = unix.IFA_F_DEPRECATED
+	}
+	if i.take(all[2:4]); fmt.Sprint(i.Addrs) != "[2001:db8::9/64 192.168.1.5/24]" {
+		t.Error("there are no others: ", i.Addrs)
+	}
+	i = Interface{}
+	for n := range all {
+		all[n].Flags = flags[n]
+	}
+	i.take(all)
 	for _, own := range []string{"2001:db8::5", "2001:db8::7", "2001:db8::8", "2001:db8::9", "192.168.1.6"} {
 		if !i.Has(netip.MustParseAddr(own)) {
 			t.Errorf("%s is not this device's", own)

@@ -126,17 +126,19 @@ func read(allowed []string) (LANs, error) {
 	return lans, nil
 }
 
-// take sorts the addresses of the interface.
+// take sorts the addresses of the interface. Deprecated ones are all right where there are no others of their family.
 func (i *Interface) take(addrs []netlink.Addr) {
-	var temporary []netip.Prefix
+	var temporary, deprecated []netip.Prefix
 	for _, addr := range addrs {
 		ip, ok := netip.AddrFromSlice(addr.IP)
 		ones, _ := addr.Mask.Size()
 		p := netip.PrefixFrom(ip.Unmap(), ones)
 		switch {
 		case !ok:
-		case addr.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_DEPRECATED) != 0:
+		case addr.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0:
 			i.further = append(i.further, p.Addr())
+		case addr.Flags&unix.IFA_F_DEPRECATED != 0:
+			deprecated = append(deprecated, p)
 		case p.Addr().Is6() && addr.Flags&unix.IFA_F_TEMPORARY != 0: // in IPv4 the bit is that of a second address
 			temporary = append(temporary, p)
 		default:
@@ -144,6 +146,14 @@ func (i *Interface) take(addrs []netlink.Addr) {
 		}
 	}
 	i.Addrs = append(i.Addrs, temporary...)
+	others := slices.Clone(i.Addrs)
+	for _, p := range deprecated {
+		if slices.ContainsFunc(others, func(o netip.Prefix) bool { return o.Addr().Is4() == p.Addr().Is4() && !o.Addr().IsLinkLocalUnicast() }) {
+			i.further = append(i.further, p.Addr())
+		} else {
+			i.Addrs = append(i.Addrs, p)
+		}
+	}
 }
 
 // dumpTries bounds the queries of a list that changes meanwhile: pods come and go.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -23,8 +22,8 @@ import (
 // upstream resolves every other name by the servers in resolv.conf, through a cache. A query checks the files, at most
 // once in fresh: a laptop that changes its network needs no restart, an idle device no timer.
 //
-// CoreDNS's loop detection ends the process when it finds a loop. Here there are no loops: the device's own addresses
-// are never used as upstream.
+// CoreDNS's loop detection ends the process when it finds a loop. The cluster's own addresses are never used as upstream,
+// and a loop by way of somebody's resolver on this host ends by the time limit of a query.
 type upstream struct {
 	files []string
 	own   func(netip.Addr) bool
@@ -104,12 +103,13 @@ func (u *upstream) use(servers []string, moved bool) {
 	u.log.Info("upstream DNS servers", "servers", servers)
 }
 
-// newForward returns what asks the servers. Where none has answered CoreDNS's check, it asks one all the same: the check
-// is for the root's name servers, and a router is silent on that while the Internet is out, and knows the LAN's names.
+// newForward returns what asks the servers, each in its turn. CoreDNS's check of servers is off: it asks for the root's name
+// servers, and a router is silent on that while the Internet is out, and knows the LAN's names.
 func newForward(servers []string) (*forward.Forward, error) {
 	h, err := made("forward", fmt.Sprintf(`forward . %s {
 		policy sequential
 		max_connect_attempts %d
+		max_fails 0
 		max_concurrent 1000
 	}`, strings.Join(servers, " "), len(servers)), nil)
 	if err != nil {
@@ -140,41 +140,46 @@ func made(name, line string, next plugin.Handler) (plugin.Handler, error) {
 }
 
 // servers returns the upstream servers (host:port): those of the first file, a resolver on this host among them, such as
-// Pi-hole, or systemd-resolved's stub, which knows the domains of VPNs. The servers that resolved itself has, in the
-// second, are asked if the first names none that may be, or if resolved asks the cluster: a loop.
-func servers(files []string, own func(netip.Addr) bool) []string {
-	if len(files) == 0 {
-		return nil
-	}
-	all, _ := nameservers(files[0], own)
-	for _, file := range files[1:] {
-		behind, loop := nameservers(file, own)
-		if loop {
-			all = slices.DeleteFunc(all, func(s string) bool { return s == resolvedStub })
+// Pi-hole, or systemd-resolved, which knows the domains of VPNs. The servers that resolved itself has, in the second file,
+// follow it, for versions without a proxy, and are asked if the first names none that may be. A resolver on this host is not
+// asked where resolved has the cluster as a server: a loop.
+func servers(files []string, own func(netip.Addr) bool) (out []string) {
+	var all []netip.Addr
+	for i, file := range files {
+		conf, err := miekg.ClientConfigFromFile(file)
+		if err != nil {
+			continue
 		}
-		if len(all) == 0 {
-			all = behind
+		named, loop := nameservers(conf.Servers, own)
+		if i > 0 && loop {
+			all = slices.DeleteFunc(all, netip.Addr.IsLoopback)
+		}
+		if len(all) == 0 || all[len(all)-1] == resolvedStub {
+			all = append(all, named...)
 		}
 	}
-	return all
+	for _, a := range all {
+		if a == resolvedStub {
+			a = resolvedProxy
+		}
+		out = append(out, netip.AddrPortFrom(a, 53).String())
+	}
+	return out
 }
 
-// resolvedStub is where systemd-resolved answers (its manual page, "/etc/resolv.conf").
-const resolvedStub = "127.0.0.53:53"
+// systemd-resolved's stub answers from /etc/hosts and by multicast, too, which pods do not ask for; its proxy, since version
+// 249, passes queries on, to the servers of a domain (systemd-resolved.service(8)).
+var resolvedStub, resolvedProxy = netip.MustParseAddr("127.0.0.53"), netip.MustParseAddr("127.0.0.54")
 
-// nameservers are those of a file that may be asked; ours reports whether it names the cluster's own DNS, too.
-func nameservers(file string, own func(netip.Addr) bool) (out []string, ours bool) {
-	conf, err := miekg.ClientConfigFromFile(file)
-	if err != nil {
-		return nil, false
-	}
-	for _, s := range conf.Servers {
+// nameservers are those that may be asked; ours reports whether the cluster's own DNS is named, too.
+func nameservers(named []string, own func(netip.Addr) bool) (out []netip.Addr, ours bool) {
+	for _, s := range named {
 		switch a, err := netip.ParseAddr(s); {
 		case err != nil || a.IsUnspecified():
 		case own(a):
 			ours = true
 		default:
-			out = append(out, net.JoinHostPort(s, conf.Port))
+			out = append(out, a)
 		}
 	}
 	return out, ours

@@ -51,15 +51,15 @@ func within(p netip.Prefix, host uint16) netip.Addr {
 // that. The engine writes it at every start.
 func File(state string) string { return paths.Server(state, "networks.json") }
 
-// before are the networks of a cluster without the file: it is older than the file.
-var before = Ranges{wide(10, 42), wide(10, 43), wide(100, 127)}
+// Before are the networks of a cluster without the file: it is older than the file.
+var Before = Ranges{wide(10, 42), wide(10, 43), wide(100, 127)}
 
 // Of reads the networks of the cluster in a state folder; there is false if there is no cluster yet.
 func Of(state string) (r Ranges, there bool, err error) {
 	raw, err := os.ReadFile(File(state))
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err = os.Stat(paths.Server(state, "db")); err == nil {
-			return before, true, nil
+			return Before, true, nil
 		}
 		return Free(nil), false, nil
 	}
@@ -110,21 +110,31 @@ func Free(taken []netip.Prefix) Ranges {
 	for second := 19; second >= 18; second-- {
 		nodes = append(nodes, wide(198, second))
 	}
-	if slices.ContainsFunc(taken, shared.Overlaps) {
-		taken = append(slices.Clip(taken), shared)
-	}
+	var carriers []netip.Prefix
 	for second := 127; second >= 112; second-- {
-		nodes = append(nodes, wide(100, second))
+		carriers = append(carriers, wide(100, second))
 	}
-	free := func(all []netip.Prefix) netip.Prefix {
+	if !slices.ContainsFunc(taken, shared.Overlaps) {
+		nodes = append(nodes, carriers...)
+	}
+	free := func(all []netip.Prefix) (netip.Prefix, bool) {
 		for _, p := range all {
 			if !slices.ContainsFunc(taken, p.Overlaps) {
-				return p
+				return p, true
 			}
 		}
-		return all[0]
+		return all[0], false
 	}
-	return Ranges{free(pods), free(services), free(nodes)}
+	var r Ranges
+	r.Pods, _ = free(pods)
+	r.Services, _ = free(services)
+	var ok bool
+	if r.Nodes, ok = free(nodes); !ok { // one that others may drop is better than one that others have
+		if p, ok := free(carriers); ok {
+			r.Nodes = p
+		}
+	}
+	return r
 }
 
 func wide(first, second int) netip.Prefix {

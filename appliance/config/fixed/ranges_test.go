@@ -55,8 +55,9 @@ func TestFree(t *testing.T) {
 		{"100.64.0.0/10", usual},
 		{"198.19.3.0/24", Ranges{usual.Pods, usual.Services, wide(198, 18)}},
 		{"198.18.0.0/15", Ranges{usual.Pods, usual.Services, wide(100, 127)}},
-		{"198.18.0.0/15 100.127.3.0/24", usual}, // nothing is free
-		{"198.18.0.0/15 100.90.1.2/32", usual},
+		{"198.18.0.0/15 100.127.3.0/24", Ranges{usual.Pods, usual.Services, wide(100, 126)}},
+		{"198.18.0.0/15 100.90.1.2/32", Ranges{usual.Pods, usual.Services, wide(100, 127)}},
+		{"198.18.0.0/15 100.64.0.0/10", usual}, // nothing is free
 		{"10.0.0.0/8", Ranges{wide(172, 20), wide(172, 21), usual.Nodes}},
 	} {
 		var taken []netip.Prefix

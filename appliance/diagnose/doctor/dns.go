@@ -28,7 +28,6 @@ func probeDNS(ctx context.Context, e *Env) Result {
 	if len(servers) == 0 {
 		return Warnf("write a nameserver line into it, or let DHCP do so, if names outside are needed", "%s names no server: only names of the cluster are answered", file)
 	}
-	ours := e.ownAddresses()
 	var good, bad, loops []string
 	for _, s := range servers {
 		if s == fixed.ClusterDNS || fixed.NodeRange.Contains(s) {
@@ -39,31 +38,17 @@ func probeDNS(ctx context.Context, e *Env) Result {
 			bad = append(bad, fmt.Sprintf("%s: %v", s, err))
 			continue
 		}
-		if slices.Contains(ours, s) && !s.IsLoopback() {
-			loops = append(loops, s.String()) // it answers, but Rivulet does not use it
-			continue
-		}
 		good = append(good, s.String())
 	}
 	switch {
 	case len(good) > 0 && len(bad)+len(loops) == 0:
 		return Passf("%s answers", strings.Join(good, ", "))
 	case len(good) > 0 && len(bad) == 0:
-		return Passf("%s answers; %s is this device itself and is left out", strings.Join(good, ", "), strings.Join(loops, ", "))
+		return Passf("%s answers; %s is the cluster itself and is left out", strings.Join(good, ", "), strings.Join(loops, ", "))
 	case len(good) > 0:
 		return Warnf("take the dead server out of "+file, "%s answers, but not %s", strings.Join(good, ", "), strings.Join(bad, "; "))
 	case len(loops) > 0 && len(bad) == 0:
-		return Failf("name the network's own server in "+file, "a loop: %s names this device or the cluster (%s), which asks the server named there", file, strings.Join(loops, ", "))
+		return Failf("name the network's own server in "+file, "a loop: %s names the cluster (%s), which asks the server named there", file, strings.Join(loops, ", "))
 	}
 	return Failf("look at the network's DNS server, or name another in "+file, "no server answers: %s", strings.Join(bad, "; "))
-}
-
-func (e *Env) ownAddresses() (out []netip.Addr) {
-	all, _ := e.Links() // none known, none excluded
-	for _, l := range all {
-		for _, p := range l.Addrs {
-			out = append(out, p.Addr())
-		}
-	}
-	return out
 }

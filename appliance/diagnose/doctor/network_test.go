@@ -126,7 +126,7 @@ func TestDNS(t *testing.T) {
 		"nameserver 192.168.1.99\n": Fail,
 		"nameserver 192.168.1.1\nnameserver 192.168.1.99":           Warn,
 		"nameserver 10.43.0.10\n":                                   Fail, // the cluster asks the host asks the cluster
-		"nameserver 192.168.1.7\n":                                  Fail, // ourselves
+		"nameserver 192.168.1.7\n":                                  Pass, // Pi-hole on the device
 		"nameserver 127.0.0.53\n":                                   Pass, // systemd-resolved
 		"search lab\nnameserver 192.168.1.1\nnameserver 10.43.0.10": Pass,
 	} {

@@ -10,6 +10,7 @@ package cleanup
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 
 	"rivulet/appliance/config/fixed"
@@ -56,8 +57,12 @@ func (r *Report) check(err error) {
 // Run removes everything but the state folder.
 func Run(ctx context.Context, cfg Config) Report {
 	c := newCleaner(cfg)
-	if own, _, err := fixed.Of(cfg.State); err == nil {
+	own, there, err := fixed.Of(cfg.State)
+	if err == nil {
 		fixed.Use(own)
+	}
+	if !there {
+		c.forgotten = fixed.Before.Nodes
 	}
 	c.containers = ourContainers()
 	c.processes(ctx)
@@ -89,6 +94,8 @@ type cleaner struct {
 	runtime string
 	// containers are the IDs of Rivulet's containers, while their files exist.
 	containers []string
+	// forgotten is a range of node addresses that the cluster may have had, where no file tells; invalid if one does.
+	forgotten netip.Prefix
 }
 
 func newCleaner(cfg Config) *cleaner {

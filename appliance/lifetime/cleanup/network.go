@@ -144,7 +144,7 @@ func (c *cleaner) loopback() {
 		c.left("addresses on lo cannot be listed: %v; run this again", err)
 	}
 	for _, a := range addrs {
-		if ones, _ := a.Mask.Size(); ones != 32 || !contains(fixed.NodeRange, a.IP) {
+		if ones, _ := a.Mask.Size(); ones != 32 || !contains(fixed.NodeRange, a.IP) && !(c.forgotten.IsValid() && contains(c.forgotten, a.IP)) {
 			continue
 		}
 		if err := netlink.AddrDel(lo, &a); err != nil {

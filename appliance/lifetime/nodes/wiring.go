@@ -220,6 +220,14 @@ func (d *Device) PeerBlock() netip.Prefix {
 	return serverPrefix
 }
 
+// PodsBlock is the block in which pods of this device see those of peers.
+func (d *Device) PodsBlock() netip.Prefix {
+	if d.Joined == nil {
+		return d.Block()
+	}
+	return d.Joined.Block
+}
+
 // Reaches reports whether the cluster's server can be asked now; its own is always.
 func (d *Device) Reaches() bool {
 	if d.Joined == nil {

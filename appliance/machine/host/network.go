@@ -28,8 +28,9 @@ type Network struct {
 	Further  *Further
 	Services netip.Prefix
 	Bridge   string
-	// Networks are the cluster's, and the block of peers' addresses: no rule of others leads their packets elsewhere.
+	// Networks are the cluster's, Block is that of peers' addresses: no rule of others leads their packets elsewhere.
 	Networks []netip.Prefix
+	Block    func() netip.Prefix
 	// Report is called with what cannot be restored; nil is success.
 	Report func(error)
 	Log    *slog.Logger
@@ -45,6 +46,13 @@ func (n Network) Keep(ctx context.Context, ready func()) error {
 	both.Go(func() error { return n.Rules.Run(ctx, ready) })
 	both.Go(func() error { return n.keep(ctx) })
 	return both.Wait()
+}
+
+func (n Network) networks() []netip.Prefix {
+	if n.Block == nil {
+		return n.Networks
+	}
+	return append(slices.Clone(n.Networks), n.Block())
 }
 
 func (n Network) keep(ctx context.Context) error {
@@ -83,8 +91,8 @@ func (n Network) keep(ctx context.Context) error {
 		case <-tick.C:
 		}
 		what, err := sysctl.Keep(settings...)
-		added, rules := ensureRules(n.Networks) // the kernel tells none of our subscriptions of rules
-		note(append(what, added...))
+		missing, rules := ensureRules(n.networks()) // the kernel tells none of our subscriptions of rules
+		note(append(what, missing...))
 		if err = errors.Join(failed, err, rules); err != nil {
 			err = fmt.Errorf("host: packets of pods may go nowhere: %w", err)
 		}

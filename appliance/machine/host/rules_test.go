@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,8 +43,12 @@ func TestAVPNThatTakesEverything(t *testing.T) {
 	must(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}), netlink.LinkAdd(vpn), testns.Give("far", "192.0.2.1/32"),
 		testns.Give("cni0", "10.42.0.1/24"), testns.Give("tailscale0", "100.90.1.2/32"))
 	must(netlink.RouteAdd(&netlink.Route{LinkIndex: vpn.Attrs().Index, Table: 52, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}}))
+	var block atomic.Pointer[netip.Prefix]
+	give := func(cidr string) { p := netip.MustParsePrefix(cidr); block.Store(&p) }
+	give("240.0.0.0/5")
 	n := Network{Node: netip.MustParseAddr("198.19.7.7"), Services: netip.MustParsePrefix("10.43.0.0/16"), Bridge: "cni0", Rules: nft.NewGuard(0, slog.New(slog.DiscardHandler)),
-		Networks: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("198.19.0.0/16"), netip.MustParsePrefix("240.0.0.0/5")},
+		Networks: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("198.19.0.0/16")},
+		Block:    func() netip.Prefix { return *block.Load() },
 		Further:  &Further{}, Report: func(err error) {
 			if err != nil {
 				t.Error(err)
@@ -93,6 +98,16 @@ func TestAVPNThatTakesEverything(t *testing.T) {
 		}
 	}
 	await.True(t, 5*time.Second, "what somebody has removed is back", kept)
+
+	give("10.128.0.0/9")
+	await.True(t, 5*time.Second, "another block is followed", func() bool { return rules() == "10.128.0.0/9 10.42.0.0/16 10.43.0.0/16 198.19.0.0/16" })
+	give("240.0.0.0/5")
+	await.True(t, 5*time.Second, "and the first again", kept)
+	before := netlink.NewRule() // as `ip rule add lookup 52`, which the kernel puts before all
+	before.Table = 52
+	must(netlink.RuleAdd(before))
+	await.True(t, 5*time.Second, "a rule before ours is overtaken", kept)
+	must(netlink.RuleDel(before))
 
 	must(netlink.RuleDel(exit))
 	await.True(t, 5*time.Second, "the VPN is off, and there are no rules", func() bool { return rules() == "" })

@@ -53,14 +53,14 @@ func (b *bind) Send(bufs [][]byte, to conn.Endpoint) error {
 	if len(bufs) < 2 || !errors.Is(err, unix.EMSGSIZE) && !errors.Is(err, unix.EINVAL) {
 		return err
 	}
+	for i := range bufs {
+		if err := b.Bind.Send(bufs[i:i+1], to); err != nil {
+			return err // it was no matter of size
+		}
+	}
 	b.narrow.Do(func() {
 		b.log.Warn("a link's MTU is below the tunnel's; packets go in fragments, which is slow", "peer", to.DstToString())
 	})
-	for i := range bufs {
-		if err := b.Bind.Send(bufs[i:i+1], to); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 

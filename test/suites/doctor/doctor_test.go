@@ -70,14 +70,17 @@ func TestClientIsolation(t *testing.T) {
 func TestUDPIsBlocked(t *testing.T) {
 	ctx := suite.Bounded(t, 2*time.Minute)
 	rule := func(what string) {
-		labtest.Output(t, ctx, b, "iptables", what, "INPUT", "-p", "udp", "--dport", "7442", "-j", "DROP")
+		for _, program := range []string{"iptables", "ip6tables"} { // link-local addresses are paths, too
+			labtest.Output(t, ctx, b, program, what, "INPUT", "-p", "udp", "--dport", "7442", "-j", "DROP")
+		}
 	}
 	rule("-I")
 	t.Cleanup(func() { rule("-D"); healed(t) })
 	await.NoError(t, ctx, 0, "as it should be", func() error {
 		found, code := examine(t, ctx, a, "--only", "udp,multicast")
 		if f := found["udp"]; f.Status != doctor.Warn || code != 0 || !strings.Contains(f.Cure, "allow UDP 7442") || !strings.Contains(f.Text, "b (10.77.0.12:7442)") || !strings.Contains(f.Text, "TCP") {
-			return fmt.Errorf("exit code %d, %s: %s; %s", code, f.Status, f.Text, f.Cure)
+			peers, _ := a.Run(ctx, "rivulet", "peers", "-o", "wide")
+			return fmt.Errorf("exit code %d, %s: %s; %s\n%s", code, f.Status, f.Text, f.Cure, peers)
 		}
 		wants(t, found["multicast"], doctor.Pass)
 		return nil
