@@ -45,7 +45,7 @@ func TestWhatIsOurOwnGoesToNoProxy(t *testing.T) {
 	} {
 		clean()
 		begin().UseProxy()
-		for _, own := range []string{"https://100.127.7.7:10250/exec", "https://10.42.0.9:8443", "https://10.43.0.1:443", "http://240.3.0.9", "https://127.0.0.1:6443",
+		for _, own := range []string{"https://198.19.7.7:10250/exec", "https://10.42.0.9:8443", "https://10.43.0.1:443", "http://240.3.0.9", "https://127.0.0.1:6443",
 			"http://web.shop.svc", "http://web.shop.svc.cluster.local", "https://lab-2.local:7443", "https://api.campus.example", "https://192.168.7.9"} {
 			if got := by(own); got != "" {
 				t.Errorf("%s: %s goes to %s", what, own, got)
