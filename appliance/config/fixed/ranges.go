@@ -92,9 +92,9 @@ func Write(state string, r Ranges) error {
 	return nil
 }
 
-// shared is the range of carriers' NAT and of Tailscale (RFC 6598). A route to one address of it is a sign that more are
+// Shared is the range of carriers' NAT and of Tailscale (RFC 6598). A route to one address of it is a sign that more are
 // in use: Tailscale has routes of 32 bits only, and drops what has another source in the whole range.
-var shared = netip.MustParsePrefix("100.64.0.0/10")
+var Shared = netip.MustParsePrefix("100.64.0.0/10")
 
 // Free returns the networks for a new cluster: the usual ones, or others that overlap with nothing that is taken. If
 // there are none, the usual ones. Nodes have addresses of the range for benchmarks (RFC 2544), which nobody routes; its
@@ -114,7 +114,7 @@ func Free(taken []netip.Prefix) Ranges {
 	for second := 127; second >= 112; second-- {
 		carriers = append(carriers, wide(100, second))
 	}
-	if !slices.ContainsFunc(taken, shared.Overlaps) {
+	if !slices.ContainsFunc(taken, Shared.Overlaps) {
 		nodes = append(nodes, carriers...)
 	}
 	free := func(all []netip.Prefix) (netip.Prefix, bool) {

@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -12,9 +11,6 @@ import (
 )
 
 var cidr = Probe{Kind: health.CIDR, Title: "addresses of the cluster", Every: always, Run: probeCIDR}
-
-// shared is Tailscale's range, of which older clusters have their node addresses.
-var shared = netip.MustParsePrefix("100.64.0.0/10")
 
 // ourLinks are the prefixes of interfaces whose routes are the cluster's own.
 var ourLinks = []string{"lo", "riv", "cni", "veth", "kube-"}
@@ -41,7 +37,7 @@ func probeCIDR(ctx context.Context, e *Env) Result {
 			}
 		}
 	}
-	if shared.Overlaps(fixed.NodeRange) && tailscaleDrops(ctx, e) {
+	if fixed.Shared.Overlaps(fixed.NodeRange) && tailscaleDrops(ctx, e) {
 		clash = append(clash, "Tailscale drops what comes from 100.64.0.0/10 and not through it, the node's own address among it")
 	}
 	switch {

@@ -49,6 +49,10 @@ func ensureRules(networks []netip.Prefix) (missing []string, err error) {
 	}
 	wanted := map[string]bool{}
 	for _, n := range networks {
+		if !n.IsValid() || !n.Addr().Is4() || n.Bits() == 0 { // of a worker the server tells the block
+			continue
+		}
+		n = n.Masked()
 		rule := netlink.NewRule()
 		rule.Priority, rule.Table, rule.Protocol = priority, unix.RT_TABLE_MAIN, ruleOwner
 		rule.Dst = &net.IPNet{IP: n.Addr().AsSlice(), Mask: net.CIDRMask(n.Bits(), 32)}

@@ -101,8 +101,12 @@ func TestAVPNThatTakesEverything(t *testing.T) {
 
 	give("10.128.0.0/9")
 	await.True(t, 5*time.Second, "another block is followed", func() bool { return rules() == "10.128.0.0/9 10.42.0.0/16 10.43.0.0/16 198.19.0.0/16" })
-	give("240.0.0.0/5")
-	await.True(t, 5*time.Second, "and the first again", kept)
+	for _, bad := range []netip.Prefix{{}, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("fd00::/16")} {
+		block.Store(&bad)
+		await.True(t, 5*time.Second, "a block that is none gets no rule", func() bool { return rules() == "10.42.0.0/16 10.43.0.0/16 198.19.0.0/16" })
+		give("240.9.0.0/5")
+		await.True(t, 5*time.Second, "and the first again", kept)
+	}
 	before := netlink.NewRule() // as `ip rule add lookup 52`, which the kernel puts before all
 	before.Table = 52
 	must(netlink.RuleAdd(before))
