@@ -62,7 +62,7 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 	}
 	// A policy takes effect a moment after it is stored.
 	await.True(t, time.Minute, "the policy takes effect", func() bool {
-		got, err := create(t.Context(), client, "adm-burst", `containers: [{name: c, image: i}]`, "")
+		got, err := create(t.Context(), client, "adm-burst", `containers: [{name: c, image: i}]`, "", nil)
 		return err == nil && got.Spec.Affinity != nil
 	})
 
@@ -87,7 +87,11 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 	preferred := func(terms string) string {
 		return `preferredDuringSchedulingIgnoredDuringExecution: [` + terms + `]`
 	}
-	cases := []struct{ name, namespace, pod, owner, tolerations, affinity string }{
+	kept := map[string]string{policy.NamespaceLabel: string(policy.Off)}
+	cases := []struct {
+		name, namespace, pod, owner, tolerations, affinity string
+		labels                                             map[string]string
+	}{
 		{name: "burst prefers home", namespace: "adm-burst", tolerations: virtual, affinity: `{nodeAffinity: {` + preferred(homeFirst) + `}}`},
 		{name: "any does not care", namespace: "adm-any", tolerations: virtual + `,` + anyTaint, affinity: `null`},
 		{name: "remote must leave", namespace: "adm-remote", tolerations: virtual + `,` + awayTaint, affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`]}`) + `}}`},
@@ -153,12 +157,19 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 			pod: `volumes: [{name: a, emptyDir: {}}, {name: b, configMap: {name: c}}, {name: c, projected: {sources: []}}, {name: d}]`},
 		{name: "remote is told why it cannot", namespace: "adm-remote", pod: `hostPID: true`, tolerations: virtual + `,` + awayTaint,
 			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+isAway+`]}`) + `}}`},
+		{name: "its label keeps it at home", namespace: "adm-burst", labels: kept, affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+home+`]}`) + `}}`},
+		{name: "its label keeps it at home, against remote", namespace: "adm-remote-b", labels: kept, affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+home+`]}`) + `}}`},
+		{name: "its label keeps it at home, though it tolerates all", namespace: "adm-any", labels: kept, pod: `tolerations: [{operator: Exists}]`,
+			tolerations: `{operator: Exists}`, affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+home+`]}`) + `}}`},
+		{name: "its label and its own requirements", namespace: "adm-burst-b", labels: kept, pod: twoTerms,
+			affinity: `{nodeAffinity: {` + required(`{matchExpressions: [`+arm+`,`+home+`]}, {matchExpressions: [`+fast+`,`+home+`]}`) + `}}`},
+		{name: "another value of its label", namespace: "adm-any", labels: map[string]string{policy.NamespaceLabel: "remote"}, tolerations: virtual + `,` + anyTaint, affinity: `null`},
 		{name: "placed by hand", namespace: "adm-remote", pod: `nodeName: n1`, affinity: `null`},
 	}
 	t.Run("DaemonSets", func(t *testing.T) { testDaemonSets(t, client) })
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := create(t.Context(), client, c.namespace, "containers: [{name: c, image: i}]\n"+c.pod, c.owner)
+			got, err := create(t.Context(), client, c.namespace, "containers: [{name: c, image: i}]\n"+c.pod, c.owner, c.labels)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -208,7 +219,7 @@ func testImages(t *testing.T, server *apiserver.Server) {
 		{"at home only", "adm-none", `containers: [{name: c, image: ` + image + `}]`, false},
 		{"placed by hand", "adm-remote", "nodeName: n1\ncontainers: [{name: c, image: " + image + "}]", false},
 	} {
-		got, err := create(ctx, client, c.namespace, c.pod, "")
+		got, err := create(ctx, client, c.namespace, c.pod, "", nil)
 		if err != nil || fit.Avoids(got, "arm64") != c.kept || fit.Avoids(got, "riscv64") != c.kept || fit.Avoids(got, "amd64") {
 			t.Errorf("%s: %v, %+v", c.what, err, got.Spec.Affinity)
 		}
@@ -330,8 +341,8 @@ func testResize(t *testing.T, server *apiserver.Server) {
 }
 
 // create makes a pod as the server would, without keeping it.
-func create(ctx context.Context, client kubernetes.Interface, ns, spec, owner string) (*corev1.Pod, error) {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-", Namespace: ns}}
+func create(ctx context.Context, client kubernetes.Interface, ns, spec, owner string, labels map[string]string) (*corev1.Pod, error) {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-", Namespace: ns, Labels: labels}}
 	if err := yaml.UnmarshalStrict([]byte(spec), &p.Spec); err != nil {
 		return nil, err
 	}

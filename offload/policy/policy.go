@@ -79,3 +79,8 @@ func parse(ns *corev1.Namespace, unlabelled When) (Namespace, error) {
 	}
 	return Namespace{When: When(value), To: ns.Labels[NamespaceToLabel], Prefer: prefer, Reflect: reflect}, err
 }
+
+// KeptHome reports whether the pod itself has NamespaceLabel with the value off: it runs at home, or on the host of its
+// virtual cluster, whatever the mode of its namespace. Admission and the scheduler read the label when the pod is made
+// and placed; a running pod stays where it is.
+func KeptHome(p *corev1.Pod) bool { return p.Labels[NamespaceLabel] == string(Off) }

@@ -30,7 +30,7 @@ func TestReferenceOfHealth(t *testing.T) {
 
 // forUsers are the labels and annotations that a user writes: on what, and what they do.
 var forUsers = map[string][2]string{
-	"rivulet.dev/offload":       {"label of a Namespace", "when its pods go away: `burst`, `remote`, `any`, `off`; `rivulet offload` writes it"},
+	"rivulet.dev/offload":       {"label of a Namespace or a Pod", "Namespace: when its pods go away: `burst`, `remote`, `any`, `off`; `rivulet offload` writes it. Pod: `off` keeps it at home; it is read when the pod is made, so write it into the template"},
 	"rivulet.dev/offload-to":    {"label of a Namespace", "only to the target of this name, on all of its platforms"},
 	"rivulet.dev/open-to":       {"label of a Namespace or a Service", "opens its pods to other clusters: `all`, `group` or the ID of a peer; `rivulet open` writes it"},
 	"rivulet.dev/reflect":       {"annotation of an object or a Namespace", "`off` keeps an object at home; on a Namespace it says so of kinds ([reflection](../design/reflection.md))"},

@@ -289,6 +289,15 @@ func TestWhyItCannotGoEither(t *testing.T) {
 	}
 }
 
+// A pod that its own label keeps at home is told so, and not to offload its namespace.
+func TestWhyItStaysByItsLabel(t *testing.T) {
+	kept := asks("2", func(p *corev1.Pod) { p.Labels = map[string]string{policy.NamespaceLabel: "off"} })
+	a := Explain(Facts{Pod: kept, Nodes: []corev1.Node{node("home", "1", nil), node("lab-2", "4", virtual)}})
+	if len(a.Reasons) != 2 || a.Reasons[0].Code != NoRoom || a.Reasons[1].Code != Selector || !strings.Contains(a.Reasons[1].What, "its label rivulet.dev/offload=off keeps it at home") {
+		t.Errorf("%+v", a.Reasons)
+	}
+}
+
 // What somebody else wrote does not fill the screen.
 func TestOthersWordsAreBounded(t *testing.T) {
 	a := Explain(Facts{Pod: asks("1", on("home", waits("ErrImagePull", strings.Repeat("word ", 10000)))), Nodes: []corev1.Node{node("home", "1", nil)}})

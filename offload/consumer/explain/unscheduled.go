@@ -148,6 +148,10 @@ func (f Facts) staysHome(what string) Reason {
 // against is why a node does not accept the pod, with its rank; an empty text means unknown. Virtual is true if the
 // taint of virtual nodes excludes it.
 func (f Facts) against(n *corev1.Node, asked corev1.ResourceList, free map[corev1.ResourceName]resource.Quantity) (r Reason, why rank, virtual bool) {
+	if n.Labels[policy.VirtualNodeLabel] != "" && policy.KeptHome(f.Pod) {
+		return Reason{Selector, "its label " + policy.NamespaceLabel + "=off keeps it at home, and " + target(n) + " is another cluster",
+			"request less, or free some at home; or: remove that label where its owner has its template"}, never, false
+	}
 	if ok, err := nodeaffinity.GetRequiredNodeAffinity(f.Pod).Match(n); err == nil && !ok {
 		if to := f.only(); to != "" && n.Labels[policy.VirtualNodeLabel] != "" && to != target(n) {
 			return Reason{Selector, "its namespace goes to " + to + " only, not to " + target(n), "rivulet offload " + f.Pod.Namespace}, never, false

@@ -141,7 +141,7 @@ func (c *Controller) copyGrace(home, away *corev1.Pod) {
 		return
 	}
 	c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, translate.ReasonShorter,
-		"%s %s: a peer bounds it to 10 minutes, and to 45 s with a preStop hook; leave the hook out, have it done in that time, or keep the pod at home (rivulet.dev/offload=off)", home.Spec.NodeName, shorter)
+		"%s %s: a peer bounds it to 10 minutes, and to 45 s with a preStop hook; leave the hook out, have it done in that time, or keep the pod at home (label rivulet.dev/offload=off in its template)", home.Spec.NodeName, shorter)
 }
 
 func (x *index) view(home *corev1.Pod) translate.View {
@@ -236,7 +236,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 	}
 	if name := want.Template().Spec.HostnameOverride; name != nil && made.Template().Spec.HostnameOverride == nil {
 		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "OffloadOtherHostname",
-			"%s does not know hostnameOverride: the host name of the pod there is not %s; update its Kubernetes to 1.35, or keep the pod at home", c.cfg.Target.Name(), *name)
+			"%s does not know hostnameOverride: the host name of the pod there is not %s; update its Kubernetes to 1.35, or keep the pod at home (label rivulet.dev/offload=off in its template)", c.cfg.Target.Name(), *name)
 	}
 	c.memory.accepted(home.UID)
 	// The status shows it together with what follows (holdBack). There is no event either, since the scheduler's event

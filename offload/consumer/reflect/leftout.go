@@ -78,7 +78,7 @@ func LeftOutOfSlice(s *discoveryv1.EndpointSlice, reached func(netip.Addr) bool)
 }
 
 // viaPod is the cure: a pod at home reaches what home reaches, and is reachable from everywhere.
-const viaPod = "lead the Service to a pod at home that forwards to it (label " + policy.NamespaceLabel + "=off), or run the pods that need it at home"
+const viaPod = "lead the Service to a pod at home that forwards to it (label " + policy.NamespaceLabel + "=off in its template), or run the pods that need it at home"
 
 // LeftOutOfAlias reports an alias (ExternalName) for something that is reachable at home only; the zero value is none.
 func LeftOutOfAlias(ctx context.Context, s *corev1.Service, offloaded func(namespace string) bool, lookup Lookup) (out LeftOut) {

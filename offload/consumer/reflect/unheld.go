@@ -55,7 +55,7 @@ func unheldPolicies(s *space) mirror {
 		}
 		return fmt.Sprintf(
 			"%[1]s takes no NetworkPolicies: pods that run there are held by this one only where traffic passes home, and not from each other or from public addresses; "+
-				"keep pods that need it at home (label %[2]s=off), or annotate it %[3]s=off if that is known; of a peer, a newer version whose owner allows it takes them", s.target, policy.NamespaceLabel, policy.ReflectAnnotation)
+				"keep pods that need it at home (label %[2]s=off in their template), or annotate it %[3]s=off if that is known; of a peer, a newer version whose owner allows it takes them", s.target, policy.NamespaceLabel, policy.ReflectAnnotation)
 	})
 }
 

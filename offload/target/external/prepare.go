@@ -109,7 +109,7 @@ func restrict(spec map[string]any) error {
 		}
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("the namespace enforces the Pod Security level restricted, and in the way are %s; remove the fields, or keep the pod at home", strings.Join(faults, ", "))
+		return fmt.Errorf("the namespace enforces the Pod Security level restricted, and in the way are %s; remove the fields, or keep the pod at home (label rivulet.dev/offload=off in its template)", strings.Join(faults, ", "))
 	}
 	if _, said := pod["runAsNonRoot"]; !said {
 		pod["runAsNonRoot"] = true

@@ -12,7 +12,7 @@ import (
 )
 
 // A Service that leads to a NAS on home's LAN is refused away, at once, and both the Service and rivulet why of a pod there
-// say that it is reached at home only.
+// say that it is reached at home only. The cure works as printed: a pod with the label is at home, and is reached from there.
 func TestWhatIsReachedAtHomeOnlyIsTold(t *testing.T) {
 	ctx := need(t, 3*time.Minute)
 	a := devices["a"]
@@ -48,5 +48,18 @@ func TestWhatIsReachedAtHomeOnlyIsTold(t *testing.T) {
 	out, err := a.Run(ctx, "rivulet", "why", ns+"/p")
 	if err != nil || !strings.Contains(out, "192.168.77.20") || !strings.Contains(out, "cure: lead the Service to a pod at home") {
 		t.Errorf("rivulet why: %v\n%s", err, out)
+	}
+	apply(t, ctx, a, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"forwarder","namespace":%[1]q,"labels":{"app":"forwarder","rivulet.dev/offload":"off"}},"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"web","image":%[2]q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}},
+{"apiVersion":"v1","kind":"Service","metadata":{"name":"by-pod","namespace":%[1]q},"spec":{"selector":{"app":"forwarder"},"ports":[{"port":80,"targetPort":8080}]}}`, ns, mainjob.Image))
+	await.NoError(t, ctx, 0, "the pod at home is reached from b", func() error {
+		out, err := a.Kubectl(ctx, "-n", ns, "exec", "p", "--", "web", "get", "http://by-pod/")
+		if err != nil {
+			return fmt.Errorf("%s %v", out, err)
+		}
+		return nil
+	})
+	where, err := a.Kubectl(ctx, "-n", ns, "get", "pod", "forwarder", "-o", "jsonpath={.spec.nodeName}")
+	if err != nil || where == "b" {
+		t.Errorf("the forwarder is on %q: %v", where, err)
 	}
 }

@@ -217,6 +217,9 @@ func closed(p *corev1.Pod, n *corev1.Node) string {
 	if n.Spec.Unschedulable {
 		return "it is cordoned"
 	}
+	if further(n) > 0 && policy.KeptHome(p) {
+		return "label " + policy.NamespaceLabel + "=off keeps the pod on the host"
+	}
 	if further(n) > 0 && slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
 		return "data of claims stay on the host"
 	}

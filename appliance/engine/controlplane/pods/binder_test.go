@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/policy"
+	"rivulet/offload/target"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/fakewatch"
 )
@@ -53,6 +54,14 @@ func TestPlace(t *testing.T) {
 	full.Spec.Unschedulable = true
 	closed := node("host", "amd64", "1")
 	closed.Spec.Taints = append(closed.Spec.Taints, corev1.Taint{Key: policy.WithdrawnTaint, Effect: corev1.TaintEffectNoSchedule})
+	peer := node("b", "amd64", "4")
+	peer.Labels[policy.KindLabel] = string(target.Peer)
+	stays := func(cpu string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			asks(cpu)(p)
+			p.Labels = map[string]string{policy.NamespaceLabel: string(policy.Off)}
+		}
+	}
 	arch := func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64"} }
 	for _, c := range []struct {
 		name  string
@@ -68,6 +77,9 @@ func TestPlace(t *testing.T) {
 		{"cordoned", pod("a", nil), []*corev1.Node{full}, "!cordoned"},
 		{"withdrawn", pod("a", nil), []*corev1.Node{closed}, "!" + policy.WithdrawnTaint},
 		{"too big", pod("a", asks("2")), []*corev1.Node{big}, "!too little cpu: the pod asks for 2, 1 is left"},
+		{"the host is full, a further node has room", pod("a", asks("2")), []*corev1.Node{big, peer}, "b"},
+		{"its label keeps it on the host", pod("a", stays("2")), []*corev1.Node{big, peer}, "!b: label rivulet.dev/offload=off keeps the pod on the host"},
+		{"its label does not keep it off the host", pod("a", stays("1")), []*corev1.Node{big, peer}, "host"},
 		{"what no node has", pod("a", func(p *corev1.Pod) {
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
 		}), []*corev1.Node{big}, "!too little nvidia.com/gpu"},

@@ -25,7 +25,7 @@ func (r *Refusal) Error() string {
 		parts[i] = f.Path + " (" + f.Why + ")"
 	}
 	return "offload: this pod cannot run on another cluster because of " + strings.Join(parts, ", ") +
-		"; remove the field, or keep the namespace at home with the label rivulet.dev/offload=off"
+		"; remove the field, or keep the pod at home with the label rivulet.dev/offload=off in its template"
 }
 
 // Refuse returns nil if the pod can run away.
