@@ -160,10 +160,10 @@ oci: $(addprefix _build/gateway/,amd64 arm64 arm) ## the gateway pod's image for
 	@echo "$(BIN)/gateway: gateway-ARCH.tar for docker load, oci for skopeo copy oci:$(BIN)/gateway/oci docker://REGISTRY/NAME:TAG"
 
 .PHONY: demo
-demo: deps ## three devices on this machine play the main job
+demo: deps ## three devices on this machine play the main job (WITH=docker,ufw or all: what other software does there, docs/design/lab.md)
 	@$(MAKE) --no-print-directory build $(BIN)/demo-web.tar
 	@if [ -e "$${RIVULET_LAB:-/var/lib/rivulet-lab}/lab.json" ]; then echo "removing the lab that is there already"; $(SUDO) $(BIN)/rivulet-lab down; fi
-	$(SUDO) $(BIN)/rivulet-lab up --devices 3 --wait peered --env RIVULET_RESERVE_CPU=$(RESERVE_CPU)
+	$(SUDO) $(BIN)/rivulet-lab up --devices 3 --wait peered --env RIVULET_RESERVE_CPU=$(RESERVE_CPU)$(if $(WITH), --with $(WITH))
 	@CGO_ENABLED=0 $(GO) build -o $(BIN)/demo ./test/suites/demo
 	@$(SUDO) $(BIN)/demo
 

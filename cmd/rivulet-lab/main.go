@@ -120,11 +120,11 @@ func with(l *lab.Lab, name string, f func(*lab.Device) error) error {
 
 func up() *cobra.Command {
 	o := lab.Options{}
-	var wait, clusters string
+	var wait, clusters, beside string
 	var env []string
 	var timeout time.Duration
 	var diskMiB, memoryMiB int64
-	cmd := &cobra.Command{Use: "up", Short: "make a lab", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd := &cobra.Command{Use: "up", Short: "make a lab", Long: "Makes a lab.\n\n" + besides(), Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		if wait != "" && wait != "ready" && wait != "peered" {
 			return &usageError{fmt.Errorf("--wait %s is not known: use ready or peered", wait)}
 		}
@@ -136,6 +136,10 @@ func up() *cobra.Command {
 			if o.Clusters, err = lab.ParseClusters(clusters); err != nil {
 				return &usageError{fmt.Errorf("--clusters: %s", strings.TrimPrefix(err.Error(), "lab: "))}
 			}
+		}
+		var err error
+		if o.With, err = lab.ParseWith(beside); err != nil {
+			return &usageError{fmt.Errorf("--with: %s", strings.TrimPrefix(err.Error(), "lab: "))}
 		}
 		o.Dir, o.Env, o.Disk, o.Memory = dir, map[string][]string{}, diskMiB<<20, memoryMiB<<20
 		for _, e := range env {
@@ -170,10 +174,21 @@ func up() *cobra.Command {
 	f.Int64Var(&diskMiB, "disk", 0, "MiB of a disk of its own for each device: it can be full, and a power cut loses what was not synced; 0: a folder")
 	f.Int64Var(&memoryMiB, "memory", 0, "MiB of RAM that each device has and believes to have; 0: all of the host's")
 	f.Float64Var(&o.CPUs, "cpus", 0, "cores of the host's that each device may use, all of it together, e.g. 1 or 0.5; 0: all")
+	f.StringVar(&beside, "with", "", "NAME[,NAME…] or all: what other programs and routers do to each device's network, as above")
 	f.StringVar(&wait, "wait", "", "ready: until pods can run and all nodes are Ready; peered: until every cluster is a virtual node of every other")
 	f.StringArrayVar(&env, "env", nil, "KEY=VALUE for rivulet run on all devices, a:KEY=VALUE on device a only")
 	f.DurationVar(&timeout, "timeout", 3*time.Minute, "give up after")
 	return cmd
+}
+
+// besides explains what --with takes.
+func besides() string {
+	var b strings.Builder
+	b.WriteString("What devices have beside Rivulet (--with), N is 11 on a, 12 on b …:\n\n")
+	for _, o := range lab.Others() {
+		fmt.Fprintf(&b, "  %-11s %s (%s)\n", o.Name, o.Does, o.From)
+	}
+	return b.String()
 }
 
 func waitFor(ctx context.Context, l *lab.Lab, wait string, o lab.Options) error {

@@ -32,8 +32,8 @@ func TestTheBinaryIsBesideTheProgram(t *testing.T) {
 	}
 }
 
-// What clusters cannot be is a mistake on the command line, before anything is made.
-func TestClustersThatCannotBe(t *testing.T) {
+// What cannot be is a mistake on the command line, before anything is made.
+func TestWhatCannotBe(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want string
@@ -41,6 +41,8 @@ func TestClustersThatCannotBe(t *testing.T) {
 		{[]string{"--clusters", "a=3"}, "one server for each cluster"},
 		{[]string{"--clusters", "a"}, "write NAME=1"},
 		{[]string{"--clusters", "a=1", "--devices", "2"}, "leave out --devices"},
+		{[]string{"--with", "foo"}, "all, or some of ufw,reject,docker,"},
+		{[]string{"--with", "docker,"}, "all, or some of ufw,reject,docker,"},
 	} {
 		dir := t.TempDir()
 		cmd := root()

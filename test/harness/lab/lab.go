@@ -48,6 +48,8 @@ type Options struct {
 	// Systemd names devices whose PID 1 is the host's systemd. Rivulet is not started on them:
 	// it is there as /opt/rivulet/rivulet, to be installed.
 	Systemd []string
+	// With names what each device has beside Rivulet: see Others and ParseWith. A LAN of such devices has a router.
+	With []string
 	// Tell is called with each step, for people; it may be nil.
 	Tell func(format string, args ...any)
 }
@@ -129,6 +131,12 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := validCPUs(o.CPUs); err != nil {
 		return nil, err
 	}
+	if _, err := ParseWith(strings.Join(o.With, ",")); err != nil {
+		return nil, err
+	}
+	if len(o.With) > 0 && len(o.Systemd) > 0 {
+		return nil, errors.New("lab: a device whose PID 1 is systemd starts what it has by itself: leave out With")
+	}
 	hs, err := hostHierarchies()
 	if err != nil {
 		return nil, err
@@ -146,7 +154,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if _, err := os.Stat(stateFile(dir)); err == nil {
 		return nil, fmt.Errorf("lab: %w in %s: use it, or end it with `rivulet-lab down`", ErrUp, dir)
 	}
-	s := &state{ID: newID(), Boot: hostBoot(), Binary: binary, Disk: o.Disk, Memory: o.Memory, CPUs: o.CPUs, NextIP: firstNewIP}
+	s := &state{ID: newID(), Boot: hostBoot(), Binary: binary, Disk: o.Disk, Memory: o.Memory, CPUs: o.CPUs, With: o.With, NextIP: firstNewIP}
 	for _, h := range hs {
 		s.Cgroups = append(s.Cgroups, filepath.Join(h.Mount, cgroupName(s.ID)))
 	}
@@ -174,7 +182,11 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 
 // make makes what the state says, which is on disk by now.
 func (l *Lab) make(ctx context.Context, s *state, hs []hierarchy) error {
-	l.say("one LAN, 10.77.0.0/24, no router, no Internet")
+	if len(s.With) == 0 {
+		l.say("one LAN, 10.77.0.0/24, no router, no Internet")
+	} else {
+		l.say("one LAN, 10.77.0.0/24, a router without Internet; on each device: %s", strings.Join(s.With, ", "))
+	}
 	if err := l.startLAN(s, hs); err != nil {
 		return err
 	}
@@ -243,7 +255,7 @@ func (l *Lab) startLAN(s *state, hs []hierarchy) error {
 		return err
 	}
 	// Until it is told to stay it ends with us: nobody has to find it who has no record of it.
-	if _, err := fmt.Fprintln(w, stay); err != nil {
+	if _, err := fmt.Fprintln(w, stay, len(s.With) > 0); err != nil {
 		return fmt.Errorf("lab: the LAN's process ended: %w", err)
 	}
 	if err := makeCgroups(hs, s.ID, "lan"); err != nil {
@@ -252,7 +264,7 @@ func (l *Lab) startLAN(s *state, hs []hierarchy) error {
 	if err := joinCgroups(hs, s.ID, "lan", "", s.LAN.PID); err != nil {
 		return err
 	}
-	return makeBridge(s.LAN)
+	return makeBridge(s.LAN, len(s.With) > 0)
 }
 
 // reexec is this program under another name.
@@ -353,7 +365,7 @@ func (l *Lab) boot(ctx context.Context, s *state, d *deviceState, hs []hierarchy
 	// It waits for its configuration until it is in its cgroups: what it sees as their roots follows from that.
 	err = joinCgroups(hs, s.ID, d.Name, "", p.PID)
 	if err == nil {
-		err = json.NewEncoder(w).Encode(bootConfig{Name: d.Name, Dir: dir, BinDir: filepath.Dir(s.Binary), Hierarchies: hs, Env: d.Env, Disk: disk, Memory: s.Memory, Systemd: d.Systemd})
+		err = json.NewEncoder(w).Encode(bootConfig{Name: d.Name, Dir: dir, BinDir: filepath.Dir(s.Binary), Hierarchies: hs, Env: d.Env, Disk: disk, Memory: s.Memory, Systemd: d.Systemd, With: s.With})
 	}
 	w.Close()
 	if err == nil {

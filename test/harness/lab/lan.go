@@ -45,8 +45,8 @@ func inNetns(p Proc, f func(*netlink.Handle, netns.NsHandle) error) error {
 	return f(h, ns)
 }
 
-// makeBridge makes the LAN's switch. Snooping is off: with no querier on the LAN, it would stop multicast after minutes.
-func makeBridge(lan Proc) error {
+// makeBridge makes the LAN's switch, and gives it the router's addresses. Snooping is off: with no querier on the LAN, it would stop multicast after minutes.
+func makeBridge(lan Proc, hasRouter bool) error {
 	return inNetns(lan, func(h *netlink.Handle, _ netns.NsHandle) error {
 		snooping := false
 		attrs := netlink.NewLinkAttrs()
@@ -54,6 +54,17 @@ func makeBridge(lan Proc) error {
 		br := &netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}
 		if err := h.LinkAdd(br); err != nil {
 			return fmt.Errorf("lab: make bridge: %w", err)
+		}
+		if hasRouter {
+			for _, cidr := range []string{router + "/24", router6 + "/64"} {
+				a, err := netlink.ParseAddr(cidr)
+				if err == nil {
+					err = h.AddrAdd(br, a)
+				}
+				if err != nil {
+					return fmt.Errorf("lab: address of the router: %w", err)
+				}
+			}
 		}
 		return h.LinkSetUp(br)
 	})

@@ -37,10 +37,11 @@ type supervisor struct {
 	mu   sync.Mutex // held over fork, too: nothing is reaped before it is known
 	pid  int        // 0: does not run
 	last string     // how it ended
+	with []string   // what is made before the first start
 }
 
 // pid1 is a device's init: it reaps orphans and does what a service manager would, when it is told to.
-func pid1() error {
+func pid1(with []string) error {
 	f := os.NewFile(initSocketFD, "init socket")
 	l, err := net.FileListener(f)
 	if err != nil {
@@ -51,7 +52,7 @@ func pid1() error {
 	signal.Notify(children, unix.SIGCHLD)
 	// Caught and dropped, not ignored: what is ignored stays so in every process and container of the device.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
-	s := &supervisor{last: "never started"}
+	s := &supervisor{last: "never started", with: with}
 	go s.reap(children)
 	for {
 		conn, err := l.Accept()
@@ -141,6 +142,12 @@ func (s *supervisor) start() error {
 	if s.pid != 0 {
 		return nil
 	}
+	if len(s.with) > 0 {
+		if err := startOthers(s.with); err != nil {
+			return err
+		}
+		s.with = nil
+	}
 	out, err := os.OpenFile(consoleFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
@@ -158,6 +165,36 @@ func (s *supervisor) start() error {
 		return fmt.Errorf("start rivulet: %w", err)
 	}
 	s.pid = pid
+	return nil
+}
+
+// startOthers starts the process that makes others (others.go), and returns when they are made.
+func startOthers(with []string) error {
+	ready, in, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		in.Close()
+		return err
+	}
+	defer null.Close()
+	_, err = syscall.ForkExec("/proc/self/exe", append([]string{othersName}, with...), &syscall.ProcAttr{
+		Dir: "/", Env: os.Environ(), Files: []uintptr{null.Fd(), 1, 2, in.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	in.Close()
+	if err != nil {
+		return fmt.Errorf("start %s: %w", othersName, err)
+	}
+	line, err := bufio.NewReader(ready).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("%s has ended: %w", othersName, err)
+	}
+	if line = strings.TrimSpace(line); line != othersReady {
+		return errors.New(line)
+	}
 	return nil
 }
 

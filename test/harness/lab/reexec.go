@@ -9,7 +9,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,6 +20,7 @@ const (
 	initName   = "rivulet-lab-init"   // PID 1 of a device
 	enterName  = "rivulet-lab-enter"  // runs one program inside a device
 	insideName = "rivulet-lab-inside" // becomes that program
+	othersName = "rivulet-lab-others" // makes in a device what other software makes there, and keeps it
 	wardenName = "rivulet-lab-warden" // takes the lab down when its owner has ended
 )
 
@@ -32,7 +32,9 @@ func init() {
 	case bootName:
 		err = boot()
 	case initName:
-		err = pid1()
+		err = pid1(os.Args[1:])
+	case othersName:
+		err = keepOthers(os.Args[1:])
 	case wardenName:
 		if err = warden(os.Args[1]); err == nil {
 			os.Exit(0)
@@ -61,15 +63,22 @@ type bootConfig struct {
 	Hierarchies []hierarchy `json:"hierarchies"`
 	Env         []string    `json:"env"`
 	Systemd     bool        `json:"systemd,omitempty"`
+	With        []string    `json:"with,omitempty"`
 }
 
-// stay is what the LAN's process is told once it is written down.
+// stay is what the LAN's process is told once it is written down, and whether there is a router.
 const stay = "stay"
 
 func holdLAN() error {
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
-	if err != nil || strings.TrimSpace(line) != stay {
+	var hasRouter bool
+	if _, bad := fmt.Sscanf(line, stay+" %t\n", &hasRouter); err != nil || bad != nil {
 		return errors.New("lab: the lab ended before this process was written down")
+	}
+	if hasRouter {
+		if err := serveLAN(":53"); err != nil {
+			return fmt.Errorf("lab: the router's resolver: %w", err)
+		}
 	}
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	for {
@@ -111,5 +120,5 @@ func boot() error {
 	}
 	env := append([]string{"PATH=/opt/rivulet:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=dumb"}, c.Env...)
 	// The program itself is on the host's disk, out of reach after the change of root: run it by its open file.
-	return fmt.Errorf("lab: run init: %w", unix.Exec("/proc/self/exe", []string{initName}, env))
+	return fmt.Errorf("lab: run init: %w", unix.Exec("/proc/self/exe", append([]string{initName}, c.With...), env))
 }

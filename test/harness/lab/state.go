@@ -23,6 +23,7 @@ type state struct {
 	Disk    int64         `json:"disk,omitempty"`   // size of each device's own disk in bytes; 0: a folder
 	Memory  int64         `json:"memory,omitempty"` // of each device in bytes; 0: the host's
 	CPUs    float64       `json:"cpus,omitempty"`   // that each device may use; 0: all
+	With    []string      `json:"with,omitempty"`   // what devices have beside Rivulet
 	Cgroups []string      `json:"cgroups"`          // the lab's folder in every hierarchy
 	LAN     Proc          `json:"lan"`              // holds the LAN's network namespace
 	Devices []deviceState `json:"devices"`
