@@ -85,9 +85,9 @@ func (e *Engine) controllerArgs() []string {
 	)...)
 }
 
-// kubeProxyArgs make kube-proxy check every 10 s, not 30, whether its rules were removed, and retry failures after that
-// time. It is not the interval of writes.
-func kubeProxyArgs() []string { return prefixed("--kube-proxy-arg=", "iptables-sync-period=10s") }
+// kubeProxyArgs make kube-proxy check every 3 s, not 30, whether its rules were removed, and retry failures after that
+// time. It is not the interval of writes. It notices removed chains alone; package iptables tells it of flushed ones.
+func kubeProxyArgs() []string { return prefixed("--kube-proxy-arg=", "iptables-sync-period=3s") }
 
 func (e *Engine) kubeletArgs() []string {
 	// Only on the node's address: virtual nodes use the same port at theirs.

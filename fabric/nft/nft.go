@@ -5,6 +5,8 @@ package nft
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"net/netip"
 	"sync/atomic"
 
@@ -257,4 +259,37 @@ func InterfaceKey(name string) []byte {
 	padded := make([]byte, unix.IFNAMSIZ)
 	copy(padded, name)
 	return padded
+}
+
+// Generation is the number of the kernel's nftables rules in the process's own network namespace: each change of any of
+// them makes another.
+func Generation() (uint32, error) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return 0, fmt.Errorf("nft: %w", err)
+	}
+	defer c.Close()
+	const id = 1 // NFTA_GEN_ID
+	answers, err := c.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
+		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("nft: the rules' generation: %w", err)
+	}
+	for _, a := range answers {
+		if len(a.Data) < 4 {
+			continue
+		}
+		attributes, err := netlink.UnmarshalAttributes(a.Data[4:])
+		if err != nil {
+			return 0, fmt.Errorf("nft: the rules' generation: %w", err)
+		}
+		for _, at := range attributes {
+			if at.Type == id && len(at.Data) == 4 {
+				return binary.BigEndian.Uint32(at.Data), nil
+			}
+		}
+	}
+	return 0, errors.New("nft: the kernel does not tell the rules' generation")
 }

@@ -40,6 +40,11 @@ var writers = map[string]map[string]string{
 		"appliance/machine/host/rules.go":     "appliance/machine/host TestAVPNThatTakesEverything",
 		"offload/nodeagent/homeaddr/live.go":  "in the namespaces of pods",
 	},
+	`"--noflush"`: {
+		"appliance/engine/iptables/keep.go":      "appliance/engine/iptables TestFlushedRulesComeBack",
+		"appliance/lifetime/cleanup/iptables.go": "removes",
+		"appliance/diagnose/doctor/try.go":       "in a namespace of its own",
+	},
 	`[iI]pset[A-Z(]|"ipset"`: {},
 }
 

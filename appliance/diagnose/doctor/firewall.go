@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"rivulet/appliance/config/fixed"
+	rules "rivulet/appliance/engine/iptables"
 	"rivulet/appliance/health"
 )
 
@@ -34,38 +35,18 @@ func probeFirewall(ctx context.Context, e *Env) Result {
 	if err != nil {
 		return e.unasked("the rules cannot be read", err)
 	}
-	if closes(out, "INPUT", func(rule string) bool { return strings.Contains(rule, "7442") && strings.HasSuffix(rule, "ACCEPT") }) {
+	table := rules.Table(out)
+	if table.Closes("INPUT", func(rule string) bool { return strings.Contains(rule, "7442") && strings.HasSuffix(rule, "ACCEPT") }) {
 		return Warnf("iptables -I INPUT -p udp -m multiport --dports 7442,5353 -j ACCEPT; iptables -I INPUT -p tcp --dport 7442 -j ACCEPT; "+allowPods(ctx, e),
 			"what is not allowed is dropped (policy or last rule of INPUT), and nothing before allows %s", open)
 	}
-	if closes(out, "FORWARD", func(rule string) bool {
+	if table.Closes("FORWARD", func(rule string) bool {
 		return strings.HasSuffix(rule, "FLANNEL-FWD") || strings.Contains(rule, pods) && strings.HasSuffix(rule, "ACCEPT")
 	}) {
 		return Warnf("start rivulet, which allows pods; if they stay cut off: iptables -I FORWARD -s "+pods+" -j ACCEPT; iptables -I FORWARD -d "+pods+" -j ACCEPT",
 			"what is forwarded is dropped (policy of FORWARD, as Docker sets it, or its last rule), and nothing before allows pods")
 	}
 	return Passf("none that is known")
-}
-
-// closes reports whether a chain of iptables-save's output refuses what no rule is for, before a rule that opens it: by its
-// policy, or by a rule without conditions, which some images have at the end.
-func closes(saved, chain string, opens func(rule string) bool) bool {
-	dropped := false
-	for line := range strings.Lines(saved) {
-		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, ":"+chain+" DROP") {
-			dropped = true
-		}
-		rule, ok := strings.CutPrefix(line, "-A "+chain+" ")
-		switch {
-		case !ok:
-		case opens(rule):
-			return false
-		case strings.HasPrefix(rule, "-j REJECT") || strings.HasPrefix(rule, "-j DROP"):
-			return true
-		}
-	}
-	return dropped
 }
 
 // process reports whether a program of this name runs.

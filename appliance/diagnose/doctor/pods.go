@@ -124,7 +124,7 @@ func probeServiceRules(ctx context.Context, e *Env) Result {
 	return r
 }
 
-// resync makes kube-proxy write all its rules: it checks every 10 s for a chain of its own that only a flush removes.
+// resync makes kube-proxy write all its rules: it checks every 3 s for a chain of its own that only a flush removes.
 func resync(e *Env) *Fix {
 	return &Fix{Says: "has kube-proxy write all its rules anew", Do: func(ctx context.Context) error {
 		var failed error

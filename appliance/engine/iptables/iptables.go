@@ -1,5 +1,5 @@
 // Package iptables selects the iptables for the engine: the host's, or the bundled one if the host's is missing or does
-// not work.
+// not work. With it the engine keeps the host's rules for pods (PodRules).
 //
 //	the host's    if it has iptables, iptables-save and iptables-restore, and
 //	              they load rules and find them again
@@ -7,7 +7,7 @@
 //	              has and in which there are rules already
 //
 // It reads PATH, the kernel (by loading a few rules into a temporary network namespace) and, if there are two backends,
-// the existing rules. It writes nothing. It runs at each start of the engine. If neither works, the error has the
+// the existing rules. The selection writes nothing. It runs at each start of the engine. If neither works, the error has the
 // messages of both, and the engine waits. The rules of both backends coexist in the kernel: a backend that changed from
 // one start to the next would leave the rules of the other behind.
 package iptables
@@ -43,7 +43,7 @@ const (
 	Legacy = "legacy"
 )
 
-// programs are what kube-proxy and flannel call.
+// programs are what kube-proxy and PodRules call.
 var programs = []string{"iptables", "iptables-save", "iptables-restore"}
 
 // PATH adds the bundled iptables to a path of the host's folders: first if it is chosen, else last, in case the host's

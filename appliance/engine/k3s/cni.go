@@ -3,14 +3,13 @@ package k3s
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
 
 	"github.com/flannel-io/flannel/pkg/ip"
-	"github.com/flannel-io/flannel/pkg/lease"
-	"github.com/flannel-io/flannel/pkg/trafficmngr/iptables"
 	"github.com/k3s-io/k3s/pkg/agent/flannel"
 	"github.com/k3s-io/k3s/pkg/agent/netpol"
 	"github.com/k3s-io/k3s/pkg/daemons/config"
@@ -22,13 +21,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 	toolswatch "k8s.io/client-go/tools/watch"
+
+	"rivulet/appliance/config/fixed"
+	"rivulet/appliance/engine/iptables"
 )
 
 // subnetFile is flannel's file of this node's part of the pod network, which the CNI plugin reads.
 const subnetFile = "/run/flannel/subnet.env"
-
-// resyncRules is the interval of checks of flannel's rules, seconds; k3s has 60 and 50.
-const resyncRules = 50
 
 // CNI prepares the network of this node's pods with flannel's files and rules, and without its daemon: nodes reach each
 // other through the tunnel (docs/design/nodes.md), whose routes the daemon would remove. k3s's controller of
@@ -54,18 +53,13 @@ func podNetwork(ctx context.Context, cfg *config.Node) error {
 	if err != nil {
 		return err
 	}
-	whole, own := ip.FromIPNet(cfg.AgentConfig.ClusterCIDR), ip4(subnet)
-	rules := &iptables.IPTablesManager{}
-	if err := rules.Init(ctx); err != nil {
+	whole, err := netip.ParsePrefix(cfg.AgentConfig.ClusterCIDR.String())
+	if err != nil {
 		return err
 	}
-	none := ip.IP6Net{}
-	wasWhole, wasOwn := flannel.ReadCIDRFromSubnetFile(subnetFile, "FLANNEL_NETWORK"), flannel.ReadCIDRFromSubnetFile(subnetFile, "FLANNEL_SUBNET")
-	if err := rules.SetupAndEnsureMasqRules(ctx, whole, wasOwn, wasWhole, none, none, none, &lease.Lease{EnableIPv4: true, Subnet: own}, resyncRules, false); err != nil {
-		return err
-	}
-	rules.SetupAndEnsureForwardRules(ctx, whole, none, resyncRules)
-	return writeSubnet(whole, own)
+	rules := &iptables.PodRules{Pods: whole, Own: subnet, Tunnel: fixed.Tunnel, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	rules.Start(ctx)
+	return writeSubnet(ip4(whole), ip4(subnet))
 }
 
 // writeSubnet replaces the file as a whole: the plugin reads it at any time.
