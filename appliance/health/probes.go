@@ -33,7 +33,7 @@ var (
 	DiskSpace         = declare("disk-space", Error, "the disk is nearly full")
 	LogSpace          = declare("log-space", Error, "there is little room for the logs of pods")
 	DiskSpeed         = declare("disk-speed", Error, "the disk is slow at making writes durable")
-	Filesystem        = declare("filesystem", Error, "the file system has had errors")
+	Filesystem        = declare("filesystem", Error, "the file system has had errors, can only be read, or starts no programs")
 	Overlayfs         = declare("overlayfs", Error, "the file system of the state takes no layers of containers")
 	BootFiles         = declare("boot-files", Warning, "the boot partition has files of an earlier version")
 	CardLife          = declare("card-life", Error, "the card or eMMC is wearing out")

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -236,7 +238,7 @@ func (g *gatherer) fromHere(f *explain.Facts) (err error) {
 		if f.Pod.Spec.NodeName == "" {
 			return nil
 		}
-		f.UsedCPU = usedCPU(g.ctx, g.client, f.Pod)
+		f.UsedCPU, f.Said = usedCPU(g.ctx, g.client, f.Pod), said(g.ctx, g.client, f.Pod)
 		for i := range f.Nodes {
 			if n := &f.Nodes[i]; n.Name == f.Pod.Spec.NodeName && n.Labels[policy.KindLabel] == string(target.Peer) {
 				f.LeftOut, err = leftOut(g.ctx, g.client, f.Pod.Namespace, n.Name, f.Pods)
@@ -252,6 +254,26 @@ func (g *gatherer) fromHere(f *explain.Facts) (err error) {
 		f.LeftOut = slices.DeleteFunc(f.LeftOut, func(l reflect.LeftOut) bool { return l.Service != o.Name })
 	}
 	return err
+}
+
+// said are the last lines of the containers that ended with an error.
+func said(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) map[string]string {
+	const patience = 5 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	out := map[string]string{}
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		t := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated)
+		if t == nil || t.ExitCode == 0 {
+			continue
+		}
+		lines, bytes := int64(20), int64(4<<10)
+		text, err := client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{Container: c.Name, Previous: c.State.Terminated == nil, TailLines: &lines, LimitBytes: &bytes}).DoRaw(ctx)
+		if err == nil { // what cannot be read tells nothing
+			out[c.Name] = string(text)
+		}
+	}
+	return out
 }
 
 // leftOut are endpoints of the namespace's Services that are reachable at home only.

@@ -29,6 +29,7 @@ type source struct {
 }
 
 func unpack(root string, src source, log *slog.Logger) (Dir, error) {
+	var disk unix.Statfs_t
 	cure := func(err error) error {
 		return fmt.Errorf("bundle: %w: see that %s is on a writable file system with 100 MB free, then start again", err, root)
 	}
@@ -40,6 +41,10 @@ func unpack(root string, src source, log *slog.Logger) (Dir, error) {
 		return Dir{}, cure(err)
 	}
 	defer release()
+	// Programs are started from here. The kernel answers "permission denied" then, which names no cause.
+	if err := unix.Statfs(root, &disk); err == nil && disk.Flags&unix.ST_NOEXEC != 0 {
+		return Dir{}, fmt.Errorf("bundle: %s is on a file system that is mounted noexec, and programs are started from there: mount -o remount,exec $(findmnt -nro TARGET -T %s), and take noexec out of /etc/fstab", root, root)
+	}
 	if err := removeUnfinished(root); err != nil {
 		return Dir{}, cure(err)
 	}

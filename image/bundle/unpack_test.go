@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 )
 
 // made packs a small bundle whose one program prints text.
@@ -268,5 +269,29 @@ func TestWithoutBundle(t *testing.T) {
 	}
 	if _, err := Unpack(t.TempDir(), slog.New(slog.DiscardHandler)); !errors.Is(err, ErrNone) || len(Versions()) != 0 {
 		t.Fatalf("error %v, versions %v", err, Versions())
+	}
+}
+
+// A file system that starts no programs is told by name, before anything is written.
+func TestNoexecIsNamed(t *testing.T) {
+	at := t.TempDir()
+	if err := unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOEXEC, ""); err != nil {
+		t.Fatal("make root: ", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	root := filepath.Join(at, "bundle")
+	_, err := unpack(root, made(t, "one"), slog.New(slog.DiscardHandler))
+	if err == nil || !strings.Contains(err.Error(), "mounted noexec") || !strings.Contains(err.Error(), "mount -o remount,exec ") {
+		t.Error(err)
+	}
+	if err := unix.Mount("", at, "", unix.MS_REMOUNT, ""); err != nil { // as the cure has it
+		t.Fatal(err)
+	}
+	if dir, _ := mustUnpack(t, root, made(t, "one")); says(t, dir) != "one" {
+		t.Error("it does not go on")
 	}
 }

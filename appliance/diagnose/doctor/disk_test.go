@@ -128,6 +128,7 @@ func TestFilesystem(t *testing.T) {
 	found(t, machine(t, files{"/proc/mounts": mounts, "/var/lib/rivulet/state.db": ""}), filesystem, Fail, "/var/lib/rivulet (/dev/sda1) can only be read")
 	found(t, machine(t, files{"/proc/mounts": "/dev/root / ext4 rw 0 0\n", "/sys/fs/ext4/mmcblk0p2/errors_count": "3\n", "/sys/fs/ext4/sda1/errors_count": "0\n"}),
 		filesystem, Fail, "mmcblk0p2: 3")
+	found(t, machine(t, files{"/proc/mounts": "/dev/root / ext4 rw 0 0\n/dev/sda2 /var ext4 rw,nosuid,noexec 0 0\n", "/var/lib/rivulet/state.db": ""}), filesystem, Fail, "/var (/dev/sda2) is mounted noexec", "mount -o remount,exec /var")
 	found(t, machine(t, nil), filesystem, Skip)
 	if m, ok := machine(t, files{"/proc/mounts": mounts}).mountOf("/my disk/x"); !ok || m.device != "/dev/sdb1" {
 		t.Errorf("a mount with a space in its name: %+v", m)

@@ -20,6 +20,10 @@ func probeFilesystem(_ context.Context, e *Env) Result {
 		return Failf("look for errors (dmesg), copy what matters, check the file system (fsck) from another system; a card that does this is to be replaced",
 			"%s (%s) can only be read: nothing that happens now is kept", m.at, m.device)
 	}
+	if ok && slices.Contains(m.options, "noexec") {
+		return Failf("mount -o remount,exec "+m.at+", and take noexec out of /etc/fstab; or move "+e.State+" to another file system",
+			"%s (%s) is mounted noexec: Rivulet and containers start programs from %s", m.at, m.device, e.State)
+	}
 	var bad []string
 	for _, f := range e.glob("/sys/fs/ext4/*/errors_count") {
 		if n := e.read(f); n != "" && n != "0" {

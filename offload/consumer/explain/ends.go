@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/policy"
 )
 
 // cures of pods that a kubelet or a scheduler has ended, by words of the reason or the message. Such a pod has no logs.
@@ -24,6 +25,16 @@ var cures = []struct{ word, cure string }{
 
 const again = "its controller makes another; a bare pod has to be made again"
 
+// sayings are last words of programs which run at home and end away, with what keeps them from running there.
+var sayings = []struct{ words, what, cure string }{
+	// github.com/hashicorp/memberlist: Loki, Mimir, Tempo, Alertmanager with replicas, Serf, Weaviate
+	{"no private IP address found", "its program looks for a private address of its own, and pods on peers have addresses of tunnel.peerCIDR, by default 240.0.0.0/5",
+		"have it announce env POD_IP (fieldRef: status.podIP); or set tunnel.peerCIDR to a block that programs take for private and no network here or there has, such as 10.128.0.0/9: printf 'tunnel: {peerCIDR: 10.128.0.0/9}\\n' | sudo tee -a /etc/rivulet/config.yaml && sudo rivulet config reload"},
+	// the kernel, of a program with capabilities in its file that a pod may not have (capabilities(7))
+	{"peration not permitted", "its program may not do something that it may at home: pods on peers have no NET_RAW, which ping and others have in their file (getcap)",
+		"look at its last words, rivulet kubectl logs --previous; keep it at home with the label rivulet.dev/offload=off in its template"},
+}
+
 // ending is how a pod or a container ended, with a cure. byOthers: the program itself is not the cause.
 func (f Facts) ending(container, reason, message string) (what, cure string, byOthers bool) {
 	what = short(strings.TrimSpace(reason + ": " + message))
@@ -36,6 +47,13 @@ func (f Facts) ending(container, reason, message string) (what, cure string, byO
 	for _, c := range cures {
 		if strings.Contains(what, c.word) {
 			return what, c.cure, true
+		}
+	}
+	if node := f.node(f.Pod.Spec.NodeName); node != nil && node.Labels[policy.VirtualNodeLabel] != "" {
+		for _, s := range sayings {
+			if strings.Contains(message+"\n"+f.Said[container], s.words) {
+				return s.what, s.cure, true
+			}
 		}
 	}
 	cure = f.logs(container)

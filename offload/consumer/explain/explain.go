@@ -139,6 +139,7 @@ type Facts struct {
 	Here     string               // this cluster's name, as peers know it
 	Problems []Problem            // of this device
 	LeftOut  []reflect.LeftOut    // of Services, unreachable from the pod's node; or of the Service
+	Said     map[string]string    // the last lines, by container, of those that ended with an error
 	UsedCPU  int64                // by the pod, in thousandths of a core; below 0: unknown
 	Now      time.Time
 }
@@ -434,7 +435,10 @@ func (f Facts) notReady() Reason {
 	for _, c := range slices.Concat(f.Pod.Status.InitContainerStatuses, f.Pod.Status.ContainerStatuses) {
 		t := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated)
 		if !c.Ready && t != nil && t.ExitCode != 0 && f.Now.Sub(t.FinishedAt.Time) < lately {
-			_, cure, _ := f.ending(c.Name, cmp.Or(t.Reason, "Error"), t.Message)
+			what, cure, byOthers := f.ending(c.Name, cmp.Or(t.Reason, "Error"), t.Message)
+			if byOthers {
+				return Reason{Crash, fmt.Sprintf("container %s ended: %s, and is started again", c.Name, what), cure}
+			}
 			return Reason{Crash, fmt.Sprintf("container %s ended with %d (%s), and is started again", c.Name, t.ExitCode, cmp.Or(short(t.Reason), "Error")), cure + " --previous"}
 		}
 	}

@@ -204,6 +204,18 @@ func TestWhy(t *testing.T) {
 		"the peer's quota is full": {Facts{Pod: asks("1", on("lab-2", nil)), Nodes: two, Events: event("FailedCreate", "exceeded quota: rivulet")}, Quota, "exceeded quota", "rivulet cordon lab-2"},
 		"a secret that is missing": {Facts{Pod: asks("1", on("home", waits("CreateContainerConfigError", `secret "x" not found`))), Nodes: two}, Configured, `secret "x" not found`, "make what it names"},
 		"it crashes":               {Facts{Pod: asks("1", on("home", waits("CrashLoopBackOff", "back-off"))), Nodes: two}, Crash, "container c ended", "logs -n lab web -c c --previous"},
+		"it looks for a private address": {Facts{Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
+			waits("CrashLoopBackOff", "back-off")(p)
+			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}
+		})), Nodes: two, Said: map[string]string{"c": "x\nmember: Failed to get interface addresses: no private IP address found, and explicit IP not provided\n"}}, Crash, "addresses of tunnel.peerCIDR", "10.128.0.0/9"},
+		"at home that is another cause": {Facts{Pod: asks("1", on("home", func(p *corev1.Pod) {
+			waits("CrashLoopBackOff", "back-off")(p)
+			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}
+		})), Nodes: two, Said: map[string]string{"c": "no private IP address found"}}, Crash, "last with 1 (Error)", "--previous"},
+		"its program has capabilities in its file": {Facts{Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
+			waits("CrashLoopBackOff", "back-off")(p)
+			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 126, Reason: "Error", Message: "sh: ping: Operation not permitted"}
+		})), Nodes: two}, Crash, "no NET_RAW", "rivulet.dev/offload=off"},
 		"its pods are evicted": {Facts{Nodes: two, Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
 			waits("CrashLoopBackOff", "back-off")(p)
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Evicted", Message: `Usage of EmptyDir volume "x" exceeds the limit "64Mi".`}

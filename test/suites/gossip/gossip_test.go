@@ -165,3 +165,44 @@ func ask(ctx context.Context, pod, method, url string) (s state, err error) {
 	}
 	return s, err
 }
+
+// loner binds to all addresses and announces the private one that it finds, as memberlist does without settings.
+const loner = `{"apiVersion":"v1","kind":"List","items":[
+{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"loner","labels":{"rivulet.dev/offload":"remote"}}},
+{"apiVersion":"v1","kind":"Pod","metadata":{"name":"loner","namespace":"loner"},"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"member","image":"rivulet.dev/gossip:1",
+ "imagePullPolicy":"Never","command":["web"],"env":[{"name":"DEFAULTS","value":"1"},{"name":"POD_NAME","value":"loner"},{"name":"GROUP","value":"loner"}]}]}}]}`
+
+// A member that looks for a private address ends at a peer: why names the setting, and with its command the member runs.
+func TestMemberlistWithoutSettings(t *testing.T) {
+	ctx := suite.Bounded(t, 6*time.Minute)
+	a := suite.Devices["a"]
+	labtest.CleanUp(t, func(ctx context.Context) {
+		_, _ = a.Kubectl(ctx, "delete", "namespace", "loner", "--ignore-not-found", "--wait=false")
+		labtest.Must(t, ctx, a, "sh", "-c", "rm -f /etc/rivulet/config.yaml; rivulet config reload")
+	})
+	labtest.Must(t, ctx, a, "sh", "-c", `printf %s "$1" | rivulet kubectl apply -f -`, "apply", loner)
+	var cure string
+	await.NoError(t, ctx, 2*time.Minute, "why names the setting", func() error {
+		out, err := a.Run(ctx, "rivulet", "why", "-n", "loner", "loner")
+		_, command, found := strings.Cut(out, "such as 10.128.0.0/9: ")
+		if cure, _, _ = strings.Cut(command, "\n"); !found {
+			return fmt.Errorf("%v: %s", err, out)
+		}
+		return nil
+	})
+	labtest.Must(t, ctx, a, "sh", "-c", "mkdir -p /etc/rivulet; "+strings.ReplaceAll(cure, "sudo ", ""))
+	await.NoError(t, ctx, 3*time.Minute, "it runs, and announces what home knows it by", func() error {
+		ip, err := a.Kubectl(ctx, "-n", "loner", "get", "pod", "loner", "-o", "jsonpath={.status.podIP}")
+		if err != nil {
+			return err
+		}
+		out, err := a.Kubectl(ctx, "-n", "loner", "exec", "loner", "--", "web", "get", "http://127.0.0.1:8080/")
+		if err != nil {
+			return err
+		}
+		if !strings.HasPrefix(ip, "10.") || !strings.Contains(out, `"Members":{"loner":"`+ip+`"}`) {
+			return fmt.Errorf("home says %s, it says %s", ip, out)
+		}
+		return nil
+	})
+}

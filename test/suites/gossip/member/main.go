@@ -45,7 +45,10 @@ func run() error {
 	own, group := os.Getenv("POD_IP"), os.Getenv("GROUP")
 	// For slow links, and for machines that are busy with tests.
 	cfg := memberlist.DefaultWANConfig()
-	cfg.Name, cfg.BindAddr, cfg.AdvertiseAddr = os.Getenv("POD_NAME"), own, own
+	cfg.Name = os.Getenv("POD_NAME")
+	if os.Getenv("DEFAULTS") == "" { // else it binds to all, and announces the private address that it finds
+		cfg.BindAddr, cfg.AdvertiseAddr = own, own
+	}
 	cfg.DeadNodeReclaimTime = time.Second // a pod that is made anew has another address
 	cfg.GossipInterval, cfg.PushPullInterval = 200*time.Millisecond, 5*time.Second
 	list, err := memberlist.Create(cfg)
