@@ -21,10 +21,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// ManagedBy is the label value of the objects made here.
+// ManagedBy is the value of label ManagedByLabel of the objects made here.
 const ManagedBy = "rivulet.dev"
 
-const managedByLabel = "app.kubernetes.io/managed-by"
+const ManagedByLabel = "app.kubernetes.io/managed-by"
 
 // Service is the Service to create.
 type Service struct {
@@ -122,7 +122,7 @@ func ensureSlice(ctx context.Context, client kubernetes.Interface, want *discove
 func (s Service) service() *corev1.Service {
 	object := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
 		Name: s.Name, Namespace: s.Namespace,
-		Labels: merged(s.Labels, map[string]string{managedByLabel: ManagedBy}),
+		Labels: merged(s.Labels, map[string]string{ManagedByLabel: ManagedBy}),
 	}}
 	if s.ClusterIP.IsValid() {
 		object.Spec.ClusterIP = s.ClusterIP.String()

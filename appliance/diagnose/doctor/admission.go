@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"rivulet/appliance/addons/nodeservice"
 	"rivulet/appliance/health"
 )
 
@@ -48,9 +49,14 @@ func probeAdmission(ctx context.Context, e *Env) Result {
 		return e.unasked("the API server cannot be asked", err)
 	}
 	var refusing, silent, cures []string
-	found := func(list *[]string, kind, name, does, why string) {
-		*list = append(*list, fmt.Sprintf("%s %s %s: %s", kind, name, does, why))
-		cures = append(cures, "rivulet kubectl delete "+kind+" "+name)
+	own := false
+	found := func(list *[]string, kind string, o metav1.ObjectMeta, does, why string) {
+		*list = append(*list, fmt.Sprintf("%s %s %s: %s", kind, o.Name, does, why))
+		if o.Labels[nodeservice.ManagedByLabel] == nodeservice.ManagedBy {
+			own = true
+			return
+		}
+		cures = append(cures, "rivulet kubectl delete "+kind+" "+o.Name)
 	}
 	for _, kind := range calls {
 		raw, err := client.Discovery().RESTClient().Get().AbsPath(kind[1]).Param("resourceVersion", "0").DoRaw(ctx)
@@ -67,23 +73,29 @@ func probeAdmission(ctx context.Context, e *Env) Result {
 					continue
 				}
 				if why := e.unserved(ctx, client, w.ClientConfig.Service); why != "" {
-					found(&refusing, kind[0], c.Metadata.Name, "refuses what it is about", why)
+					found(&refusing, kind[0], c.Metadata, "refuses what it is about", why)
 					break
 				}
 			}
 			for _, s := range c.Status.Conditions {
 				if c.Spec.Service != nil && s.Type == "Available" && s.Status == metav1.ConditionFalse && e.Now().Sub(s.LastTransitionTime.Time) > time.Minute {
-					found(&silent, kind[0], c.Metadata.Name, "is not served, so that namespaces do not end", s.Message)
+					found(&silent, kind[0], c.Metadata, "is not served, so that namespaces do not end", s.Message)
 				}
 			}
 		}
 	}
-	cure := "start what they belong to, or remove them: " + strings.Join(cures, " && ")
+	var cure []string
+	if len(cures) > 0 {
+		cure = append(cure, "start what they belong to, or remove them: "+strings.Join(cures, " && "))
+	}
+	if own { // of this program, at an address of this device
+		cure = append(cure, "find what keeps this device from its own address: rivulet doctor --only cidr,firewall,pod-network")
+	}
 	switch text := strings.Join(append(refusing, silent...), "; "); {
 	case len(refusing) > 0:
-		return Failf(cure, "%s", text)
+		return Failf(strings.Join(cure, "; "), "%s", text)
 	case len(silent) > 0:
-		return Warnf(cure, "%s", text)
+		return Warnf(strings.Join(cure, "; "), "%s", text)
 	}
 	return Passf("all are served")
 }

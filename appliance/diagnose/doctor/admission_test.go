@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -57,9 +58,11 @@ func TestAPowerCutAndAWebhook(t *testing.T) {
 			return err == nil && len(q.Status.Hard) == len(nothing)
 		})
 	}
-	check(api.CoreV1().RESTClient().Post().AbsPath("/apis/apiregistration.k8s.io/v1/apiservices").SetHeader("Content-Type", "application/json").Body([]byte(
-		`{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.gone.example"}, "spec": {"group": "gone.example", "version": "v1",
-		"groupPriorityMinimum": 1000, "versionPriority": 10, "insecureSkipTLSVerify": true, "service": {"namespace": "gone", "name": "api"}}}`)).DoRaw(ctx))
+	for group, labels := range map[string]string{"gone.example": "", "ours.example": `"app.kubernetes.io/managed-by": "rivulet.dev"`} {
+		check(api.CoreV1().RESTClient().Post().AbsPath("/apis/apiregistration.k8s.io/v1/apiservices").SetHeader("Content-Type", "application/json").Body(fmt.Appendf(nil,
+			`{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.%[1]s", "labels": {%[2]s}}, "spec": {"group": %[1]q, "version": "v1",
+			"groupPriorityMinimum": 1000, "versionPriority": 10, "insecureSkipTLSVerify": true, "service": {"namespace": "gone", "name": "api"}}}`, group, labels)).DoRaw(ctx))
+	}
 	everything := admissionv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{"*/*"}}
 	all := []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.OperationAll}, Rule: everything}}
 	except := admissionv1.RuleWithOperations{Operations: all[0].Operations, Rule: admissionv1.Rule{APIGroups: []string{"admissionregistration.k8s.io", "apiregistration.k8s.io"}, APIVersions: []string{"*"}, Resources: []string{"*"}}}
@@ -108,7 +111,7 @@ func TestAPowerCutAndAWebhook(t *testing.T) {
 	var r Result
 	await.NoError(t, ctx, time.Minute, "all is named", func() error {
 		r = admission.Run(ctx, e)
-		for _, want := range []string{"validatingwebhookconfiguration guard refuses", "mutatingwebhookconfiguration changer refuses", "gone/guard is not there", "apiservice v1.gone.example"} {
+		for _, want := range []string{"validatingwebhookconfiguration guard refuses", "mutatingwebhookconfiguration changer refuses", "gone/guard is not there", "apiservice v1.gone.example", "apiservice v1.ours.example"} {
 			if r.Status != Fail || !strings.Contains(r.Text, want) {
 				return errors.New(want + " is missing: " + r.Text)
 			}
@@ -116,6 +119,10 @@ func TestAPowerCutAndAWebhook(t *testing.T) {
 		return nil
 	})
 	_, cures, _ := strings.Cut(r.Cure, ": ")
+	cures, ours, _ := strings.Cut(cures, "; ")
+	if strings.Contains(cures, "v1.ours.example") || !strings.HasSuffix(ours, ": rivulet doctor --only cidr,firewall,pod-network") {
+		t.Errorf("the cure deletes what is Rivulet's own: %s", r.Cure)
+	}
 	for _, cure := range strings.Split(cures, " && ") {
 		words := strings.Fields(cure)
 		if len(words) != 5 || strings.Join(words[:3], " ") != "rivulet kubectl delete" {
@@ -130,6 +137,9 @@ func TestAPowerCutAndAWebhook(t *testing.T) {
 			}
 		}
 	}
+	await.NoError(t, ctx, time.Minute, "ours is gone", func() error {
+		return api.CoreV1().RESTClient().Delete().AbsPath(calls[2][1] + "/v1.ours.example").Do(ctx).Error()
+	})
 	await.True(t, time.Minute, "nothing is in the way", func() bool { r = admission.Run(ctx, e); return r.Status == Pass })
 	refused("'nobody'") // webhooks alone are gone
 	check(nil, registration.ValidatingAdmissionPolicies().Delete(ctx, "nobody", metav1.DeleteOptions{}))

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -37,9 +38,7 @@ func probeCIDR(ctx context.Context, e *Env) Result {
 			}
 		}
 	}
-	if fixed.Shared.Overlaps(fixed.NodeRange) && tailscaleDrops(ctx, e) {
-		clash = append(clash, "Tailscale drops what comes from 100.64.0.0/10 and not through it, the node's own address among it")
-	}
+	clash = append(clash, dropped(ctx, e)...)
 	switch {
 	case len(clash) > 0:
 		return Failf("give that network another range (or leave it: ip route del), with Tailscale: sudo tailscale set --netfilter-mode=off; or have this device choose others at its next start, "+
@@ -51,14 +50,38 @@ func probeCIDR(ctx context.Context, e *Env) Result {
 	return Passf("%s, %s and %s are used by nobody else here", fixed.PodCIDR, fixed.ServiceCIDR, fixed.NodeRange)
 }
 
-// tailscaleDrops looks for Tailscale's rule that drops other sources in its range, which also applies to lo.
-func tailscaleDrops(ctx context.Context, e *Env) bool {
-	all, err := e.Links()
-	if err != nil || !slices.ContainsFunc(all, func(l Link) bool { return strings.HasPrefix(l.Name, "tailscale") && l.Up }) {
-		return false
-	}
+// dropped are rules that drop the cluster's addresses unless they come through an interface of another network. Tailscale
+// (chain ts-input) and other VPNs have such rules for their own range; they also apply to lo and to the tunnel.
+func dropped(ctx context.Context, e *Env) (found []string) {
 	out, err := e.Exec(ctx, "iptables-save", "-t", "filter")
-	return err == nil && slices.ContainsFunc(strings.Split(out, "\n"), func(l string) bool {
-		return strings.HasPrefix(l, "-A ts-input") && strings.Contains(l, "-s 100.64.0.0/10") && strings.HasSuffix(l, "DROP")
-	})
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(out) {
+		words := strings.Fields(line)
+		through := after(words, "!", "-i")
+		if len(words) < 2 || words[0] != "-A" || through == "" || through == "lo" || through == fixed.Tunnel || !slices.Contains([]string{"DROP", "REJECT"}, after(words, "-j")) {
+			continue
+		}
+		from, err := netip.ParsePrefix(after(words, "-s"))
+		if err != nil || !slices.ContainsFunc(fixed.Networks[:], from.Overlaps) {
+			continue
+		}
+		whose := "a rule (iptables -S " + words[1] + ")"
+		if words[1] == "ts-input" {
+			whose = "Tailscale"
+		}
+		found = append(found, fmt.Sprintf("%s drops what comes from %s and not through %s, the node's own address among it", whose, from, through))
+	}
+	return found
+}
+
+// after returns the word after these.
+func after(words []string, these ...string) string {
+	for i := range words {
+		if rest := words[i:]; len(rest) > len(these) && slices.Equal(rest[:len(these)], these) {
+			return rest[len(these)]
+		}
+	}
+	return ""
 }

@@ -305,6 +305,12 @@ func TestCIDR(t *testing.T) {
 	defer fixed.Use(usual)
 	fixed.Use(fixed.Ranges{Pods: usual.Pods, Services: usual.Services, Nodes: netip.MustParsePrefix("100.127.0.0/16")})
 	found(t, e, cidr, Fail, "Tailscale drops", "--netfilter-mode=off", "rivulet reset")
+	// A VPN's, recognized by what it does.
+	e.Links = links2(eth0)
+	e.Exec = says(map[string]string{"iptables-save -t filter": "-A headscale ! -i hs0 -s 100.64.0.0/10 -j DROP\n"})
+	found(t, e, cidr, Fail, "a rule (iptables -S headscale) drops what comes from 100.64.0.0/10 and not through hs0")
+	e.Exec = says(map[string]string{"iptables-save -t filter": "-A own -s 100.64.0.0/10 ! -i lo -j DROP\n-A other -s 10.9.0.0/16 ! -i x -j DROP\n-A some -s 100.64.0.0/10 ! -i hs0 -j ACCEPT\n"})
+	found(t, e, cidr, Pass)
 }
 
 func TestIptables(t *testing.T) {
