@@ -51,10 +51,10 @@ type Env struct {
 	Listen func() (Received, error)
 	// Try creates the parts of the data path in a temporary network namespace, and returns the kernel's error for each.
 	Try func(ctx context.Context) (map[string]error, error)
-	// AsPod checks the node from a pod's position; InputDrops are the chains of rules, by nft's names, that drop
-	// packets to the machine by default.
-	AsPod      func(ctx context.Context, node podview.Node) (podview.Finding, error)
-	InputDrops func() ([]string, error)
+	// AsPod checks the node from a pod's position.
+	AsPod func(ctx context.Context, node podview.Node) (podview.Finding, error)
+	// Closed are the chains of nftables that refuse what no rule is for.
+	Closed func() ([]Chain, error)
 	// Overlay mounts an overlayfs in a folder, and takes it away.
 	Overlay func(dir string) error
 	// Fsync writes and syncs small blocks in the state folder and returns how long each took.

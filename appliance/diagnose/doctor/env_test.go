@@ -58,7 +58,7 @@ func machine(t *testing.T, tree files) *Env {
 		Dial:       func(context.Context, netip.AddrPort) error { return errors.New("no route to host") },
 		QueryDNS:   func(context.Context, netip.AddrPort) error { return nil },
 		AsPod:      func(context.Context, podview.Node) (podview.Finding, error) { return podview.Fine, nil },
-		InputDrops: func() ([]string, error) { return nil, nil },
+		Closed:     func() ([]Chain, error) { return nil, nil },
 		Listen:     func() (Received, error) { return Received{}, nil },
 		Try: func(context.Context) (map[string]error, error) {
 			return map[string]error{tryNetns: nil, tryVeth: nil, tryBridge: nil, tryTun: nil, tryNft: nil, tryPolicies: nil, tryIptables: nil}, nil

@@ -2,7 +2,9 @@ package doctor
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"rivulet/appliance/config/fixed"
@@ -17,7 +19,7 @@ func probeFirewall(ctx context.Context, e *Env) Result {
 	pods, services := fixed.PodCIDR.String(), fixed.ServiceCIDR.String()
 	if e.process("firewalld") {
 		out, err := e.Exec(ctx, "firewall-cmd", "--list-ports")
-		if err == nil && strings.Contains(out, "7442/udp") && strings.Contains(out, "7442/tcp") {
+		if err == nil && lists(out, "udp") && lists(out, "tcp") {
 			return Passf("firewalld lets peers in")
 		}
 		return Warnf("firewall-cmd --permanent --add-port=7442/udp --add-port=7442/tcp --add-service=mdns && firewall-cmd --permanent --zone=trusted --add-source="+pods+" --add-source="+services+" && "+allowPods(ctx, e),
@@ -46,7 +48,54 @@ func probeFirewall(ctx context.Context, e *Env) Result {
 		return Warnf("start rivulet, which allows pods; if they stay cut off: iptables -I FORWARD -s "+pods+" -j ACCEPT; iptables -I FORWARD -d "+pods+" -j ACCEPT",
 			"what is forwarded is dropped (policy of FORWARD, as Docker sets it, or its last rule), and nothing before allows pods")
 	}
+	return native(e)
+}
+
+// iptablesInput is the chain of iptables in nftables.
+const iptablesInput = "ip filter INPUT"
+
+// native judges chains that no iptables has made.
+func native(e *Env) Result {
+	chains, err := e.Closed()
+	if err != nil {
+		return e.unasked("the rules of nftables cannot be read", err)
+	}
+	var closed, cures []string
+	for _, c := range chains {
+		if c.Opened || strings.HasPrefix(c.Name, "ip filter ") {
+			continue
+		}
+		closed = append(closed, c.Name)
+		if c.Forward {
+			for _, way := range []string{"iifname", "oifname"} {
+				cures = append(cures, fmt.Sprintf(`nft insert rule %s %s '{ "%s", "%s" }' accept`, c.Name, way, fixed.Bridge, fixed.Tunnel))
+			}
+			continue
+		}
+		cures = append(cures, "nft insert rule "+c.Name+" udp dport '{ 7442, 5353 }' accept", "nft insert rule "+c.Name+" tcp dport 7442 accept",
+			fmt.Sprintf(`nft insert rule %s iifname '{ "%s", "%s" }' accept`, c.Name, fixed.Bridge, fixed.Tunnel))
+	}
+	if len(closed) > 0 {
+		return Warnf(strings.Join(cures, "; ")+"; and the same in /etc/nftables.conf", "nftables drops what no rule of %s is for, and none is for peers or pods", strings.Join(closed, ", "))
+	}
 	return Passf("none that is known")
+}
+
+// lists reports whether firewalld's list of ports has the tunnel's: "22/tcp 1025-65535/udp".
+func lists(ports, protocol string) bool {
+	for _, f := range strings.Fields(ports) {
+		numbers, is, _ := strings.Cut(f, "/")
+		first, last, isRange := strings.Cut(numbers, "-")
+		if !isRange {
+			last = first
+		}
+		from, err1 := strconv.Atoi(first)
+		to, err2 := strconv.Atoi(last)
+		if is == protocol && err1 == nil && err2 == nil && from <= fixed.ControlPort && fixed.ControlPort <= to {
+			return true
+		}
+	}
+	return false
 }
 
 // process reports whether a program of this name runs.

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
-	"github.com/google/nftables"
 	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -64,9 +63,9 @@ func Here(state, run string, supervisor func(context.Context) (api.Status, error
 			defer view.Close()
 			return view.Check(ctx, node)
 		},
-		InputDrops: inputDrops,
-		Overlay:    overlayutils.SupportsMultipleLowerDir,
-		Fsync:      fsync,
+		Closed:  closedChains,
+		Overlay: overlayutils.SupportsMultipleLowerDir,
+		Fsync:   fsync,
 	}
 }
 
@@ -108,21 +107,6 @@ func (state bundled) command(ctx context.Context, name string, args ...string) (
 		err = fmt.Errorf("%w: %.300s", err, strings.Join(strings.Fields(stderr.String()), " "))
 	}
 	return string(out), err
-}
-
-func inputDrops() (out []string, err error) {
-	c, err := nftables.New()
-	if err != nil {
-		return nil, err
-	}
-	chains, err := c.ListChains()
-	for _, ch := range chains {
-		family := map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyINet: "inet"}[ch.Table.Family]
-		if family != "" && ch.Hooknum != nil && *ch.Hooknum == *nftables.ChainHookInput && ch.Policy != nil && *ch.Policy == nftables.ChainPolicyDrop {
-			out = append(out, strings.Join([]string{family, ch.Table.Name, ch.Name}, " "))
-		}
-	}
-	return out, err
 }
 
 func links() ([]Link, error) {

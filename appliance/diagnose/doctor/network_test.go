@@ -235,6 +235,8 @@ func TestFirewall(t *testing.T) {
 		{"unknown", nil, nil, Skip},
 		{"firewalld", files{"/proc/7/comm": "firewalld\n"}, map[string]string{"firewall-cmd --list-ports": "22/tcp"}, Warn},
 		{"firewalld, opened", files{"/proc/7/comm": "firewalld\n"}, map[string]string{"firewall-cmd --list-ports": "7442/tcp 7442/udp"}, Pass},
+		{"firewalld of a workstation", files{"/proc/7/comm": "firewalld\n"}, map[string]string{"firewall-cmd --list-ports": "1025-65535/udp 1025-65535/tcp"}, Pass},
+		{"firewalld, half opened", files{"/proc/7/comm": "firewalld\n"}, map[string]string{"firewall-cmd --list-ports": "1025-65535/udp 17442/tcp"}, Warn},
 		{"ufw", files{"/etc/ufw/ufw.conf": "ENABLED=yes"}, nil, Warn},
 		{"ufw, opened", files{"/etc/ufw/ufw.conf": "ENABLED=yes", "/etc/ufw/user.rules": "-A ufw-user-input -p udp --dport 7442 -j ACCEPT"}, nil, Pass},
 		{"ufw is off", files{"/etc/ufw/ufw.conf": "ENABLED=no"}, map[string]string{"iptables-save -t filter": ""}, Pass},

@@ -58,13 +58,21 @@ func allowPods(ctx context.Context, e *Env) string {
 		return "ufw allow in on " + fixed.Bridge + " && ufw allow in on " + fixed.Tunnel
 	}
 	var cures []string
-	chains, _ := e.InputDrops()
+	legacy := true // or a single rule
+	chains, _ := e.Closed()
 	for _, chain := range chains {
-		if chain != "ip filter INPUT" {
-			cures = append(cures, fmt.Sprintf(`nft insert rule %s iifname '{ "%s", "%s" }' accept`, chain, fixed.Bridge, fixed.Tunnel))
+		switch {
+		case chain.Forward:
+		case chain.Name == iptablesInput:
+			legacy = true
+		default:
+			if len(cures) == 0 {
+				legacy = false
+			}
+			cures = append(cures, fmt.Sprintf(`nft insert rule %s iifname '{ "%s", "%s" }' accept`, chain.Name, fixed.Bridge, fixed.Tunnel))
 		}
 	}
-	if len(cures) < len(chains) || len(chains) == 0 {
+	if legacy {
 		for _, name := range []string{fixed.Bridge, fixed.Tunnel} {
 			cures = append(cures, "iptables -I INPUT -i "+name+" -j ACCEPT")
 		}

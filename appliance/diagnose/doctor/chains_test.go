@@ -1,0 +1,70 @@
+package doctor
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"rivulet/appliance/machine/host"
+)
+
+// Firewalls that no iptables has made, as users write them, in a network namespace. The cure is typed.
+func TestNativeFirewall(t *testing.T) {
+	const (
+		input   = "add table inet f; add chain inet f in { type filter hook input priority 0; policy drop; }; add rule inet f in ct state established accept; "
+		forward = "add table ip g; add chain ip g through { type filter hook forward priority 0; policy drop; }; "
+	)
+	for _, tc := range []struct {
+		name, rules string
+		want        Status
+		closed      string
+	}{
+		{"none", "", Pass, ""},
+		{"of what comes in", input, Warn, "inet f in"},
+		{"opened", input + "add rule inet f in udp dport 7442 accept", Pass, ""},
+		{"opened with others", input + "add rule inet f in udp dport { 5353, 7442 } accept", Pass, ""},
+		{"opened by a range", input + "add rule inet f in udp dport 1025-65535 accept", Pass, ""},
+		{"opened by a set of ranges", input + "add rule inet f in udp dport { 22, 1025-65535 } accept", Pass, ""},
+		{"another range", input + "add rule inet f in udp dport { 22, 8000-9000 } accept", Warn, "inet f in"},
+		{"opened in a chain of its own", input + "add chain inet f ports; add rule inet f in jump ports; add rule inet f ports udp dport 7442 accept", Pass, ""},
+		{"a last rule", "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in tcp dport 22 accept; add rule inet f in counter reject with icmpx admin-prohibited", Warn, "inet f in"},
+		{"a rule that refuses some", "add table inet f; add chain inet f in { type filter hook input priority 0; }; add rule inet f in tcp dport 23 drop", Pass, ""},
+		{"of what is forwarded", forward, Warn, "ip g through"},
+		{"of what is forwarded, opened", forward + `add rule ip g through iifname "cni0" accept`, Pass, ""},
+		{"of what is forwarded, opened by network", forward + "add rule ip g through ip saddr 10.42.0.0/16 accept", Pass, ""},
+		{"our own", "add table inet rivulet-x; add chain inet rivulet-x in { type filter hook input priority 0; policy drop; }", Pass, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			e := machine(t, nil)
+			e.Exec, e.Closed = says(map[string]string{"iptables-save -t filter": ""}), closedChains
+			if err := host.OnThread(func() error {
+				if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+					return err
+				}
+				if out, err := exec.Command("nft", tc.rules).CombinedOutput(); tc.rules != "" && err != nil {
+					t.Errorf("%s: %s", err, out)
+					return nil
+				}
+				r := probeFirewall(t.Context(), e)
+				if r.Status != tc.want || !strings.Contains(r.Text, tc.closed) {
+					t.Errorf("%v: %s", r.Status, r.Text)
+				}
+				if tc.want != Warn {
+					return nil
+				}
+				cure, _, _ := strings.Cut(r.Cure, "; and the same")
+				if out, err := exec.Command("sh", "-ec", cure).CombinedOutput(); err != nil {
+					t.Errorf("%s: %s", cure, out)
+				}
+				if r := probeFirewall(t.Context(), e); r.Status != Pass {
+					t.Errorf("with the cure %s: %s", cure, r.Text)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal("make root: ", err)
+			}
+		})
+	}
+}
