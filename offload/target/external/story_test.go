@@ -105,6 +105,7 @@ func TestBurst(t *testing.T) {
 	})
 	t.Run("a job is not run twice", func(t *testing.T) { jobOnce(t, h, there, func() { h.stop(); h.run(spec) }) })
 	t.Run("quota", func(t *testing.T) { quota(t, h, there) })
+	t.Run("a quota for pods without a deadline", func(t *testing.T) { scoped(t, h, there) })
 	t.Run("what restricted forbids", func(t *testing.T) { forbidden(t, h) })
 	t.Run("somebody else's object of our name", func(t *testing.T) { conflict(t, h, there) })
 	t.Run("called home", func(t *testing.T) { calledHome(t, h, there) })
@@ -306,6 +307,37 @@ func quota(t *testing.T, h *home, c *campus) {
 		}
 		return ""
 	})
+}
+
+// scoped: a campus that takes no further pods without a deadline takes those with one, whatever restarts them.
+func scoped(t *testing.T, h *home, c *campus) {
+	ctx := t.Context()
+	_, err := c.Client.CoreV1().ResourceQuotas(shared).Create(ctx, &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "endless"}, Spec: corev1.ResourceQuotaSpec{
+		Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotTerminating}, Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}, metav1.CreateOptions{})
+	must(t, err)
+	await.Empty(t, 30*time.Second, "the quota is in force", func(ctx context.Context) string {
+		q, err := c.Client.CoreV1().ResourceQuotas(shared).Get(ctx, "endless", metav1.GetOptions{})
+		if err != nil || q.Status.Hard.Pods().String() != "0" || q.Status.Used.Pods().IsZero() {
+			return fmt.Sprint(q.Status, err)
+		}
+		return ""
+	})
+	for _, policy := range []corev1.RestartPolicy{corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure} {
+		name := "ends-" + strings.ToLower(string(policy))
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{
+			Spec: corev1.PodSpec{RestartPolicy: policy, ActiveDeadlineSeconds: ptr.To[int64](3600), Containers: []corev1.Container{{Name: "main", Image: "work"}}}}}}
+		_, err := h.Client.BatchV1().Jobs("lab").Create(ctx, job, metav1.CreateOptions{})
+		must(t, err)
+		await.Empty(t, 60*time.Second, "a pod with a deadline and "+string(policy)+" runs", func(ctx context.Context) string {
+			list, err := h.Client.CoreV1().Pods("lab").List(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + name})
+			if err != nil || len(list.Items) != 1 || list.Items[0].Status.Phase != corev1.PodRunning {
+				return fmt.Sprint(err, list.Items)
+			}
+			return ""
+		})
+		must(t, h.Client.BatchV1().Jobs("lab").Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}))
+	}
+	must(t, c.Client.CoreV1().ResourceQuotas(shared).Delete(ctx, "endless", metav1.DeleteOptions{}))
 }
 
 // forbidden: what cannot be made to fit is told with each field.

@@ -104,12 +104,12 @@ func Wrap(home *corev1.Pod, cluster, api string) (Wrapper, error) {
 		}}, nil
 	}
 	// With Never the pod's own exit decides. With OnFailure the kubelet restarts it, and the Job replaces it if it is
-	// lost, never beside a living one; then the deadline is the Job's, since each of its pods would begin a new one.
+	// lost, never beside a living one; then the deadline is also the Job's, since each of its pods begins a new one. The
+	// pod keeps its own: quotas with the scopes Terminating and NotTerminating go by it.
 	backoff, deadline, failure := int32(0), (*int64)(nil), endPolicy()
 	if RestartPolicy(home) == corev1.RestartPolicyOnFailure {
 		failure = nil // not allowed with it, and the Job makes another pod
 		backoff, deadline = math.MaxInt32, template.Spec.ActiveDeadlineSeconds
-		template.Spec.ActiveDeadlineSeconds = nil
 	}
 	return Wrapper{Job: &batchv1.Job{
 		ObjectMeta: meta,

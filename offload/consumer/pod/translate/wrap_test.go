@@ -69,13 +69,13 @@ func TestWrapMakesJobsOfPodsThatEnd(t *testing.T) {
 		if w.Job == nil || *w.Job.Spec.BackoffLimit != backoff || w.Job.Spec.TTLSecondsAfterFinished != nil || !*w.Job.Spec.ManualSelector {
 			t.Errorf("%s: job %+v", policy, w.Job)
 		}
-		// A Job that makes another pod has the deadline itself: it is one for all of them.
+		// A Job that makes another pod has the deadline, too: it is one for all of them.
 		ofPod, ofJob := w.Job.Spec.Template.Spec.ActiveDeadlineSeconds, w.Job.Spec.ActiveDeadlineSeconds
-		if policy == corev1.RestartPolicyOnFailure {
-			ofPod, ofJob = ofJob, ofPod
+		if ptr.Deref(ofPod, 0) != 60 {
+			t.Errorf("%s: the pod has deadline %v", policy, ofPod)
 		}
-		if ofPod == nil || *ofPod != 60 || ofJob != nil {
-			t.Errorf("%s: the deadline is not in the right place, once: %v %v", policy, ofPod, ofJob)
+		if want := policy == corev1.RestartPolicyOnFailure; want != (ptr.Deref(ofJob, 0) == 60) || !want && ofJob != nil {
+			t.Errorf("%s: the Job has deadline %v", policy, ofJob)
 		}
 	}
 }
