@@ -33,6 +33,8 @@ const (
 	// selfMending is how long a wrapper may be without a pod before home gets a warning. Home did not make the
 	// ReplicaSet that the warning is about, and a quota that follows demand usually admits the pod in that time.
 	selfMending = 10 * time.Second
+	// reasonFailedCreate is the reason of a controller's event that the API server refuses a pod.
+	reasonFailedCreate = "FailedCreate"
 )
 
 // copiedEvents are home's events, by name: the count last written, and since when a warning that may resolve itself is
@@ -141,8 +143,8 @@ func (c EventCopy) follow(ctx context.Context, t *Twin, kept *foreign.Kept, fail
 
 // copy writes one event at home, unless it is there. It reports false if a retry may succeed.
 func (c EventCopy) copy(ctx context.Context, t *Twin, e *corev1.Event, told *copiedEvents) bool {
-	if e.Type != corev1.EventTypeWarning && (e.InvolvedObject.Kind != "Pod" || e.Reason == "Scheduled") {
-		return true // a made pod and its node at the provider are of no interest at home
+	if unwanted(e) {
+		return true
 	}
 	pod, about := t.subject(&e.InvolvedObject)
 	if !about {
@@ -175,10 +177,22 @@ func (c EventCopy) copy(ctx context.Context, t *Twin, e *corev1.Event, told *cop
 	return false
 }
 
+// unwanted reports whether an event means nothing at home: a pod's node at the provider, and what a controller does with
+// the wrapper and by which of its rules. Home made the wrapper, not the user. Only that it can make no pod is for the user.
+func unwanted(e *corev1.Event) bool {
+	switch e.InvolvedObject.Kind {
+	case "Pod":
+		return e.Type != corev1.EventTypeWarning && e.Reason == "Scheduled"
+	case "PersistentVolumeClaim":
+		return e.Type != corev1.EventTypeWarning
+	}
+	return e.Reason != reasonFailedCreate
+}
+
 // mends reports whether the cause of an event, that a wrapper could make no pod, is resolved; otherwise when to check
 // again, if it may still resolve itself.
 func (t *Twin) mends(e *corev1.Event, told *copiedEvents) (mended bool, wait time.Duration) {
-	if e.Reason != "FailedCreate" || e.InvolvedObject.Kind != "ReplicaSet" && e.InvolvedObject.Kind != "Job" {
+	if e.Reason != reasonFailedCreate || e.InvolvedObject.Kind != "ReplicaSet" && e.InvolvedObject.Kind != "Job" {
 		return false, 0
 	}
 	wrapper, _ := t.subject(&e.InvolvedObject)

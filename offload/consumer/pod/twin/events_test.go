@@ -40,3 +40,29 @@ func TestARefusalThatMendsItselfIsNotTold(t *testing.T) {
 		t.Errorf("another warning: mended %v, wait %s", mended, wait)
 	}
 }
+
+// What a controller does with the wrapper, by rules that home wrote into it, is no event of the user's pod; that it can
+// make no pod is one.
+func TestEventsOfTheWrapperAreForNobody(t *testing.T) {
+	for _, c := range []struct {
+		kind, reason, of string
+		want             bool
+	}{
+		{"Pod", "Killing", corev1.EventTypeNormal, true},
+		{"Pod", "Scheduled", corev1.EventTypeNormal, false},
+		{"Pod", "BackOff", corev1.EventTypeWarning, true},
+		{"Job", "PodFailurePolicy", corev1.EventTypeWarning, false},
+		{"Job", "BackoffLimitExceeded", corev1.EventTypeWarning, false},
+		{"Job", "SuccessfulCreate", corev1.EventTypeNormal, false},
+		{"Job", "FailedCreate", corev1.EventTypeWarning, true},
+		{"ReplicaSet", "FailedCreate", corev1.EventTypeWarning, true},
+		{"ReplicaSet", "FailedDelete", corev1.EventTypeWarning, false},
+		{"PersistentVolumeClaim", "ProvisioningFailed", corev1.EventTypeWarning, true},
+		{"PersistentVolumeClaim", "WaitForFirstConsumer", corev1.EventTypeNormal, false},
+	} {
+		e := &corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: c.kind}, Reason: c.reason, Type: c.of}
+		if got := !unwanted(e); got != c.want {
+			t.Errorf("%s of a %s appears at home: %v, want %v", c.reason, c.kind, got, c.want)
+		}
+	}
+}
