@@ -1,6 +1,7 @@
 package tenancy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -318,6 +319,40 @@ func testImagesOfTenants(t *testing.T, p *provider) {
 	}
 	if m := events.Items[0].Message; !strings.HasPrefix(m, `Failed to pull image "example.org/x:1": the image`) {
 		t.Errorf("event %q", m)
+	}
+
+	// Neither is by which other names this cluster has the same image.
+	const own, digest = "tenants.rivulet.invalid/0123456789abcdef0123456789abcdef/", "@sha256:2d4d3f5d2cf4ee9bd3a4c2d0e9b2b1a7d5b6c8e3f1a9b0c7d6e5f4a3b2c1d0e9"
+	pinned, err := c.CoreV1().Pods(twin).Create(ctx, bare("named", func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: "i:1"}}
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "d", Image: "ghcr.io:443/a/b" + digest})
+	}), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []struct{ container, image, id, wantImage, wantID string }{
+		{"i", own + "docker.io/library/i:1", own + "docker.io/library/i" + digest, "", ""},
+		{"i", "docker.io/library/i:latest", "sha256:2d4d", "", ""},
+		{"i", "i:1", "", "", ""},
+		{"i", "harbor.corp/owner/secret:7", "harbor.corp/owner/secret" + digest, "i:1", "i" + digest},
+		{"i", own + "ghcr.io/another/secret:7", own + "ghcr.io/another/secret:7", "i:1", "i:1"},
+		{"d", own + "ghcr.io__443/a/b" + digest, own + "ghcr.io__443/a/b" + digest, "", ""},
+		{"d", "ghcr.io:443/a/bc:1", "docker.io/ghcr.io:443/a/x" + digest, "ghcr.io:443/a/b" + digest, "ghcr.io:443/a/b" + digest},
+	} {
+		pinned.Status = corev1.PodStatus{}
+		if wrote := (corev1.ContainerStatus{Name: s.container, Image: s.image, ImageID: s.id}); s.container == "i" {
+			pinned.Status.InitContainerStatuses = []corev1.ContainerStatus{wrote}
+		} else {
+			pinned.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c"}, wrote}
+		}
+		if pinned, err = p.admin.CoreV1().Pods(twin).UpdateStatus(ctx, pinned, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		all := append(pinned.Status.InitContainerStatuses, pinned.Status.ContainerStatuses...)
+		got := all[len(all)-1]
+		if got.Image != cmp.Or(s.wantImage, s.image) || got.ImageID != cmp.Or(s.wantID, s.id) {
+			t.Errorf("the consumer reads %s %s of %s %s", got.Image, got.ImageID, s.image, s.id)
+		}
 	}
 	p.release(t, carol, "images")
 }

@@ -21,6 +21,7 @@ func Containers(prev, away []corev1.ContainerStatus, spec []corev1.Container, po
 			continue
 		}
 		c := *now.DeepCopy()
+		asAtHome(&c, old, &spec[i])
 		c.RestartCount = restarts(old, &c)
 		if end, told := before[c.Name]; c.LastTerminationState.Terminated == nil && told {
 			c.LastTerminationState.Terminated = &end

@@ -115,7 +115,9 @@ func debuggers(home *corev1.Pod, away []corev1.ContainerStatus) []corev1.Contain
 		case old != nil && (old.State.Terminated != nil || isRefused(old)):
 			out = append(out, *old.DeepCopy())
 		case now != nil:
-			out = append(out, *now.DeepCopy())
+			st, spec := *now.DeepCopy(), corev1.Container(home.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+			asAtHome(&st, old, &spec)
+			out = append(out, st)
 		case old != nil:
 			gone := *old.DeepCopy()
 			gone.State, gone.Ready = ended(old, 137, reasonUnknown, messageUnseen), false // kubectl debug waits for an end

@@ -20,6 +20,8 @@ func TestQuantitiesOfAProvider(t *testing.T) {
 	for _, q := range []string{"1500m", "1e900"} {
 		home, away := translatetest.Ungated(), translatetest.Running()
 		all := corev1.ResourceList{"cpu": resource.MustParse(q)}
+		asked := corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("1")}, Limits: corev1.ResourceList{"cpu": resource.MustParse("1")}}
+		home.Spec.Resources, home.Spec.Containers[0].Resources = &asked, asked
 		away.Status.AllocatedResources = all.DeepCopy()
 		away.Status.ContainerStatuses[1].AllocatedResources = all.DeepCopy()
 		away.Status.ContainerStatuses[1].Resources = &corev1.ResourceRequirements{Limits: all}

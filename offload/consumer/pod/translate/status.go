@@ -142,7 +142,7 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	st.InitContainerStatuses = Containers(home.Status.InitContainerStatuses, from.InitContainerStatuses, home.Spec.InitContainers, RestartPolicy(home), away.before.Containers)
 	st.ContainerStatuses = Containers(home.Status.ContainerStatuses, from.ContainerStatuses, home.Spec.Containers, RestartPolicy(home), away.before.Containers)
 	st.EphemeralContainerStatuses = debuggers(home, from.EphemeralContainerStatuses)
-	st.AllocatedResources, st.Resources = from.AllocatedResources, from.Resources
+	st.AllocatedResources, st.Resources = podResources(&home.Spec, from)
 
 	for _, c := range from.Conditions {
 		switch c.Type {
