@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
+	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/pod/translate"
@@ -83,15 +86,44 @@ func (x *index) usageAtHome(t *twin.Twin, m *v1beta1.PodMetrics) (Usage, bool) {
 	if home.Status.StartTime != nil {
 		u.Started = home.Status.StartTime.Time
 	}
-	for _, container := range home.Spec.Containers { // without containers that the provider added
-		for i := range m.Containers {
-			if got := &m.Containers[i]; got.Name == container.Name {
-				u.Containers = append(u.Containers, ContainerUsage{Name: got.Name, Started: startOf(translate.StatusOf(home.Status.ContainerStatuses, got.Name)),
-					CPU: uint64(max(0, got.Usage.Cpu().ScaledValue(-9))), Memory: uint64(max(0, got.Usage.Memory().Value()))})
+	var measured bool
+	u.Containers, measured = containersAtHome(home, m.Containers)
+	return u, measured
+}
+
+// containersAtHome returns the usage of the containers of home's spec that keep running, native sidecars included, and
+// not of those that the target added. It is false if one of them that runs has no figure: a partial sum would mislead
+// an autoscaler, which divides by the requests of all of them.
+func containersAtHome(home *corev1.Pod, all []v1beta1.ContainerMetrics) (out []ContainerUsage, complete bool) {
+	for c, status := range KeepRunning(home) {
+		started := startOf(status)
+		i := slices.IndexFunc(all, func(m v1beta1.ContainerMetrics) bool { return m.Name == c.Name })
+		switch {
+		case i >= 0:
+			out = append(out, ContainerUsage{Name: c.Name, Started: started,
+				CPU: uint64(max(0, all[i].Usage.Cpu().ScaledValue(-9))), Memory: uint64(max(0, all[i].Usage.Memory().Value()))})
+		case !started.IsZero():
+			return nil, false
+		}
+	}
+	return out, len(out) > 0
+}
+
+// KeepRunning yields the containers of a pod that run as long as it does, with their statuses (nil without one): native
+// sidecars, which are restartable init containers, and the containers.
+func KeepRunning(p *corev1.Pod) iter.Seq2[*corev1.Container, *corev1.ContainerStatus] {
+	return func(yield func(*corev1.Container, *corev1.ContainerStatus) bool) {
+		for i := range p.Spec.InitContainers {
+			if c := &p.Spec.InitContainers[i]; ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways && !yield(c, translate.StatusOf(p.Status.InitContainerStatuses, c.Name)) {
+				return
+			}
+		}
+		for i := range p.Spec.Containers {
+			if c := &p.Spec.Containers[i]; !yield(c, translate.StatusOf(p.Status.ContainerStatuses, c.Name)) {
+				return
 			}
 		}
 	}
-	return u, len(u.Containers) > 0
 }
 
 func startOf(c *corev1.ContainerStatus) time.Time {

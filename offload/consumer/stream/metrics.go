@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"rivulet/offload/consumer/pod"
 )
 
 // metrics answers /metrics with a kubelet's metrics of its pods. A virtual node has none of a kubelet's own work and
@@ -46,8 +48,8 @@ func (s *Server) cadvisor(w http.ResponseWriter, r *http.Request) {
 	images := map[types.UID]map[string]string{}
 	for _, p := range s.cfg.Pods() {
 		images[p.UID] = map[string]string{}
-		for i := range p.Spec.Containers {
-			images[p.UID][p.Spec.Containers[i].Name] = p.Spec.Containers[i].Image
+		for c := range pod.KeepRunning(p) {
+			images[p.UID][c.Name] = c.Image
 		}
 	}
 	used, failed := s.usage(r)

@@ -26,8 +26,9 @@ func TestWhatPrometheusScrapes(t *testing.T) {
 	}, Pods: func() []*corev1.Pod {
 		running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 		return []*corev1.Pod{
-			{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web-1", UID: "u1"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "shop:1"}, {Name: "side", Image: "side:1"}}},
-				Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: running}, {State: running}}}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web-1", UID: "u1"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "shop:1"}},
+				InitContainers: []corev1.Container{{Name: "side", Image: "side:1", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}}, // a native sidecar
+				Status: corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{{State: running}}, ContainerStatuses: []corev1.ContainerStatus{{State: running}}}},
 			{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "waits", UID: "u3"}},
 		}
 	}}}
