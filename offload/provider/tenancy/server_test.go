@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
@@ -430,6 +431,29 @@ func testAdmissionInTwins(t *testing.T, p *provider) {
 	}
 	if made := pod(corev1.PodSpec{}); made.Labels[policy.OriginLabel] != string(alice) {
 		t.Errorf("the pod carries %v, want alice's mark", made.Labels)
+	}
+	for _, c := range []struct {
+		asks corev1.DNSPolicy
+		own  *corev1.PodDNSConfig
+		want string // policy, servers and options
+	}{
+		{corev1.DNSDefault, nil, "ClusterFirst [] ndots=1 "},
+		{corev1.DNSDefault, &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.1"}, Options: []corev1.PodDNSConfigOption{{Name: "timeout", Value: ptr.To("2")}}}, "ClusterFirst [192.0.2.1] timeout=2 ndots=1 "},
+		{corev1.DNSDefault, &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: ptr.To("3")}}}, "ClusterFirst [] ndots=3 "},
+		{corev1.DNSClusterFirst, nil, "ClusterFirst"},
+		{corev1.DNSNone, &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.1"}}, "None [192.0.2.1] "},
+	} {
+		made := pod(corev1.PodSpec{DNSPolicy: c.asks, DNSConfig: c.own})
+		got := string(made.Spec.DNSPolicy)
+		if d := made.Spec.DNSConfig; d != nil {
+			got += fmt.Sprint(" ", d.Nameservers, " ")
+			for _, o := range d.Options {
+				got += o.Name + "=" + *o.Value + " "
+			}
+		}
+		if got != c.want {
+			t.Errorf("dnsPolicy %s became %s, want %s", c.asks, got, c.want)
+		}
 	}
 	term := func(requirements ...corev1.NodeSelectorRequirement) *corev1.Affinity {
 		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
