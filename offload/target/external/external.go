@@ -97,7 +97,7 @@ func New(cfg Config) (*Target, error) {
 		return nil, fmt.Errorf("burst: address of %s: %w", cfg.Settings.Name, err)
 	}
 	glass := rewrite.New(rewrite.Config{Names: rewrite.Names{Cluster: cfg.Cluster}, Namespace: cfg.Settings.Namespace,
-		Prefix: strings.TrimRight(server.Path, "/"), Prepare: t.prepare})
+		Prefix: server.Path, Prepare: t.prepare})
 	t.raw, t.rest = raw, rest.CopyConfig(raw)
 	t.rest.Wrap(glass.Wrap)
 	t.rest.ContentType, t.rest.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON // the format that package rewrite supports

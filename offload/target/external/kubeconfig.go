@@ -180,6 +180,7 @@ func (c Credential) REST() (*rest.Config, error) {
 			return nil, fmt.Errorf("burst: kubeconfig: %w", err)
 		}
 	}
+	config.Host = strings.TrimRight(config.Host, "/") // paths are appended to it
 	config.QPS, config.Burst = 50, 100
 	config.UserAgent = "rivulet"
 	if path := config.BearerTokenFile; path != "" {

@@ -81,7 +81,7 @@ func (t *tripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		if req.Method == http.MethodGet && !strings.Contains(req.URL.Path, "/namespaces/") && !strings.HasPrefix(req.URL.Path, l.cfg.Prefix+"/api/v1/") {
 			return t.base.RoundTrip(req) // versions, discovery
 		}
-		return refuse(req, http.StatusForbidden, "Forbidden", "the lens passes nothing but what is in one namespace"), nil
+		return refuse(req, http.StatusForbidden, "Forbidden", fmt.Sprintf("%s %s is not within a namespace, and only what is within the shared one is passed on", req.Method, req.URL.Path)), nil
 	}
 	metrics := found[1] == metricsGroup && found[3] == pods && req.Method == http.MethodGet
 	c := &call{space: space{names: l.cfg.Names, home: found[2], shared: l.cfg.Namespace}, Request: req.Clone(req.Context()),
