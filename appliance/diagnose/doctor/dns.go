@@ -7,8 +7,17 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/miekg/dns"
+
 	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/health"
+)
+
+// What resolvers are asked. They know the root's name servers by the Internet, and the second by themselves (RFC 6303,
+// section 4.2: dnsmasq with bogus-priv, unbound, BIND, systemd-resolved).
+var (
+	ofTheInternet = dns.Question{Name: ".", Qtype: dns.TypeNS}
+	ofItself      = dns.Question{Name: "1.0.0.127.in-addr.arpa.", Qtype: dns.TypePTR}
 )
 
 var dnsUpstream = Probe{Kind: health.DNS, Title: "DNS", Run: probeDNS}
@@ -28,17 +37,28 @@ func probeDNS(ctx context.Context, e *Env) Result {
 	if len(servers) == 0 {
 		return Warnf("write a nameserver line into it, or let DHCP do so, if names outside are needed", "%s names no server: only names of the cluster are answered", file)
 	}
-	var good, bad, loops []string
+	var good, inside, bad, loops []string
 	for _, s := range servers {
 		if s == fixed.ClusterDNS || fixed.NodeRange.Contains(s) {
 			loops = append(loops, s.String())
 			continue
 		}
-		if err := e.QueryDNS(ctx, netip.AddrPortFrom(s, 53)); err != nil {
+		at := netip.AddrPortFrom(s, 53)
+		err := e.QueryDNS(ctx, at, ofTheInternet)
+		switch {
+		case err == nil:
+			good = append(good, s.String())
+		case e.QueryDNS(ctx, at, ofItself) == nil:
+			inside = append(inside, s.String())
+		default:
 			bad = append(bad, fmt.Sprintf("%s: %v", s, err))
-			continue
 		}
-		good = append(good, s.String())
+	}
+	if len(good) == 0 && len(inside) > 0 {
+		return Warnf("connect the router to the Internet, or look at what this server asks", "%s is silent about names of the Internet; those of the LAN and of the cluster are answered", strings.Join(inside, ", "))
+	}
+	for _, s := range inside {
+		bad = append(bad, s+" about names of the Internet")
 	}
 	switch {
 	case len(good) > 0 && len(bad)+len(loops) == 0:

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
 
@@ -45,8 +46,8 @@ type Env struct {
 	API func() (kubernetes.Interface, error)
 	// Dial reports whether a TCP port accepts connections.
 	Dial func(ctx context.Context, addr netip.AddrPort) error
-	// QueryDNS queries a server for the root's name servers, which every resolver can answer.
-	QueryDNS func(ctx context.Context, server netip.AddrPort) error
+	// QueryDNS sends a server a question. Any answer is a success.
+	QueryDNS func(ctx context.Context, server netip.AddrPort, question dns.Question) error
 	// Listen finds hosts on the LANs by multicast, once for all probes.
 	Listen func() (Received, error)
 	// Try creates the parts of the data path in a temporary network namespace, and returns the kernel's error for each.

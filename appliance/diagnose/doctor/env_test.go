@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/kubernetes"
 
@@ -56,7 +57,7 @@ func machine(t *testing.T, tree files) *Env {
 		Neighbours: func() ([]netip.Addr, error) { return nil, nil },
 		API:        func() (kubernetes.Interface, error) { return nil, errors.New("there is none") },
 		Dial:       func(context.Context, netip.AddrPort) error { return errors.New("no route to host") },
-		QueryDNS:   func(context.Context, netip.AddrPort) error { return nil },
+		QueryDNS:   func(context.Context, netip.AddrPort, dns.Question) error { return nil },
 		AsPod:      func(context.Context, podview.Node) (podview.Finding, error) { return podview.Fine, nil },
 		Closed:     func() ([]Chain, error) { return nil, nil },
 		Listen:     func() (Received, error) { return Received{}, nil },

@@ -200,9 +200,9 @@ func dial(ctx context.Context, addr netip.AddrPort) error {
 	return c.Close()
 }
 
-func queryDNS(ctx context.Context, server netip.AddrPort) error {
+func queryDNS(ctx context.Context, server netip.AddrPort, question dns.Question) error {
 	m := new(dns.Msg)
-	m.SetQuestion(".", dns.TypeNS)
+	m.SetQuestion(question.Name, question.Qtype)
 	var err error
 	for range 2 { // UDP may be lost once
 		c := &dns.Client{Timeout: 2 * time.Second}

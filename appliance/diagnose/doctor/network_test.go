@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/miekg/dns"
+
 	"rivulet/appliance/api"
 	"rivulet/appliance/config/fixed"
 	"rivulet/fabric/peer"
@@ -119,20 +121,23 @@ func TestSignInOfTheCable(t *testing.T) {
 }
 
 func TestDNS(t *testing.T) {
-	dead := netip.MustParseAddr("192.168.1.99")
+	dead, offline := netip.MustParseAddr("192.168.1.99"), netip.MustParseAddr("192.168.1.98")
 	for text, want := range map[string]Status{
 		"nameserver 192.168.1.1\n":  Pass,
 		"# none\n":                  Warn,
 		"nameserver 192.168.1.99\n": Fail,
 		"nameserver 192.168.1.1\nnameserver 192.168.1.99":           Warn,
+		"nameserver 192.168.1.98\n":                                 Warn, // the Internet is out
+		"nameserver 192.168.1.1\nnameserver 192.168.1.98":           Warn,
+		"nameserver 192.168.1.98\nnameserver 192.168.1.99":          Warn,
 		"nameserver 10.43.0.10\n":                                   Fail, // the cluster asks the host asks the cluster
 		"nameserver 192.168.1.7\n":                                  Pass, // Pi-hole on the device
 		"nameserver 127.0.0.53\n":                                   Pass, // systemd-resolved
 		"search lab\nnameserver 192.168.1.1\nnameserver 10.43.0.10": Pass,
 	} {
 		e := machine(t, files{"/etc/resolv.conf": text})
-		e.QueryDNS = func(_ context.Context, s netip.AddrPort) error {
-			if s.Addr() == dead {
+		e.QueryDNS = func(_ context.Context, s netip.AddrPort, q dns.Question) error {
+			if s.Addr() == dead || s.Addr() == offline && q != ofItself {
 				return errors.New("i/o timeout")
 			}
 			return nil

@@ -142,7 +142,8 @@ func resolved(m *machine) error {
 	return nil
 }
 
-// serveLAN answers for names of the LAN at an address, by UDP and TCP, and is silent for all others.
+// serveLAN answers for names of the LAN at an address, by UDP and TCP, and for private addresses, as dnsmasq with
+// bogus-priv does. It is silent for all others.
 func serveLAN(at string) error {
 	packets, err := net.ListenPacket("udp", at)
 	if err != nil {
@@ -153,7 +154,7 @@ func serveLAN(at string) error {
 		return err
 	}
 	answer := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		if len(q.Question) != 1 || !strings.HasSuffix(strings.ToLower(q.Question[0].Name), "."+domain+".") {
+		if len(q.Question) != 1 || !dns.IsSubDomain(domain+".", q.Question[0].Name) && !dns.IsSubDomain("127.in-addr.arpa.", q.Question[0].Name) {
 			return
 		}
 		a := new(dns.Msg).SetReply(q)
