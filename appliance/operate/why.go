@@ -238,7 +238,7 @@ func (g *gatherer) fromHere(f *explain.Facts) (err error) {
 		if f.Pod.Spec.NodeName == "" {
 			return nil
 		}
-		f.UsedCPU, f.Said = usedCPU(g.ctx, g.client, f.Pod), said(g.ctx, g.client, f.Pod)
+		f.UsedCPU, f.LastLines = usedCPU(g.ctx, g.client, f.Pod), lastLines(g.ctx, g.client, f.Pod)
 		for i := range f.Nodes {
 			if n := &f.Nodes[i]; n.Name == f.Pod.Spec.NodeName && n.Labels[policy.KindLabel] == string(target.Peer) {
 				f.LeftOut, err = leftOut(g.ctx, g.client, f.Pod.Namespace, n.Name, f.Pods)
@@ -256,8 +256,8 @@ func (g *gatherer) fromHere(f *explain.Facts) (err error) {
 	return err
 }
 
-// said are the last lines of the containers that ended with an error.
-func said(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) map[string]string {
+// lastLines are the last lines of the containers that ended with an error.
+func lastLines(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) map[string]string {
 	const patience = 5 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

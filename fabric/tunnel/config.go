@@ -143,4 +143,4 @@ type Problem struct {
 
 // HelperVersion is that of the protocol and the behaviour of the data plane's process. A process with another version
 // is replaced, which costs a second of traffic: raise it when the process itself has changed.
-const HelperVersion = "18"
+const HelperVersion = "19"

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,7 +19,9 @@ import (
 	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/device"
 
+	"rivulet/fabric/tunnel/paths"
 	"rivulet/fabric/wgkey"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/testns"
@@ -369,6 +372,42 @@ func TestDeviceMoves(t *testing.T) {
 		return err == nil && st.Peers[0].Endpoint == netip.MustParseAddrPort("192.168.77.99:7442")
 	})
 	t.Logf("seen after %s", took)
+	v.goesOn(reachLimit)
+}
+
+// A peer that was away is offered a session as soon as its path answers: one that started again without a clock cannot
+// begin one itself, and the old one would be good for another two minutes.
+func TestWhoComesBackIsOfferedASession(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.apply(t)
+	v := converse(t, w)
+	w.a.quiet()
+	cable := func(set func(netlink.Link) error) {
+		w.a.node.must(func() error {
+			link, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			return set(link)
+		})
+	}
+	peer := func() PeerStatus {
+		st, err := w.a.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Peers[0]
+	}
+	before := peer().LastHandshake
+	cable(netlink.LinkSetDown)
+	await.True(t, 2*reachLimit, "no path answers, and WireGuard would begin a handshake again", func() bool {
+		alive := slices.ContainsFunc(peer().Paths, func(p paths.PathStatus) bool { return p.Alive })
+		return !alive && time.Since(before) > device.RekeyTimeout
+	})
+	cable(netlink.LinkSetUp)
+	took := await.True(t, reachLimit, "a new session", func() bool { return peer().LastHandshake.After(before) })
+	t.Logf("after %s", took)
 	v.goesOn(reachLimit)
 }
 

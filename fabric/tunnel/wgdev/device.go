@@ -153,10 +153,13 @@ func (d *Device) Use(key Key, to conn.Endpoint) {
 	}
 }
 
-// Wake sends the peer a packet, which begins a handshake if there is no session. It implements paths.Device.
+// Wake sends the peer a packet and begins a handshake, the peer having been away. It may have started again without a
+// clock: its own handshakes are replays here then, and packets of the session that it has lost tell it nothing. It
+// implements paths.Device.
 func (d *Device) Wake(key Key) {
 	if p := d.LookupPeer(device.NoisePublicKey(key)); p != nil {
 		p.SendKeepalive()
+		_ = p.SendHandshakeInitiation(false) // WireGuard sends none if it has begun one a moment ago, and retries by itself
 	}
 }
 

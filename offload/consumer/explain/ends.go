@@ -51,7 +51,7 @@ func (f Facts) ending(container, reason, message string) (what, cure string, byO
 	}
 	if node := f.node(f.Pod.Spec.NodeName); node != nil && node.Labels[policy.VirtualNodeLabel] != "" {
 		for _, s := range sayings {
-			if strings.Contains(message+"\n"+f.Said[container], s.words) {
+			if strings.Contains(message+"\n"+f.LastLines[container], s.words) {
 				return s.what, s.cure, true
 			}
 		}

@@ -134,14 +134,14 @@ type Facts struct {
 	Classes        []storagev1.StorageClass
 	IngressClasses []networkingv1.IngressClass
 
-	Links    map[string]LinkState // by the target's ID
-	Running  bool                 // the supervisor has answered, with Links, Problems and Here
-	Here     string               // this cluster's name, as peers know it
-	Problems []Problem            // of this device
-	LeftOut  []reflect.LeftOut    // of Services, unreachable from the pod's node; or of the Service
-	Said     map[string]string    // the last lines, by container, of those that ended with an error
-	UsedCPU  int64                // by the pod, in thousandths of a core; below 0: unknown
-	Now      time.Time
+	Links     map[string]LinkState // by the target's ID
+	Running   bool                 // the supervisor has answered, with Links, Problems and Here
+	Here      string               // this cluster's name, as peers know it
+	Problems  []Problem            // of this device
+	LeftOut   []reflect.LeftOut    // of Services, unreachable from the pod's node; or of the Service
+	LastLines map[string]string    // the last lines, by container, of those that ended with an error
+	UsedCPU   int64                // by the pod, in thousandths of a core; below 0: unknown
+	Now       time.Time
 }
 
 // Explain explains a pod, or Object.

@@ -207,11 +207,11 @@ func TestWhy(t *testing.T) {
 		"it looks for a private address": {Facts{Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
 			waits("CrashLoopBackOff", "back-off")(p)
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}
-		})), Nodes: two, Said: map[string]string{"c": "x\nmember: Failed to get interface addresses: no private IP address found, and explicit IP not provided\n"}}, Crash, "addresses of tunnel.peerCIDR", "10.128.0.0/9"},
+		})), Nodes: two, LastLines: map[string]string{"c": "x\nmember: Failed to get interface addresses: no private IP address found, and explicit IP not provided\n"}}, Crash, "addresses of tunnel.peerCIDR", "10.128.0.0/9"},
 		"at home that is another cause": {Facts{Pod: asks("1", on("home", func(p *corev1.Pod) {
 			waits("CrashLoopBackOff", "back-off")(p)
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}
-		})), Nodes: two, Said: map[string]string{"c": "no private IP address found"}}, Crash, "last with 1 (Error)", "--previous"},
+		})), Nodes: two, LastLines: map[string]string{"c": "no private IP address found"}}, Crash, "last with 1 (Error)", "--previous"},
 		"its program has capabilities in its file": {Facts{Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
 			waits("CrashLoopBackOff", "back-off")(p)
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 126, Reason: "Error", Message: "sh: ping: Operation not permitted"}
