@@ -44,6 +44,18 @@ type Reference struct {
 	Optional bool
 }
 
+// StaysHomeError is why an object that a pod refers to does not follow it, although it exists at home. Its text ends in a
+// cure.
+type StaysHomeError struct {
+	Object
+	Why, Cure string
+}
+
+func (e *StaysHomeError) Error() string {
+	return fmt.Sprintf("offload: %s %s, which this pod refers to, does not leave home: %s; %s, or keep the pod at home (label %s=%s in its template)",
+		e.Kind, e.Name, e.Why, e.Cure, NamespaceLabel, Off)
+}
+
 // Mode returns how a kind is reflected.
 func (n Namespace) Mode(kind string) string {
 	for entry := range strings.SplitSeq(n.Reflect, ",") {

@@ -12,6 +12,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/twin"
+	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
 )
 
@@ -32,7 +33,8 @@ func (c *Controller) debug(ctx context.Context, t *twin.Twin, home *corev1.Pod) 
 	}
 	missing, why := translate.AwayDebuggers(home, p)
 	if len(missing) > 0 {
-		if err := c.bring(ctx, home); err != nil {
+		err := c.bring(ctx, home)
+		if _, stays := errors.AsType[*policy.StaysHomeError](err); err != nil && !stays {
 			return refused, err
 		}
 	}

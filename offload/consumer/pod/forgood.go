@@ -23,6 +23,7 @@ import (
 // as soon as its successor is kept off this target.
 //
 // 	a pod that is its own record   is refused on creation
+// 	one that lacks fields there    is removed at once; a dry run shows later whether the target has them by now
 // 	one of a ReplicaSet or a Job   is refused to a controller there: without a pod after unmadeFirst the target is
 // 	                               queried by a dry run, and the wrapper is removed
 
@@ -84,6 +85,12 @@ func Evict(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) erro
 // takeBack removes a wrapper whose pod the target refuses for good, and reports whether it does. The pod is refused
 // when the wrapper is gone.
 func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin.Twin, have translate.Wrapper) (bool, error) {
+	if c.memory.isDropped(home.UID) {
+		if have.Ending() {
+			return true, nil
+		}
+		return true, c.twinError(ctx, t, t.Remove(ctx, have, new(int64)))
+	}
 	if home.Status.StartTime != nil || have.Ending() || translate.HasRun(have) || len(t.PodsOf(home.UID)) > 0 ||
 		strings.Contains(t.Away(home.UID, have).Trouble, "quota") {
 		return false, nil

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,11 +46,14 @@ func TestRefusedForGood(t *testing.T) {
 		from     bool // an earlier process has sent it
 		refused  bool
 		comeHome bool
+		lacks    error // what it refers to does not follow
 	}{
-		"a record stays where it may not come home": {policy.Remote, corev1.RestartPolicyAlways, byPolicy("web", hostUsers), false, true, false},
-		"a record comes home":                       {policy.Burst, corev1.RestartPolicyAlways, byPolicy("web", hostUsers), false, true, true},
-		"a Job's pod comes home":                    {policy.Any, corev1.RestartPolicyNever, byPolicy("web", hostUsers), true, true, true},
-		"a quota":                                   {policy.Burst, corev1.RestartPolicyAlways, apierrors.NewForbidden(corev1.Resource("pods"), "web", errors.New("exceeded quota")), false, false, false},
+		"a record stays where it may not come home":  {policy.Remote, corev1.RestartPolicyAlways, byPolicy("web", hostUsers), false, true, false, nil},
+		"a record comes home":                        {policy.Burst, corev1.RestartPolicyAlways, byPolicy("web", hostUsers), false, true, true, nil},
+		"a Job's pod comes home":                     {policy.Any, corev1.RestartPolicyNever, byPolicy("web", hostUsers), true, true, true, nil},
+		"a quota":                                    {policy.Burst, corev1.RestartPolicyAlways, apierrors.NewForbidden(corev1.Resource("pods"), "web", errors.New("exceeded quota")), false, false, false, nil},
+		"one whose Secret stays at home comes home":  {policy.Burst, corev1.RestartPolicyAlways, nil, false, true, true, &policy.StaysHomeError{Object: policy.Object{Kind: "Secret", Namespace: "lab", Name: "token"}, Why: "w", Cure: "c"}},
+		"one whose Secret stays at home, and remote": {policy.Remote, corev1.RestartPolicyNever, nil, false, true, false, &policy.StaysHomeError{Object: policy.Object{Kind: "Secret", Namespace: "lab", Name: "token"}, Why: "w", Cure: "c"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "lab", UID: "u1", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "o1", Controller: ptr.To(true)}}},
@@ -79,6 +83,7 @@ func TestRefusedForGood(t *testing.T) {
 			}
 			ctl := New(Config{Home: home, Target: place{away}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
 				Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Departed: func(string) {}, Keeps: func() bool { return true }, NoHomeAPI: true,
+				Bring: func(context.Context, []policy.Reference) error { return c.lacks },
 				Unwelcome: func(_ context.Context, namespace string, owner metav1.OwnerReference) (bool, error) {
 					if namespace != "lab" || owner.UID != "o1" {
 						t.Errorf("told of %v in %s", owner, namespace)
@@ -103,7 +108,9 @@ func TestRefusedForGood(t *testing.T) {
 				switch said := p.Status.Message; {
 				case err != nil:
 					return err.Error()
-				case c.refused && (p.Status.Reason != translate.ReasonRefused || !strings.Contains(said, "b does not take this pod") || !strings.Contains(said, hostUsers)):
+				case c.lacks != nil && (p.Status.Reason != translate.ReasonRefused || !strings.Contains(said, "Secret token")):
+					return p.Status.Reason + ": " + said
+				case c.lacks == nil && c.refused && (p.Status.Reason != translate.ReasonRefused || !strings.Contains(said, "b does not take this pod") || !strings.Contains(said, hostUsers)):
 					return p.Status.Reason + ": " + said
 				case c.refused && len(sets.Items)+len(jobs.Items) > 0:
 					return "what would make it is there"
@@ -116,6 +123,63 @@ func TestRefusedForGood(t *testing.T) {
 			})
 			if !c.comeHome && asked.Load() > 0 {
 				t.Error("a successor is kept off the target")
+			}
+		})
+	}
+}
+
+// A target that leaves out a field of the pod without a word runs none of it: what was made there is removed, the pod is
+// refused with the field's name, and comes home.
+func TestWhatATargetLeavesOutIsRefused(t *testing.T) {
+	for _, restart := range []corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyNever} {
+		t.Run(string(restart), func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "lab", UID: "u1", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "o1", Controller: ptr.To(true)}}},
+				Spec: corev1.PodSpec{NodeName: "b", RestartPolicy: restart, HostUsers: ptr.To(false), Containers: []corev1.Container{{Name: "web", Image: "web"}}}}
+			home := fake.NewClientset(pod, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab", Labels: map[string]string{policy.NamespaceLabel: string(policy.Burst)}}})
+			var evicted, made atomic.Int32
+			home.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				evicted.Add(1)
+				return true, nil, nil
+			})
+			away := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: homeapi.Authority, Namespace: "lab-a"}})
+			away.PrependReactor("create", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				switch o := a.(clienttesting.CreateAction).GetObject().(type) {
+				case *corev1.Pod:
+					if o.Spec.HostUsers = nil; len(a.(clienttesting.CreateActionImpl).CreateOptions.DryRun) > 0 {
+						return true, o, nil
+					}
+					made.Add(1)
+				case *batchv1.Job:
+					o.Spec.Template.Spec.HostUsers = nil
+					made.Add(1)
+				}
+				return false, nil, nil
+			})
+			ctl := New(Config{Home: home, Target: place{away}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
+				Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Departed: func(string) {}, Keeps: func() bool { return true }, NoHomeAPI: true,
+				Unwelcome: func(context.Context, string, metav1.OwnerReference) (bool, error) { return true, nil },
+				Recorder:  record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() { defer close(done); _ = ctl.Run(ctx) }()
+			defer func() { stop(); <-done }()
+			await.Empty(t, 30*time.Second, "it is refused and comes home", func(ctx context.Context) string {
+				p, err := home.CoreV1().Pods("lab").Get(ctx, "web", metav1.GetOptions{})
+				if err != nil {
+					return err.Error()
+				}
+				pods, _ := away.CoreV1().Pods("lab-a").List(ctx, metav1.ListOptions{})
+				jobs, err := away.BatchV1().Jobs("lab-a").List(ctx, metav1.ListOptions{})
+				if err != nil || len(pods.Items)+len(jobs.Items) > 0 {
+					return fmt.Sprintf("%v, away there is %v %v", err, pods.Items, jobs.Items)
+				}
+				if p.Status.Reason != translate.ReasonRefused || !strings.Contains(p.Status.Message, "spec.hostUsers") || evicted.Load() == 0 {
+					return fmt.Sprintf("%s: %s; evicted %d times", p.Status.Reason, p.Status.Message, evicted.Load())
+				}
+				return ""
+			})
+			if made.Load() != 1 {
+				t.Errorf("made %d times", made.Load())
 			}
 		})
 	}

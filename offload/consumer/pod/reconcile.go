@@ -190,7 +190,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 	there := func(err error) error {
 		return c.refuseForGood(ctx, home, fmt.Sprintf("offload: %s does not take this pod: %s", c.cfg.Target.Name(), err))
 	}
-	if c.memory.isRefused(home) && (want.Job != nil || !c.keeps()) { // by a controller, which reports it by an event only
+	if c.memory.isRefused(home) { // perhaps by a controller, which reports it by an event only, or fields were left out
 		if err := t.Rehearse(ctx, want); err != nil {
 			return there(err)
 		}
@@ -200,6 +200,8 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 	err := c.sendTokens(ctx, t, home)
 	if err = errors.Join(err, <-brought); errors.Is(err, errNotYet) {
 		return errNotYet
+	} else if stays, ok := errors.AsType[*policy.StaysHomeError](err); ok {
+		return c.refuseForGood(ctx, home, stays.Error())
 	} else if err != nil {
 		return c.trouble(ctx, home, err)
 	}
@@ -237,6 +239,10 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 	if name := want.Template().Spec.HostnameOverride; name != nil && made.Template().Spec.HostnameOverride == nil {
 		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "OffloadOtherHostname",
 			"%s does not know hostnameOverride: the host name of the pod there is not %s; update its Kubernetes to 1.35, or keep the pod at home (label rivulet.dev/offload=off in its template)", c.cfg.Target.Name(), *name)
+	}
+	if err := translate.Dropped(&want.Template().Spec, &made.Template().Spec); err != nil {
+		c.memory.setDropped(home.UID, err.Error())
+		return errors.Join(c.twinError(ctx, t, t.Remove(ctx, made, new(int64))), errNotYet)
 	}
 	c.memory.accepted(home.UID)
 	// The status shows it together with what follows (holdBack). There is no event either, since the scheduler's event

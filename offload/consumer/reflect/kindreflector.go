@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/offload/consumer/homecache"
+	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	"rivulet/offload/watch"
@@ -288,6 +289,33 @@ func (k *kindReflector[T]) late(ctx context.Context, name string) error {
 		return nil
 	}
 	return err
+}
+
+// stays returns a policy.StaysHomeError for an object that exists at home and does not follow, unless the twin has one of
+// that name that is not home's, or another stands for it.
+func (k *kindReflector[T]) stays(name string) error {
+	source, atHome := get[T](k.home, k.space.home, name)
+	if have, there := get[T](k.twin, k.space.twin, name); there {
+		if uid, removed := k.removed.Load(name); !removed || uid != have.GetUID() {
+			return nil
+		}
+	}
+	if !atHome || source.GetDeletionTimestamp() != nil || name == homeapi.RootCA {
+		return nil
+	}
+	stays := &policy.StaysHomeError{Object: policy.Object{Kind: k.name, Namespace: k.space.home, Name: name}}
+	_, translates := k.translate(source)
+	switch mode := k.space.mode.Mode(k.name); {
+	case !translates:
+		stays.Why, stays.Cure = "it is a credential of this cluster, or what Helm keeps", "give the pod a projected serviceAccountToken volume in its place"
+	case k.follows(source):
+		return nil
+	case mode == policy.ReflectOff:
+		stays.Why, stays.Cure = "annotation "+policy.ReflectAnnotation+" of namespace "+k.space.home+" keeps this kind at home", "remove "+k.name+"="+mode+" there"
+	default:
+		stays.Why, stays.Cure = "its annotation "+policy.ReflectAnnotation+", or that of its namespace, keeps it at home", "annotate it "+policy.ReflectAnnotation+"="+policy.ReflectOn
+	}
+	return stays
 }
 
 // wantedAway reports whether users want the object to follow, for a kind that is reflected in the mode.

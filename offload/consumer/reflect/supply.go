@@ -64,7 +64,8 @@ func (s *Supply) Check(o policy.Object) {
 }
 
 // Bring returns when the target has everything that a pod bound to it refers to; all are of one namespace. Objects that
-// do not exist at home are not waited for. The error is target.ErrNotYet if only a retry can help.
+// do not exist at home are not waited for. The error is target.ErrNotYet if only a retry can help, and a
+// policy.StaysHomeError if one that the pod needs does not follow.
 func (s *Supply) Bring(ctx context.Context, all []policy.Reference) error {
 	if len(all) == 0 {
 		return nil
@@ -84,6 +85,10 @@ func (s *Supply) Bring(ctx context.Context, all []policy.Reference) error {
 			continue // the kind is not reflected there
 		}
 		var err error
+		kind, _ := one.kinds[r.Kind].(interface {
+			late(ctx context.Context, name string) error
+			stays(name string) error
+		})
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -91,10 +96,13 @@ func (s *Supply) Bring(ctx context.Context, all []policy.Reference) error {
 			return target.ErrNotYet
 		case err = <-answers[i]:
 		}
-		if kind, ok := one.kinds[r.Kind].(interface {
-			late(ctx context.Context, name string) error
-		}); ok && err == nil {
+		if kind != nil && err == nil {
 			err = kind.late(ctx, r.Name)
+		}
+		if kind != nil && err == nil && !r.Optional {
+			if err := kind.stays(r.Name); err != nil {
+				return err
+			}
 		}
 		switch {
 		case err == nil, apierrors.IsAlreadyExists(err): // made just now

@@ -1,7 +1,10 @@
 package reflect
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,6 +69,38 @@ func onlyWhatIsUsed(t *testing.T, home, away kubernetes.Interface, pods *users, 
 	pods.mu.Lock()
 	pods.others = false
 	pods.mu.Unlock()
+
+	// What the pod needs and does not leave home is told by name, with what to do; what is optional is not.
+	_, err = home.CoreV1().Secrets("lab").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "kept", Annotations: map[string]string{policy.ReflectAnnotation: policy.ReflectOff}}}, metav1.CreateOptions{})
+	must(err)
+	_, err = home.CoreV1().Secrets("lab").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "staying-token"}, Type: "bootstrap.kubernetes.io/token"}, metav1.CreateOptions{})
+	must(err)
+	for name, cure := range map[string]string{"kept": "annotate it rivulet.dev/reflect=on", "staying-token": "a projected serviceAccountToken volume"} {
+		pods.set(ref(name), true)
+		await.Empty(t, time.Minute, name+" does not leave home", func(ctx context.Context) string {
+			err := supply.Bring(ctx, []policy.Reference{{Object: ref(name)}})
+			if stays, ok := errors.AsType[*policy.StaysHomeError](err); !ok || stays.Object != ref(name) || !strings.Contains(err.Error(), cure) {
+				return fmt.Sprint(err)
+			}
+			return ""
+		})
+		if err := supply.Bring(ctx, []policy.Reference{{Object: ref(name), Optional: true}}); err != nil {
+			t.Errorf("optional %s: %v", name, err)
+		}
+	}
+	root := policy.Object{Kind: policy.KindConfigMap, Namespace: "lab", Name: "kube-root-ca.crt"} // every cluster has its own
+	await.True(t, time.Minute, "nobody waits for the cluster's own authority", func() bool {
+		return supply.Bring(ctx, []policy.Reference{{Object: root}}) == nil
+	})
+	_, err = home.CoreV1().Secrets("lab").Patch(ctx, "kept", types.MergePatchType, []byte(`{"metadata":{"annotations":{"rivulet.dev/reflect":"on"}},"stringData":{"k":"0"}}`), metav1.PatchOptions{})
+	must(err)
+	await.True(t, time.Minute, "the cure is known", func() bool {
+		_, stays := errors.AsType[*policy.StaysHomeError](supply.Bring(ctx, []policy.Reference{{Object: ref("kept")}}))
+		return !stays
+	})
+	bring("kept", "0")
+	must(home.CoreV1().Secrets("lab").Delete(ctx, "kept", metav1.DeleteOptions{}))
+	await.True(t, time.Minute, "it goes with that at home", func() bool { return there("kept") == nil })
 
 	create("unused", "u", false)
 	create("pw", "1", false)

@@ -74,12 +74,15 @@ func (t *Twin) Stands(ctx context.Context, home *corev1.Pod) (bool, error) {
 	return err == nil && w.IsOf(home.UID), err
 }
 
-// Rehearse creates the wrapper's pod by a dry run. The error is a refusal for good.
+// Rehearse creates the wrapper's pod by a dry run. The error is a refusal for good, or a translate.DroppedError.
 func (t *Twin) Rehearse(ctx context.Context, w translate.Wrapper) error {
 	template := w.Template()
-	_, err := t.client.CoreV1().Pods(t.Name).Create(ctx, &corev1.Pod{Spec: template.Spec,
+	made, err := t.client.CoreV1().Pods(t.Name).Create(ctx, &corev1.Pod{Spec: template.Spec,
 		ObjectMeta: metav1.ObjectMeta{Name: w.Object().GetName(), Labels: template.Labels, Annotations: template.Annotations}},
 		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err == nil {
+		return translate.Dropped(&template.Spec, &made.Spec)
+	}
 	if !replacement.ForGood(err) {
 		return nil
 	}
