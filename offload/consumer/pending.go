@@ -8,13 +8,17 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 
 	"rivulet/fabric/panics"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 	"rivulet/offload/watch"
 )
@@ -24,9 +28,13 @@ import (
 // API server would give them now, as far as a pod may be changed. Otherwise a pod whose controller counts no failures
 // is deleted and thereby replaced.
 //
+// A namespace whose ResourceQuota is full refuses the dry run: the pod itself counts. Then a pod whose controller counts
+// no failures is replaced without it, unless a field keeps it at home; each that waits once, since its successor may
+// have to stay by a rule that only admission has.
+//
 // It reads unscheduled pods, and the result of a dry run of creating them again. It alone writes their tolerations,
 // those deletions, and the event OffloadTooLate on pods for which neither is possible. The only state is which pods
-// have the event.
+// have the event, and which ones are replaced without a dry run.
 
 // waits is the interval of checks. A pod is checked from the second time on that it is seen: a new one is still to be
 // scheduled, and its age by the API server's clock says nothing. Nothing runs while no pod waits.
@@ -61,21 +69,23 @@ func (c *Consumer) takeUpPending(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), pods.HasSynced) {
 		return ctx.Err()
 	}
-	told, seen := map[types.UID]bool{}, seenPods{}
+	pending, seen := newPendingPods(c.home, c.recorder), seenPods{}
 	look := time.NewTicker(waits)
 	defer look.Stop()
 	for {
-		for _, p := range seen.again(pods.GetStore().List()) {
+		all := pods.GetStore().List()
+		for _, p := range seen.again(all) {
 			ns, ok := c.policy.Get(p.Namespace)
 			if !ok || ns.When == policy.Off || !waiting(p) {
 				continue
 			}
-			if err := c.takeUp(ctx, p, ns, told); err != nil && ctx.Err() == nil {
+			if err := pending.takeUp(ctx, p, ns, all); err != nil && ctx.Err() == nil {
 				c.cfg.Log.Debug("a pod that waits was not looked at; again in a while", "namespace", p.Namespace, "pod", p.Name, "err", err)
 			}
 		}
 		if len(seen) == 0 {
-			clear(told)
+			clear(pending.decided)
+			clear(pending.full)
 		}
 		select {
 		case <-ctx.Done():
@@ -106,14 +116,32 @@ func waiting(p *corev1.Pod) bool {
 	return false
 }
 
-// takeUp updates one waiting pod, if a new one like it would be offloaded.
-func (c *Consumer) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Namespace, told map[types.UID]bool) error {
-	if told[p.UID] {
+// pendingPods takes up pods that wait. It remembers which ones were dealt with.
+type pendingPods struct {
+	home     kubernetes.Interface
+	recorder record.EventRecorder
+	decided  map[types.UID]bool // nothing more can be done for them
+	full     map[types.UID]bool // they have the event that the quota is full
+	// old are the pods of each owner, by its UID, that waited when its namespace's quota was first found full. An owner
+	// stays: its next pods are never replaced.
+	old map[types.UID]map[types.UID]bool
+}
+
+func newPendingPods(home kubernetes.Interface, recorder record.EventRecorder) *pendingPods {
+	return &pendingPods{home: home, recorder: recorder, decided: map[types.UID]bool{}, full: map[types.UID]bool{}, old: map[types.UID]map[types.UID]bool{}}
+}
+
+// takeUp updates one waiting pod, if a new one like it would be offloaded. all are the unscheduled pods.
+func (w *pendingPods) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Namespace, all []any) error {
+	if w.decided[p.UID] {
 		return nil
 	}
 	again := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "again-", Namespace: p.Namespace, Labels: p.Labels, Annotations: p.Annotations, OwnerReferences: p.OwnerReferences},
 		Spec: *p.Spec.DeepCopy()}
-	like, err := c.home.CoreV1().Pods(p.Namespace).Create(ctx, again, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	like, err := w.home.CoreV1().Pods(p.Namespace).Create(ctx, again, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota") {
+		return w.takeUpOverQuota(ctx, p, all)
+	}
 	if err != nil {
 		return err
 	}
@@ -124,7 +152,7 @@ func (c *Consumer) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Namespac
 		}
 	}
 	if len(tolerations) == len(p.Spec.Tolerations) {
-		told[p.UID] = true // it has to stay, whatever the label is
+		w.decided[p.UID] = true // it has to stay, whatever the label is
 		return nil
 	}
 	if ns.When != policy.Remote && ns.To == "" { // all that it needs can be added
@@ -133,17 +161,58 @@ func (c *Consumer) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Namespac
 		if err != nil {
 			return err
 		}
-		_, err = c.home.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
+		_, err = w.home.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: policy.FieldManager})
 		return unlessGone(err)
 	}
-	switch owner := metav1.GetControllerOf(p); {
-	case owner != nil && (owner.Kind == "ReplicaSet" || owner.Kind == "StatefulSet" || owner.Kind == "ReplicationController"):
-		return unlessGone(c.home.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}}))
-	default: // a Job would count it as a failure, and a bare pod would not be replaced
-		told[p.UID] = true
-		c.recorder.Event(p, corev1.EventTypeWarning, "OffloadTooLate", fmt.Sprintf(
-			"made before namespace %s was offloaded, and where a pod may run cannot be changed; delete it and make it again", p.Namespace))
-		return nil
+	if replaceable(p) {
+		return w.replace(ctx, p)
 	}
+	w.decided[p.UID] = true // a Job would count it as a failure, and a bare pod would not be replaced
+	w.recorder.Event(p, corev1.EventTypeWarning, "OffloadTooLate", fmt.Sprintf(
+		"made before namespace %s was offloaded, and where a pod may run cannot be changed; delete it and make it again", p.Namespace))
+	return nil
+}
+
+// takeUpOverQuota deals with a waiting pod of a namespace whose quota refuses another one like it.
+func (w *pendingPods) takeUpOverQuota(ctx context.Context, p *corev1.Pod, all []any) error {
+	switch owner := metav1.GetControllerOf(p); {
+	case policy.KeptHome(p) || translate.Refuse(p) != nil:
+		return nil
+	case !replaceable(p):
+		if !w.full[p.UID] {
+			w.full[p.UID] = true
+			w.recorder.Event(p, corev1.EventTypeWarning, "OffloadTooLate", fmt.Sprintf(
+				"made before namespace %s was offloaded, and a ResourceQuota there is full, so whether it may leave home cannot be found out; raise the quota, or delete the pod and make it again", p.Namespace))
+		}
+		return nil
+	default:
+		if w.old[owner.UID] == nil {
+			w.old[owner.UID] = map[types.UID]bool{}
+			for _, obj := range all {
+				if o := metav1.GetControllerOf(obj.(*corev1.Pod)); o != nil && o.UID == owner.UID {
+					w.old[owner.UID][obj.(*corev1.Pod).UID] = true
+				}
+			}
+		}
+		if !w.old[owner.UID][p.UID] {
+			return nil // made since, and not to be offloaded
+		}
+		err := w.replace(ctx, p)
+		if err == nil {
+			delete(w.old[owner.UID], p.UID)
+		}
+		return err
+	}
+}
+
+// replaceable reports whether the pod's controller makes another when it is deleted, and counts that as no failure.
+func replaceable(p *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(p)
+	return owner != nil && (owner.Kind == "ReplicaSet" || owner.Kind == "StatefulSet" || owner.Kind == "ReplicationController")
+}
+
+// replace deletes exactly this pod, as it was seen.
+func (w *pendingPods) replace(ctx context.Context, p *corev1.Pod) error {
+	return unlessGone(w.home.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}}))
 }

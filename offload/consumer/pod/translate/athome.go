@@ -6,6 +6,7 @@ import (
 
 	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // asAtHome replaces what a target's kubelet reports of the target's own additions to the container: other names of the
@@ -75,4 +76,29 @@ func podResources(spec *corev1.PodSpec, from *corev1.PodStatus) (corev1.Resource
 		r.Requests, r.Limits = onlyOf(spec.Resources.Requests, r.Requests), onlyOf(spec.Resources.Limits, r.Limits)
 	}
 	return onlyOf(spec.Resources.Requests, from.AllocatedResources), r
+}
+
+// timesAtHome bounds the times of a container's states, which are by the target's clock, to now: home's controllers
+// compare them with their own. What home has of the same run stays.
+func timesAtHome(st, old *corev1.ContainerStatus) {
+	if old == nil {
+		old = &corev1.ContainerStatus{}
+	}
+	if r, was := st.State.Running, old.State.Running; r != nil {
+		if was != nil && st.ContainerID == old.ContainerID {
+			r.StartedAt = was.StartedAt
+		}
+		r.StartedAt = timeAtHome(r.StartedAt, metav1.Time{})
+	}
+	for _, end := range []*corev1.ContainerStateTerminated{st.State.Terminated, st.LastTerminationState.Terminated} {
+		if end == nil {
+			continue
+		}
+		for _, was := range []*corev1.ContainerStateTerminated{old.State.Terminated, old.LastTerminationState.Terminated} {
+			if was != nil && end.ContainerID != "" && was.ContainerID == end.ContainerID && was.ExitCode == end.ExitCode && was.Reason == end.Reason {
+				end.StartedAt, end.FinishedAt = was.StartedAt, was.FinishedAt
+			}
+		}
+		end.StartedAt, end.FinishedAt = timeAtHome(end.StartedAt, metav1.Time{}), timeAtHome(end.FinishedAt, metav1.Time{})
+	}
 }

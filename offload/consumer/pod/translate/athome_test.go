@@ -2,10 +2,12 @@ package translate
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/offload/consumer/pod/translate/translatetest"
 )
@@ -72,5 +74,48 @@ func TestImagesHaveTheNamesOfHome(t *testing.T) {
 			}
 			c.was = c.image
 		}
+	}
+}
+
+// Times of a target whose clock is wrong stand at home as home's controllers need them: never in the future, the start
+// not before the pod's creation, a turn of a condition not before home's last one, and none changes by itself.
+func TestTimesAreByHomesClock(t *testing.T) {
+	now := time.Now()
+	made := metav1.NewTime(now.Add(-time.Minute).Truncate(time.Second))
+	for what, skew := range map[string]time.Duration{"ahead": 50 * time.Second, "behind": -10 * time.Minute, "right": 0} {
+		there := metav1.NewTime(now.Add(skew).Truncate(time.Second))
+		home, away := translatetest.Ungated(), translatetest.Running()
+		home.CreationTimestamp = made
+		away.Status.StartTime = &there
+		for i := range away.Status.Conditions {
+			away.Status.Conditions[i].LastTransitionTime = there
+		}
+		c := &away.Status.ContainerStatuses[1]
+		c.State.Running.StartedAt = there
+		c.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ContainerID: "c-0", StartedAt: there, FinishedAt: there}
+		check := func(st corev1.PodStatus) {
+			t.Helper()
+			at := []metav1.Time{*st.StartTime, Condition(&st, corev1.PodReady).LastTransitionTime, Condition(&st, corev1.PodInitialized).LastTransitionTime}
+			for _, one := range at {
+				if one.Before(&made) || one.After(time.Now()) {
+					t.Errorf("%s: %s, now is %s, made at %s", what, one, now, made)
+				}
+			}
+			if c := st.ContainerStatuses[0]; c.State.Running.StartedAt.After(time.Now()) || c.LastTerminationState.Terminated.FinishedAt.After(time.Now()) {
+				t.Errorf("%s: %+v", what, c)
+			}
+		}
+		home.Status = Status(home, Away{Pod: away}, view)
+		check(home.Status)
+		if again := Status(home, Away{Pod: away}, view); !equality.Semantic.DeepEqual(again, home.Status) {
+			t.Errorf("%s: a time changes by itself: %+v then %+v", what, home.Status, again)
+		}
+		home.Status = Unready(home, "b does not answer")
+		cut := Condition(&home.Status, corev1.PodReady).LastTransitionTime
+		home.Status = Status(home, Away{Pod: away}, view)
+		if back := Condition(&home.Status, corev1.PodReady); back.Status != corev1.ConditionTrue || back.LastTransitionTime.Before(&cut) {
+			t.Errorf("%s: ready again since %s, and not since %s", what, back.LastTransitionTime, cut)
+		}
+		check(home.Status)
 	}
 }

@@ -17,17 +17,22 @@ func Condition(st *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondi
 	return nil
 }
 
-// setCondition keeps the time of the last transition while the status is the same. Conditions of other writers stay.
+// setCondition keeps the time of the last transition while the status is the same. Conditions of other writers stay. A
+// time by the target's clock counts only between home's last transition (the pod's creation for the first) and now: home's
+// controllers compare it with their own clock, and before that home had another status.
 func setCondition(home *corev1.Pod, st *corev1.PodStatus, c corev1.PodCondition) {
 	c.ObservedGeneration = home.Generation
 	c.LastProbeTime = metav1.Time{}
 	if old := Condition(st, c.Type); old != nil {
 		if old.Status == c.Status && !old.LastTransitionTime.IsZero() {
 			c.LastTransitionTime = old.LastTransitionTime
+		} else if now := metav1.Now(); c.LastTransitionTime.Before(&old.LastTransitionTime) || now.Before(&c.LastTransitionTime) {
+			c.LastTransitionTime = now
 		}
 		*old = c
 		return
 	}
+	c.LastTransitionTime = timeAtHome(c.LastTransitionTime, home.CreationTimestamp)
 	st.Conditions = append(st.Conditions, c)
 }
 
@@ -62,4 +67,15 @@ func Unready(home *corev1.Pod, why string) corev1.PodStatus {
 			LastTransitionTime: metav1.Now()})
 	}
 	return st
+}
+
+// timeAtHome is a time by the target's clock, at most now and at least the other.
+func timeAtHome(t, earliest metav1.Time) metav1.Time {
+	if now := metav1.Now(); now.Before(&t) {
+		t = now
+	}
+	if t.Before(&earliest) {
+		t = earliest
+	}
+	return t
 }

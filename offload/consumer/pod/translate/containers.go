@@ -31,6 +31,7 @@ func Containers(prev, away []corev1.ContainerStatus, spec []corev1.Container, po
 				c.LastTerminationState = old.State
 			}
 		}
+		timesAtHome(&c, old)
 		if c.ContainerID == "" && old != nil {
 			c.ContainerID = old.ContainerID // so that the next one is recognized as another
 		}

@@ -73,6 +73,7 @@ func AwayDebuggers(home, away *corev1.Pod) (missing []corev1.EphemeralContainer,
 		}
 		if reachesHome(away) {
 			DerivedFrom(homeapi.Variables, &plain)
+			passProxy(&plain)
 		}
 		e.EphemeralContainerCommon = corev1.EphemeralContainerCommon(plain)
 		missing = append(missing, *e)

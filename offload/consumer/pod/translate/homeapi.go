@@ -2,6 +2,7 @@ package translate
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +23,18 @@ func toHomeAPI(s *corev1.PodSpec, namespace, api string) {
 	for _, list := range [][]corev1.Container{s.InitContainers, s.Containers} {
 		for i := range list {
 			DerivedFrom(homeapi.Variables, &list[i])
+			passProxy(&list[i])
+		}
+	}
+}
+
+// passProxy adds the name of home's API server to the hosts that the container's own variables have programs reach
+// without a proxy: at home these have the API server's address, in a range, and away its variable is a name.
+func passProxy(c *corev1.Container) {
+	for i := range c.Env {
+		if e := &c.Env[i]; strings.EqualFold(e.Name, "NO_PROXY") && e.Value != "" && e.Value != "*" &&
+			!slices.Contains(strings.FieldsFunc(e.Value, func(r rune) bool { return r == ',' || r == ' ' }), homeapi.Host) {
+			e.Value += "," + homeapi.Host
 		}
 	}
 }

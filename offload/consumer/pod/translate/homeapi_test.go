@@ -84,7 +84,7 @@ func TestTokensOfVolumes(t *testing.T) {
 			}
 			volumes = append(volumes, v)
 		}
-		tokens := redirectTokens(volumes, "s")
+		tokens := redirectTokens(&corev1.PodSpec{Volumes: volumes}, "s")
 		byKey := map[string]asked{}
 		for _, k := range tokens {
 			a := asked{k.Audience, *k.Seconds}
@@ -108,4 +108,61 @@ func TestTokensOfVolumes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A token is readable away for whom it is readable at home: a kubelet there gives the file to the one user of all
+// containers, whatever the volume's mode.
+func TestTokensAreReadableForThePodsUser(t *testing.T) {
+	as := func(user int64) *corev1.SecurityContext { return &corev1.SecurityContext{RunAsUser: &user} }
+	for what, c := range map[string]struct {
+		mode  *int32
+		pod   *corev1.PodSecurityContext
+		two   *corev1.SecurityContext
+		first *corev1.SecurityContext // of an init container
+		want  *int32
+	}{
+		"root only, and one user":           {ptr.To[int32](0o400), &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](1000)}, nil, nil, ptr.To[int32](0o444)},
+		"group, and one user":               {ptr.To[int32](0o440), &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](1000)}, as(1000), as(1000), ptr.To[int32](0o444)},
+		"readable for all":                  {ptr.To[int32](0o644), &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](1000)}, nil, nil, nil},
+		"the default":                       {nil, &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](1000)}, nil, nil, nil},
+		"the group of the volume":           {ptr.To[int32](0o400), &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](1000), FSGroup: ptr.To[int64](7)}, nil, nil, nil},
+		"the image's user":                  {ptr.To[int32](0o400), nil, nil, nil, nil},
+		"another user of one container":     {ptr.To[int32](0o400), &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](1000)}, as(7), nil, nil},
+		"another user of an init container": {ptr.To[int32](0o400), &corev1.PodSecurityContext{RunAsUser: ptr.To[int64](1000)}, nil, as(7), nil},
+		"only one container says who it is": {ptr.To[int32](0o400), nil, as(1000), nil, nil},
+	} {
+		p := translatetest.Web()
+		p.Spec.SecurityContext, p.Spec.Volumes[0].Projected.DefaultMode = c.pod, c.mode
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "two", SecurityContext: c.two})
+		if c.first != nil {
+			p.Spec.InitContainers = []corev1.Container{{Name: "first", SecurityContext: c.first}}
+		}
+		w, err := Wrap(p, "home-id", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := w.Template().Spec.Volumes[0].Projected.Sources[0].Secret.Items[0].Mode; ptr.Deref(got, 0) != ptr.Deref(c.want, 0) {
+			t.Errorf("%s: mode %o, want %o", what, ptr.Deref(got, 0), ptr.Deref(c.want, 0))
+		}
+	}
+}
+
+// Programs reach home's API server without the proxy that the pod names, as at home.
+func TestTheAPIServerIsReachedWithoutAProxy(t *testing.T) {
+	for value, want := range map[string]string{
+		"10.0.0.0/8,127.0.0.1": "10.0.0.0/8,127.0.0.1,kubernetes.default.svc", "": "", "*": "*",
+		"a, kubernetes.default.svc": "a, kubernetes.default.svc", ".svc": ".svc,kubernetes.default.svc",
+	} {
+		for _, name := range []string{"NO_PROXY", "no_proxy"} {
+			p := translatetest.Web()
+			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "HTTPS_PROXY", Value: "http://proxy:3128"}, {Name: name, Value: value}}
+			w, err := Wrap(p, "home-id", "10.43.7.7")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := w.Template().Spec.Containers[0].Env; got[1].Value != want || got[0].Value != "http://proxy:3128" || p.Spec.Containers[0].Env[1].Value != value {
+				t.Errorf("%s=%q became %+v", name, value, got)
+			}
+		}
+	}
 }

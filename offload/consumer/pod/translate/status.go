@@ -131,8 +131,8 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	}
 
 	from := &p.Status
-	if st.StartTime == nil {
-		st.StartTime = from.StartTime
+	if st.StartTime == nil && from.StartTime != nil {
+		st.StartTime = new(timeAtHome(*from.StartTime, home.CreationTimestamp))
 	}
 	if !going || !Terminal(from.Phase) || RestartPolicy(home) == corev1.RestartPolicyNever {
 		st.Phase = Forward(st.Phase, from.Phase) // for the excluded ones release decides

@@ -140,7 +140,7 @@ func awaySpec(home *corev1.Pod, api string) corev1.PodSpec {
 	// The account is home's; the pod gets its tokens through volumes.
 	s.ServiceAccountName, s.DeprecatedServiceAccount = "default", ""
 	s.AutomountServiceAccountToken = ptr.To(false)
-	redirectTokens(s.Volumes, TokenSecret(home.UID))
+	redirectTokens(&s, TokenSecret(home.UID))
 	homeAuthority(&s)
 
 	// Gates are set by controllers of home, so they are evaluated there (Status).
