@@ -29,10 +29,10 @@ const again = "its controller makes another; a bare pod has to be made again"
 var sayings = []struct{ words, what, cure string }{
 	// github.com/hashicorp/memberlist: Loki, Mimir, Tempo, Alertmanager with replicas, Serf, Weaviate
 	{"no private IP address found", "its program looks for a private address of its own, and pods on peers have addresses of tunnel.peerCIDR, by default 240.0.0.0/5",
-		"have it announce env POD_IP (fieldRef: status.podIP); or set tunnel.peerCIDR to a block that programs take for private and no network here or there has, such as 10.128.0.0/9: printf 'tunnel: {peerCIDR: 10.128.0.0/9}\\n' | sudo tee -a /etc/rivulet/config.yaml && sudo rivulet config reload"},
+		"have it announce env POD_IP (fieldRef: status.podIP); or set tunnel.peerCIDR to a block that programs take for private and no network here or there has, such as 10.128.0.0/9: sudo mkdir -p /etc/rivulet && printf 'tunnel: {peerCIDR: 10.128.0.0/9}\\n' | sudo tee -a /etc/rivulet/config.yaml && sudo rivulet config reload"},
 	// the kernel, of a program with capabilities in its file that a pod may not have (capabilities(7))
-	{"peration not permitted", "its program may not do something that it may at home: pods on peers have no NET_RAW, which ping and others have in their file (getcap)",
-		"look at its last words, rivulet kubectl logs --previous; keep it at home with the label rivulet.dev/offload=off in its template"},
+	{"peration not permitted", "the kernel refused its program something (Operation not permitted): pods on peers have no NET_RAW, which ping and others have in their file (getcap)",
+		"if that is it, keep it at home with the label rivulet.dev/offload=off in its template; its last words: LOGS --previous"},
 }
 
 // ending is how a pod or a container ended, with a cure. byOthers: the program itself is not the cause.
@@ -52,7 +52,7 @@ func (f Facts) ending(container, reason, message string) (what, cure string, byO
 	if node := f.node(f.Pod.Spec.NodeName); node != nil && node.Labels[policy.VirtualNodeLabel] != "" {
 		for _, s := range sayings {
 			if strings.Contains(message+"\n"+f.LastLines[container], s.words) {
-				return s.what, s.cure, true
+				return s.what, strings.Replace(s.cure, "LOGS", f.logs(container), 1), true
 			}
 		}
 	}

@@ -190,7 +190,7 @@ func TestMemberlistWithoutSettings(t *testing.T) {
 		}
 		return nil
 	})
-	labtest.Must(t, ctx, a, "sh", "-c", "mkdir -p /etc/rivulet; "+strings.ReplaceAll(cure, "sudo ", ""))
+	labtest.Must(t, ctx, a, "sh", "-c", strings.ReplaceAll(cure, "sudo ", ""))
 	await.NoError(t, ctx, 3*time.Minute, "it runs, and announces what home knows it by", func() error {
 		ip, err := a.Kubectl(ctx, "-n", "loner", "get", "pod", "loner", "-o", "jsonpath={.status.podIP}")
 		if err != nil {
