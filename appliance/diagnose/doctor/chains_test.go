@@ -68,3 +68,33 @@ func TestNativeFirewall(t *testing.T) {
 		})
 	}
 }
+
+// A VPN that takes everything by a rule is seen by the kernel's answer.
+func TestPodsThatLeaveByAVPN(t *testing.T) {
+	e := machine(t, nil)
+	e.Links, e.RouteTo = links, routeTo
+	if err := host.OnThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		for _, step := range []struct {
+			do   string
+			want Status
+		}{
+			{"ip link add cni0 type bridge; ip addr add 10.42.0.1/24 dev cni0; ip link set cni0 up; ip link add vpn0 type veth peer name vpn1; ip link set vpn0 up; ip link set vpn1 up", Pass},
+			{"ip route add default dev vpn0 table 52; ip rule add priority 5270 table 52", Fail},
+			{"ip rule add priority 200 to 10.42.0.0/16 lookup main", Pass},
+		} {
+			if out, err := exec.Command("sh", "-ec", step.do).CombinedOutput(); err != nil {
+				t.Errorf("%s: %s", step.do, out)
+				return nil
+			}
+			if r := probeCIDR(t.Context(), e); r.Status != step.want || step.want == Fail && !strings.Contains(r.Text, "leave by vpn0 and not by cni0") {
+				t.Errorf("after %s: %v %s", step.do, r.Status, r.Text)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal("make root: ", err)
+	}
+}

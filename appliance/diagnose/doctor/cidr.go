@@ -39,6 +39,10 @@ func probeCIDR(ctx context.Context, e *Env) Result {
 		}
 	}
 	clash = append(clash, dropped(ctx, e)...)
+	if away := podsRouted(e); away != "" {
+		return Failf("look for it: ip rule; a VPN makes such a rule for an exit node or for all traffic: leave it, or start it after Rivulet, which puts its own rules in front",
+			"%s", away)
+	}
 	switch {
 	case len(clash) > 0:
 		return Failf("give that network another range (or leave it: ip route del), with Tailscale: sudo tailscale set --netfilter-mode=off; or have this device choose others at its next start, "+
@@ -48,6 +52,24 @@ func probeCIDR(ctx context.Context, e *Env) Result {
 		return Warnf("nothing, unless something there has one of these addresses", "a wider network covers the cluster's, its part of it is out of reach from here: %s", strings.Join(wide, "; "))
 	}
 	return Passf("%s, %s and %s are used by nobody else here", fixed.PodCIDR, fixed.ServiceCIDR, fixed.NodeRange)
+}
+
+// podsRouted asks the kernel where it sends packets to a pod of this node; empty unless they leave by something else than
+// the bridge. Routes alone do not tell: a rule may choose another table first.
+func podsRouted(e *Env) string {
+	links, err := e.Links()
+	at := slices.IndexFunc(links, func(l Link) bool { return l.Name == fixed.Bridge && l.Up })
+	if err != nil || at < 0 {
+		return ""
+	}
+	for _, own := range links[at].Addrs {
+		if pod := own.Addr().Next(); own.Addr().Is4() && own.Contains(pod) {
+			if by, err := e.RouteTo(pod); err == nil && by != fixed.Bridge {
+				return fmt.Sprintf("packets to pods (%s) leave by %s and not by %s: a rule of routing takes them", pod, by, fixed.Bridge)
+			}
+		}
+	}
+	return ""
 }
 
 // dropped are rules that drop the cluster's addresses unless they come through an interface of another network. Tailscale

@@ -54,6 +54,8 @@ type Env struct {
 	Try func(ctx context.Context) (map[string]error, error)
 	// AsPod checks the node from a pod's position.
 	AsPod func(ctx context.Context, node podview.Node) (podview.Finding, error)
+	// RouteTo is the interface by which the kernel sends packets to an address.
+	RouteTo func(netip.Addr) (string, error)
 	// Closed are the chains of nftables that refuse what no rule is for.
 	Closed func() ([]Chain, error)
 	// Overlay mounts an overlayfs in a folder, and takes it away.

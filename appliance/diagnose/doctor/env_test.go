@@ -16,6 +16,7 @@ import (
 
 	"rivulet/appliance/addons/podview"
 	"rivulet/appliance/api"
+	"rivulet/appliance/config/fixed"
 )
 
 // files are a machine's, by path; a value that begins with "-> " is a symbolic link.
@@ -59,6 +60,7 @@ func machine(t *testing.T, tree files) *Env {
 		Dial:       func(context.Context, netip.AddrPort) error { return errors.New("no route to host") },
 		QueryDNS:   func(context.Context, netip.AddrPort, dns.Question) error { return nil },
 		AsPod:      func(context.Context, podview.Node) (podview.Finding, error) { return podview.Fine, nil },
+		RouteTo:    func(netip.Addr) (string, error) { return fixed.Bridge, nil },
 		Closed:     func() ([]Chain, error) { return nil, nil },
 		Listen:     func() (Received, error) { return Received{}, nil },
 		Try: func(context.Context) (map[string]error, error) {

@@ -137,6 +137,19 @@ func links() ([]Link, error) {
 	return out, nil
 }
 
+func routeTo(to netip.Addr) (string, error) {
+	found, err := netlink.RouteGet(to.AsSlice())
+	if err != nil {
+		return "", fmt.Errorf("route to %s: %w", to, err)
+	}
+	for _, r := range found {
+		if l, err := netlink.LinkByIndex(r.LinkIndex); err == nil {
+			return l.Attrs().Name, nil
+		}
+	}
+	return "", fmt.Errorf("route to %s: no interface", to)
+}
+
 // routes reads every table but the local one: VPNs have their own tables.
 func routes() ([]Route, error) {
 	all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
