@@ -37,4 +37,12 @@ func TestImageFromHome(t *testing.T) {
 	if have := labtest.Must(t, ctx, b, "rivulet", "ctr", "images", "ls", "-q"); !strings.Contains(have, "tenants.rivulet.invalid/") || strings.Contains(have, "\n"+mainjob.Image) {
 		t.Errorf("b has it under another name than a tenant's: %s", have)
 	}
+	// The status at home names neither that nor requests that nobody wrote, which end kubectl describe node.
+	state := labtest.Kubectl(t, ctx, a, "-n", "afar", "get", "pods", "-o", "jsonpath={.items[0].status.containerStatuses[0]}")
+	if strings.Contains(state, "invalid") || !strings.Contains(state, `"image":"`+mainjob.Image+`"`) || strings.Contains(state, "allocatedResources") {
+		t.Errorf("its status is %s", state)
+	}
+	if out := labtest.Kubectl(t, ctx, a, "describe", "node", "b"); !strings.Contains(out, "afar") {
+		t.Errorf("the node is described as %s", out)
+	}
 }
