@@ -20,6 +20,7 @@ import (
 
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/changes"
+	"rivulet/offload/offer"
 )
 
 // cluster is one virtual cluster.
@@ -46,6 +47,10 @@ type cluster struct {
 	// forced: its process has the signal to sleep, in use or not.
 	forced bool
 	soon   time.Time // when it is due after a change at the host; zero: not due
+	// ready: it is due because readiness alone changed; flaps counts successive starts for that, flapped is the last one.
+	ready   bool
+	flaps   int
+	flapped time.Time
 	// touchedAt is the time of the last change of its objects at the host.
 	touchedAt time.Time
 	state     State
@@ -426,6 +431,7 @@ func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	if state != Failed {
 		c.set(Asleep, "")
 	}
+	c.compare()
 	came := make(chan error, 1)
 	_ = l.SetReadDeadline(time.Time{})
 	go func() { came <- awaitReadable(l) }()
@@ -436,6 +442,7 @@ func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	case err := <-came:
 		return err == nil
 	case <-look.C:
+		c.compare() // it may be as it was
 		due = c.untilDue() <= 0
 	case <-c.poke:
 	case <-ctx.Done():
@@ -447,6 +454,10 @@ func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.work = due
+	if due && c.ready && !c.soon.IsZero() {
+		c.flaps++
+		c.flapped = time.Now()
+	}
 	return due
 }
 
@@ -463,23 +474,51 @@ func (c *cluster) untilDue() time.Duration {
 	return max(wait, 0)
 }
 
-// touched schedules a start after a change of its objects at the host, which it does not see while it sleeps.
+// touched notes a change of its pods at the host, which it does not see while it sleeps.
 func (c *cluster) touched() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.touchedAt = time.Now()
-	if c.proc == nil && c.soon.IsZero() && !c.rec.Paused {
-		c.soon = time.Now().Add(c.k.pace.debt)
+	if c.proc == nil {
 		c.nudge()
 	}
 }
 
-// setDue stores when it has to run again.
-func (c *cluster) setDue(at time.Time) {
-	if c.record().Due.Equal(at) {
+// compare schedules a start while its pods at the host are in another state than when it fell asleep. Readiness alone
+// may change for ever, so that the delay for it grows.
+func (c *cluster) compare() {
+	host := c.k.host.Load()
+	if host == nil {
 		return
 	}
-	if err := c.keepRecord(func(r *record) { r.Due = at }); err != nil {
+	now, known := (*host).PodsState(c.record().ID)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !known || c.proc != nil || c.rec.Paused || c.state == Failed {
+		return
+	}
+	if now == c.rec.Seen {
+		c.soon = time.Time{}
+		return
+	}
+	pause := c.k.pace.debt
+	if time.Since(c.flapped) > calm {
+		c.flaps = 0
+	}
+	if c.ready = now.Pods == c.rec.Seen.Pods; c.ready {
+		pause <<= min(c.flaps, maxFlaps)
+	}
+	if at := time.Now().Add(pause); c.soon.IsZero() || at.Before(c.soon) {
+		c.soon = at
+	}
+}
+
+// setDue stores when it has to run again, and which state of its pods it knows.
+func (c *cluster) setDue(at time.Time, seen offer.PodsState) {
+	if r := c.record(); r.Due.Equal(at) && r.Seen == seen {
+		return
+	}
+	if err := c.keepRecord(func(r *record) { r.Due, r.Seen = at, seen }); err != nil {
 		c.k.cfg.Log.Warn("when a virtual cluster is due again is not written", "name", c.name, "err", err)
 	}
 }
@@ -502,8 +541,8 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	work := c.work
 	c.work, c.forced = false, false
 	c.mu.Unlock()
-	if r.Due.IsZero() { // in case the next supervisor finds neither the process nor its report: work may be due
-		c.setDue(began)
+	if r.Due.IsZero() || r.Due.After(began) { // in case the next supervisor finds neither the process nor its report: work may be due
+		c.setDue(began, r.Seen)
 	}
 	from := c.logSize()
 	p, err := launch{
@@ -630,12 +669,9 @@ func (c *cluster) ended(p *process) (crashed bool) {
 		if rest := time.Now().Add(leastRest); !due.IsZero() && due.Before(rest) {
 			due = rest
 		}
-		c.setDue(due)
+		c.setDue(due, c.seen())
 		c.set(Asleep, "")
 		c.mu.Lock()
-		if time.Since(c.touchedAt) < fallingAsleep { // it may have missed that change
-			c.soon = time.Now().Add(c.k.pace.debt)
-		}
 		c.want = c.want || c.rec.Sleep == 0 && !c.forced // it was ended to be replaced
 		c.mu.Unlock()
 		return false
@@ -648,13 +684,24 @@ func (c *cluster) ended(p *process) (crashed bool) {
 	return true
 }
 
+// seen is the state of its pods that a process knew which has just ended; zero if it may have missed a change.
+func (c *cluster) seen() (state offer.PodsState) {
+	c.mu.Lock()
+	missed := time.Since(c.touchedAt) < fallingAsleep
+	c.mu.Unlock()
+	if host := c.k.host.Load(); host != nil && !missed {
+		state, _ = (*host).PodsState(c.record().ID)
+	}
+	return state
+}
+
 // failed sets the state that waiting callers receive. The next request, or wake, tries again.
 func (c *cluster) failed(err error) {
 	c.mu.Lock()
 	c.want, c.soon = false, time.Time{}
 	c.mu.Unlock()
 	if now := time.Now(); c.record().Due.Before(now) {
-		c.setDue(now.Add(failedRest))
+		c.setDue(now.Add(failedRest), c.record().Seen)
 	}
 	c.set(Failed, err.Error())
 }

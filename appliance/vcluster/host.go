@@ -121,8 +121,9 @@ type Host interface {
 	Evict(ctx context.Context, id peer.ID) (left int, err error)
 	// Use returns the requests of the consumer's unfinished pods, their number, and its claims.
 	Use(id peer.ID) corev1.ResourceList
-	// Follow registers f, which must not block. It is called after a consumer's pod was created, deleted, or changed
-	// its phase.
+	// PodsState is the state of the consumer's pods; false while that is unknown.
+	PodsState(id peer.ID) (offer.PodsState, bool)
+	// Follow registers f, which must not block. It is called after a change of a consumer's PodsState.
 	Follow(f func(id peer.ID))
 }
 

@@ -87,6 +87,10 @@ const (
 	steady = time.Minute
 	// leastRest is the shortest sleep before due work, failedRest that after a failed start.
 	leastRest, failedRest = 15 * time.Second, 10 * time.Minute
+	// maxFlaps bounds the delay for pods that become ready and unready in turn: to 16 min.
+	maxFlaps = 4
+	// calm is the time without such a start after which the delay is the shortest again.
+	calm = time.Hour
 	// fallingAsleep is the longest time from a process's last read of the host until its end.
 	fallingAsleep = 5 * time.Second
 	// wakeLimit is how long a start may take until the process is usable.
@@ -101,7 +105,8 @@ type pace struct {
 	firstWait, longWait time.Duration
 	// replace is how long after an upgrade a process of the earlier version may run.
 	replace time.Duration
-	// debt is the delay of a start after a change at the host, to handle several changes with one start.
+	// debt is the delay of a start after a change at the host, to handle several changes with one start. It is doubled up
+	// to maxFlaps times while only readiness changes.
 	debt time.Duration
 	// meter is meterEvery.
 	meter time.Duration
@@ -266,6 +271,8 @@ type record struct {
 	Consumed Consumed `json:"consumed,omitzero"`
 	// Due is when it has work of its own again; zero is never.
 	Due time.Time `json:"due,omitzero"`
+	// Seen is the state of its pods at the host when it fell asleep; zero is unknown.
+	Seen offer.PodsState `json:"seen,omitzero"`
 	// Restoring: it is incomplete, and is deleted if the restore is interrupted.
 	Restoring bool `json:"restoring,omitempty"`
 	// Deleting: only its removal is left to do.

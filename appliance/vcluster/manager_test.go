@@ -36,6 +36,7 @@ import (
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
+	"rivulet/offload/offer"
 	"rivulet/test/harness/apiserver"
 	"rivulet/test/harness/await"
 )
@@ -61,6 +62,8 @@ type empty struct{}
 func (empty) Evict(context.Context, peer.ID) (int, error) { return 0, nil }
 func (empty) Use(peer.ID) corev1.ResourceList             { return nil }
 func (empty) Follow(func(peer.ID))                        {}
+
+func (empty) PodsState(peer.ID) (s offer.PodsState, known bool) { return s, false }
 
 // devices counts them: each has its own address, so that all have all ports.
 var devices atomic.Int32
@@ -726,27 +729,77 @@ func TestWaitingClientsGetRetryAfter(t *testing.T) {
 	}
 }
 
-// What changes at the host has a virtual cluster that sleeps run a while later, together with what changes until then.
+// podsAt is a host whose pods are in the state that it points to.
+type podsAt struct {
+	empty
+	state *offer.PodsState
+}
+
+func (p podsAt) PodsState(peer.ID) (offer.PodsState, bool) { return *p.state, true }
+
+// What changes at the host has a virtual cluster that sleeps run a while later, together with what changes until then. It
+// is the state that counts, so what nobody was told, or is undone, counts as well.
 func TestWhatChangesAtTheHost(t *testing.T) {
-	c := newCluster(New(Config{}), record{Spec: Spec{Name: "ann"}})
-	c.touched()
-	first := c.soon
-	c.touched()
-	if wait := c.untilDue(); !c.soon.Equal(first) || wait <= 0 || wait > usualPace.debt {
+	before, state := offer.PodsState{Pods: "a", Ready: "a"}, offer.PodsState{Pods: "a", Ready: "a"}
+	k := New(Config{})
+	k.Attach(podsAt{state: &state})
+	of := func(r record) *cluster {
+		r.Spec = Spec{Name: "ann"}
+		c := newCluster(k, r)
+		c.state = Asleep
+		return c
+	}
+	due := func(c *cluster) time.Duration {
+		c.compare()
+		if c.soon.IsZero() {
+			return 0
+		}
+		return time.Until(c.soon).Round(time.Second)
+	}
+	c := of(record{Seen: before})
+	if wait := due(c); wait != 0 {
+		t.Errorf("without a change due in %s", wait)
+	}
+	state.Pods = "b" // another address after a restart of the host, which no event told
+	if wait := due(c); wait != usualPace.debt {
 		t.Errorf("due in %s", wait)
 	}
-	paused := newCluster(New(Config{}), record{Spec: Spec{Name: "ann"}, Paused: true})
-	paused.touched()
-	awake := newCluster(New(Config{}), record{Spec: Spec{Name: "ann"}})
-	awake.proc = &process{}
-	awake.touched()
-	if !paused.soon.IsZero() || !awake.soon.IsZero() {
-		t.Error("one that is paused, or awake, is due")
+	first := c.soon
+	state.Ready = "b"
+	if due(c); !c.soon.Equal(first) || c.untilDue() <= 0 {
+		t.Error("a second change puts it off")
 	}
-	if awake.touchedAt.IsZero() {
+	state = before
+	if wait := due(c); wait != 0 {
+		t.Errorf("all is as before, and it is due in %s", wait)
+	}
+	state.Ready = ""
+	for n, want := range []time.Duration{1, 2, 4, 8, 16, 16} { // it is ready and unready in turn
+		c.flaps, c.flapped, c.soon = n, time.Now(), time.Time{}
+		if wait := due(c); wait != want*usualPace.debt {
+			t.Errorf("the %d. time due in %s", n+1, wait)
+		}
+	}
+	c.flapped = time.Now().Add(-2 * calm)
+	if c.soon = (time.Time{}); due(c) != usualPace.debt {
+		t.Error("what was long ago puts it off")
+	}
+	if unknown := of(record{}); due(unknown) != usualPace.debt {
+		t.Error("one that may have missed a change is not due")
+	}
+	paused, awake, failed := of(record{Paused: true}), of(record{}), of(record{})
+	awake.proc, failed.state = &process{}, Failed
+	if due(paused) != 0 || due(awake) != 0 || due(failed) != 0 {
+		t.Error("one that is paused, awake, or does not start is due")
+	}
+	awake.touched()
+	if awake.seen() != (offer.PodsState{}) {
 		t.Error("what changes while one falls asleep is forgotten")
 	}
-	past := newCluster(New(Config{}), record{Spec: Spec{Name: "ann"}, Due: time.Now().Add(-time.Hour)})
+	if c.seen() != state {
+		t.Error("what one knew is forgotten")
+	}
+	past := of(record{Due: time.Now().Add(-time.Hour), Seen: state})
 	if wait := past.untilDue(); wait != 0 {
 		t.Errorf("what was due an hour ago is due in %s", wait)
 	}

@@ -2,9 +2,12 @@ package offer
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -168,6 +171,43 @@ func (w *Watcher) PodsOf(consumer peer.ID) []*corev1.Pod {
 	})
 }
 
+// PodsState is the state of a consumer's unfinished pods. Two that are equal have the same pods, addresses and readiness.
+type PodsState struct {
+	// Pods is a digest of their UIDs, phases, addresses and whether they are deleted; Ready of the UIDs of those that are
+	// ready.
+	Pods, Ready string
+}
+
+// StateOf returns the state of the consumer's pods, and false before they are loaded.
+func (w *Watcher) StateOf(consumer peer.ID) (PodsState, bool) {
+	select {
+	case <-w.synced:
+	default:
+		return PodsState{}, false
+	}
+	var pods, serving []string
+	for _, p := range w.PodsOf(consumer) {
+		pods = append(pods, fmt.Sprintln(p.UID, p.Status.Phase, p.Status.PodIP, p.DeletionTimestamp != nil))
+		if podReady(p) {
+			serving = append(serving, fmt.Sprintln(p.UID))
+		}
+	}
+	return PodsState{digest(pods), digest(serving)}, true
+}
+
+func digest(lines []string) string {
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "")))
+	return hex.EncodeToString(sum[:12])
+}
+
+// isReady are the conditions of all ready pods, in place of their own.
+var isReady = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+
+func podReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
+}
+
 // Tenants counts the unfinished pods of each consumer.
 func (w *Watcher) Tenants() map[peer.ID]int {
 	counts := map[peer.ID]int{}
@@ -220,6 +260,9 @@ func trim(o any) (any, error) {
 			p.Spec.Volumes = claims(o) // for users of Pods
 			if !o.Spec.HostNetwork {
 				p.Status.PodIP = o.Status.PodIP // for Addresses
+			}
+			if podReady(o) { // for StateOf
+				p.Status.Conditions = isReady
 			}
 			if kept, ok := o.Labels[policy.KeptLabel]; ok { // for users of Pods
 				p.Labels[policy.KeptLabel] = kept

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"rivulet/offload/policy"
+	"rivulet/test/harness/await"
 )
 
 // Addresses are those of tenants' unfinished pods on the nodes, within these nodes' own prefixes.
@@ -54,4 +56,49 @@ func TestAddresses(t *testing.T) {
 	}
 	cancel()
 	<-done
+}
+
+// The state of a consumer's pods is another after each change of a pod, its address or its readiness, and the same again
+// when all is as before.
+func TestPodsState(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: "lab", UID: "1", Labels: map[string]string{policy.OriginLabel: "alice"}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.42.0.5", Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+	client := fake.NewClientset(pod)
+	w := NewWatcher(client)
+	if _, known := w.StateOf("alice"); known {
+		t.Error("known before it is loaded")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	<-w.Synced()
+	first, _ := w.StateOf("alice")
+	if other, known := w.StateOf("bob"); !known || other == first {
+		t.Errorf("%v %v for one without pods", other, known)
+	}
+	change := func(what string, f func(*corev1.Pod)) PodsState {
+		t.Helper()
+		changed := pod.DeepCopy()
+		f(changed)
+		if _, err := client.CoreV1().Pods("lab").Update(ctx, changed, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		var state PodsState
+		await.True(t, time.Minute, what, func() bool {
+			state, _ = w.StateOf("alice")
+			return (state == first) == (what == "as before")
+		})
+		return state
+	}
+	if s := change("another address", func(p *corev1.Pod) { p.Status.PodIP = "10.42.0.6" }); s.Pods == first.Pods {
+		t.Errorf("%v", s)
+	}
+	if s := change("as before", func(*corev1.Pod) {}); s != first {
+		t.Errorf("%v, was %v", s, first)
+	}
+	if s := change("not ready", func(p *corev1.Pod) { p.Status.Conditions = nil }); s.Pods != first.Pods || s.Ready == first.Ready {
+		t.Errorf("%v, was %v", s, first)
+	}
+	change("finished", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 }

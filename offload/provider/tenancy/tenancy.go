@@ -21,6 +21,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
@@ -333,8 +334,10 @@ func (t *Tenancy) Use(id peer.ID) corev1.ResourceList {
 	return out
 }
 
-// Follow calls f, which must not block, after a consumer's pod was added, removed or changed its phase. Call it before
-// Run, or soon after.
+// PodsState is offer.Watcher.StateOf.
+func (t *Tenancy) PodsState(id peer.ID) (offer.PodsState, bool) { return t.room.StateOf(id) }
+
+// Follow calls f, which must not block, after a change of a consumer's PodsState. Call it before Run, or soon after.
 func (t *Tenancy) Follow(f func(id peer.ID)) {
 	told := func(obj any) {
 		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
@@ -345,14 +348,11 @@ func (t *Tenancy) Follow(f func(id peer.ID)) {
 		}
 	}
 	// It fails only on a stopped informer.
-	_, _ = t.room.Pods().AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(obj any, first bool) {
-			if !first {
-				told(obj)
-			}
-		},
+	_, _ = t.room.Pods().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: told,
 		UpdateFunc: func(before, now any) {
-			if was, p := before.(*corev1.Pod), now.(*corev1.Pod); was.Status.Phase != p.Status.Phase || (was.DeletionTimestamp == nil) != (p.DeletionTimestamp == nil) {
+			was, p := before.(*corev1.Pod), now.(*corev1.Pod)
+			if was.UID != p.UID || (was.DeletionTimestamp == nil) != (p.DeletionTimestamp == nil) || !equality.Semantic.DeepEqual(was.Status, p.Status) {
 				told(p)
 			}
 		},

@@ -103,3 +103,65 @@ func TestAsleepAndTrue(t *testing.T) {
 		return nil
 	})
 }
+
+const served = `---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+`
+
+// TestAsleepAndMoved: while a virtual cluster without work of its own sleeps, its pod gets a new sandbox, as after a reboot of
+// its device: the same pod, Running all the time, at another address. Its Service leads there without anybody's request.
+func TestAsleepAndMoved(t *testing.T) {
+	ctx := suite.Bounded(t, 6*time.Minute)
+	a := suite.Devices["a"]
+	create(t, ctx, "una", "--sleep", "12s")
+	apply(t, ctx, "una", web+served)
+	twin := ""
+	await.NoError(t, ctx, time.Minute, "its namespace at the host", func() error {
+		for _, ns := range strings.Fields(labtest.Must(t, ctx, a, "rivulet", "kubectl", "get", "namespaces", "-l", "rivulet.dev/origin", "-o", "jsonpath={.items[*].metadata.name}")) {
+			if strings.HasPrefix(ns, "default-una-") {
+				twin = ns
+				return nil
+			}
+		}
+		return fmt.Errorf("none")
+	})
+	host := func(args ...string) string {
+		t.Helper()
+		return labtest.Must(t, ctx, a, append([]string{"rivulet", "kubectl", "-n", twin}, args...)...)
+	}
+	pod := func() string {
+		return host("get", "pods", "-l", "app=web", "-o", `jsonpath={range .items[*]}{.metadata.uid} {.status.phase} {.status.podIP}{end}`)
+	}
+	leads := func() string {
+		return host("get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "jsonpath={.items[*].endpoints[?(@.conditions.ready==true)].addresses[0]}")
+	}
+	became := func() error {
+		f := strings.Fields(pod())
+		if len(f) != 3 || f[1] != "Running" || leads() != f[2] {
+			return fmt.Errorf("the pod is %q, the Service leads to %q", f, leads())
+		}
+		return nil
+	}
+	await.NoError(t, ctx, time.Minute, "its Service leads to the pod", became)
+	await.NoError(t, ctx, 2*time.Minute, "it sleeps", func() error {
+		if out := labtest.Must(t, ctx, a, "rivulet", "vcluster", "list", "-o", "json"); !strings.Contains(out, `"Asleep"`) {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	before := strings.Fields(pod())
+	labtest.Must(t, ctx, a, "sh", "-c", `rivulet crictl stopp $(rivulet crictl pods -q --namespace "$1")`, "sh", twin)
+	took := await.NoError(t, ctx, 3*time.Minute, "its Service leads to the pod's new address", func() error {
+		if now := strings.Fields(pod()); len(now) != 3 || now[2] == before[2] {
+			return fmt.Errorf("the pod is %q", now)
+		}
+		return became()
+	})
+	if now := strings.Fields(pod()); now[0] != before[0] {
+		t.Errorf("the pod is %v, was %v: nothing is shown", now, before)
+	}
+	t.Logf("the Service is true again after %s", took.Round(time.Second))
+}

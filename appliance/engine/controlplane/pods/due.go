@@ -16,8 +16,10 @@ const (
 	// unsettled is when a control plane with incomplete work is due again: a Job without a pod, which waits for its
 	// back-off.
 	unsettled = time.Minute
-	// unplacedAgain is when it is due for pods without a node.
+	// unplacedAgain is when it is due for pods without a node or a machine.
 	unplacedAgain = 10 * time.Minute
+	// unreadyFor is how long it looks after a pod that is not ready: its Services lead to it once it is.
+	unreadyFor = time.Hour
 	// extended is the default lifetime of pods' tokens, seconds, which API servers extend to a year
 	// (k8s.io/kubernetes/pkg/serviceaccount, WarnOnlyBoundTokenExpiration).
 	extended = 3607
@@ -83,8 +85,12 @@ func next(crons []batchv1.CronJob, jobs []batchv1.Job, pods []corev1.Pod, now ti
 		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
-		if p.Spec.NodeName == "" && len(p.Spec.SchedulingGates) == 0 {
+		switch since, unready := notReady(p); {
+		case p.Spec.NodeName == "" && len(p.Spec.SchedulingGates) > 0:
+		case p.Status.StartTime == nil: // it waits for room
 			at(now.Add(unplacedAgain))
+		case unready && now.Sub(since) < unreadyFor: // after 1, 2, 4 … minutes
+			at(now.Add(max(unsettled, now.Sub(since))))
 		}
 		if s := p.Spec.ActiveDeadlineSeconds; s != nil && p.Status.StartTime != nil {
 			at(p.Status.StartTime.Add(time.Duration(*s) * time.Second))
@@ -102,4 +108,14 @@ func next(crons []batchv1.CronJob, jobs []batchv1.Job, pods []corev1.Pod, now ti
 		}
 	}
 	return first
+}
+
+// notReady reports whether a pod is not ready, and since when.
+func notReady(p *corev1.Pod) (since time.Time, unready bool) {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.LastTransitionTime.Time, c.Status != corev1.ConditionTrue
+		}
+	}
+	return p.CreationTimestamp.Time, true
 }
