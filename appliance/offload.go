@@ -21,6 +21,7 @@ import (
 	tenantimages "rivulet/offload/nodeagent/tenantimages"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
+	"rivulet/offload/provider/tenancy"
 )
 
 func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
@@ -44,15 +45,14 @@ func (s *System) runOffload(ctx context.Context, stage *lifecycle.Stage) error {
 		Memory:       host.RAM(), PodMemory: s.nodes.Memory(),
 		Volumes: s.nodes.Volumes(), LAN: loadbalancer.Lent(s.lans, func() offer.Ports { return s.config().VClusters.PortRange() }),
 		Images: s.images.Architectures, PeerImages: s.images, PeerImagesOn: s.peerImages,
-		Policies: s.netpol, Exported: s.services.Openings, Hosted: s.vclusters,
-		Isolation: s.isolation(),
+		Policies: s.netpol, Exported: s.services.Openings, Hosted: s.vclusters, Isolation: s.isolation(),
 	})
 	if err != nil {
 		return err
 	}
 	s.offload.Store(o)
 	s.burst.Attach(o.SetTargets)
-	s.vclusters.Attach(o.Twins())
+	s.vclusters.Attach(o.Twins(), tenancy.Room(o.Twins()))
 	go s.vclusters.FollowTargets(ctx, s.fabric.Load(), fixed.ControlAPI, o.HomeAPI())
 	stage.Ready()
 	return o.Run(ctx)

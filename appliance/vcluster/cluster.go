@@ -46,21 +46,16 @@ type cluster struct {
 	work bool // start for its own due work only
 	// forced: its process has the signal to sleep, in use or not.
 	forced bool
-	soon   time.Time // when it is due after a change at the host; zero: not due
-	// ready: it is due because readiness alone changed; flaps counts successive starts for that, flapped is the last one.
-	ready   bool
-	flaps   int
-	flapped time.Time
-	// touchedAt is the time of the last change of its objects at the host.
-	touchedAt time.Time
-	state     State
-	reason    string
-	since     time.Time
-	proc      *process
-	took      time.Duration
-	changed   chan struct{} // closed at the next change
-	errands   []errand
+	state  State
+	reason string
+	since  time.Time
+	proc   *process
+	took   time.Duration
+	// changed is closed at the next change.
+	changed chan struct{}
+	errands []errand
 
+	debt    debt
 	used    atomic.Value // use
 	certs   sync.Mutex
 	copying sync.Mutex    // held while a snapshot is made
@@ -319,8 +314,9 @@ func (c *cluster) run(ctx context.Context) {
 			c.k.cfg.Log.Warn("pods of a virtual cluster do not run", "name", c.name, "err", err)
 		}
 		c.mu.Lock()
-		c.proc, c.want, c.soon = proc, false, time.Time{}
+		c.proc, c.want = proc, false
 		c.mu.Unlock()
+		c.debt.paid()
 		var due <-chan time.Time
 		var turns chan<- struct{} // to replace the process
 		if by, why := proc.replaceBy(c.k.cfg.Executable, c.pki().renewAt(), c.k.pace.replace); why == "" {
@@ -444,6 +440,7 @@ func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	case <-look.C:
 		c.compare() // it may be as it was
 		due = c.untilDue() <= 0
+		c.debt.begin()
 	case <-c.poke:
 	case <-ctx.Done():
 	}
@@ -454,19 +451,13 @@ func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.work = due
-	if due && c.ready && !c.soon.IsZero() {
-		c.flaps++
-		c.flapped = time.Now()
-	}
 	return due
 }
 
 // untilDue is how long it may sleep. It is at most one minute, because the clock may be set.
 func (c *cluster) untilDue() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	wait := time.Minute
-	for _, at := range []time.Time{c.rec.Due, c.soon} {
+	for _, at := range []time.Time{c.record().Due, c.debt.due()} {
 		if !at.IsZero() {
 			wait = min(wait, time.Until(at))
 		}
@@ -474,42 +465,19 @@ func (c *cluster) untilDue() time.Duration {
 	return max(wait, 0)
 }
 
-// touched notes a change of its pods at the host, which it does not see while it sleeps.
-func (c *cluster) touched() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.touchedAt = time.Now()
-	if c.proc == nil {
-		c.nudge()
-	}
-}
-
-// compare schedules a start while its pods at the host are in another state than when it fell asleep. Readiness alone
-// may change for ever, so that the delay for it grows.
+// compare schedules a start while its pods at the host are in another state than when it fell asleep.
 func (c *cluster) compare() {
-	host := c.k.host.Load()
-	if host == nil {
+	pods := c.k.pods.Load()
+	if pods == nil {
 		return
 	}
-	now, known := (*host).PodsState(c.record().ID)
+	r := c.record()
+	now, known := (*pods).StateOf(r.ID)
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !known || c.proc != nil || c.rec.Paused || c.state == Failed {
-		return
-	}
-	if now == c.rec.Seen {
-		c.soon = time.Time{}
-		return
-	}
-	pause := c.k.pace.debt
-	if time.Since(c.flapped) > calm {
-		c.flaps = 0
-	}
-	if c.ready = now.Pods == c.rec.Seen.Pods; c.ready {
-		pause <<= min(c.flaps, maxFlaps)
-	}
-	if at := time.Now().Add(pause); c.soon.IsZero() || at.Before(c.soon) {
-		c.soon = at
+	sleeps := c.proc == nil && !c.rec.Paused && c.state != Failed
+	c.mu.Unlock()
+	if known && sleeps {
+		c.debt.compare(now, r.Seen, c.k.pace.debt)
 	}
 }
 
@@ -669,7 +637,11 @@ func (c *cluster) ended(p *process) (crashed bool) {
 		if rest := time.Now().Add(leastRest); !due.IsZero() && due.Before(rest) {
 			due = rest
 		}
-		c.setDue(due, c.seen())
+		var seen offer.PodsState
+		if pods := c.k.pods.Load(); pods != nil && !c.debt.missed() {
+			seen, _ = (*pods).StateOf(c.record().ID)
+		}
+		c.setDue(due, seen)
 		c.set(Asleep, "")
 		c.mu.Lock()
 		c.want = c.want || c.rec.Sleep == 0 && !c.forced // it was ended to be replaced
@@ -684,22 +656,12 @@ func (c *cluster) ended(p *process) (crashed bool) {
 	return true
 }
 
-// seen is the state of its pods that a process knew which has just ended; zero if it may have missed a change.
-func (c *cluster) seen() (state offer.PodsState) {
-	c.mu.Lock()
-	missed := time.Since(c.touchedAt) < fallingAsleep
-	c.mu.Unlock()
-	if host := c.k.host.Load(); host != nil && !missed {
-		state, _ = (*host).PodsState(c.record().ID)
-	}
-	return state
-}
-
 // failed sets the state that waiting callers receive. The next request, or wake, tries again.
 func (c *cluster) failed(err error) {
 	c.mu.Lock()
-	c.want, c.soon = false, time.Time{}
+	c.want = false
 	c.mu.Unlock()
+	c.debt.paid()
 	if now := time.Now(); c.record().Due.Before(now) {
 		c.setDue(now.Add(failedRest), c.record().Seen)
 	}

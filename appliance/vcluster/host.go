@@ -121,16 +121,21 @@ type Host interface {
 	Evict(ctx context.Context, id peer.ID) (left int, err error)
 	// Use returns the requests of the consumer's unfinished pods, their number, and its claims.
 	Use(id peer.ID) corev1.ResourceList
-	// PodsState is the state of the consumer's pods; false while that is unknown.
-	PodsState(id peer.ID) (offer.PodsState, bool)
-	// Follow registers f, which must not block. It is called after a change of a consumer's PodsState.
+}
+
+// Pods are those of consumers at the host.
+type Pods interface {
+	// StateOf is the state of the consumer's pods; false while that is unknown.
+	StateOf(id peer.ID) (offer.PodsState, bool)
+	// Follow registers f, which must not block. It is called after a change of a consumer's state.
 	Follow(f func(id peer.ID))
 }
 
 // Attach sets the host. Deletions wait for it.
-func (k *Manager) Attach(h Host) {
+func (k *Manager) Attach(h Host, pods Pods) {
 	k.host.Store(&h)
-	h.Follow(k.touched)
+	k.pods.Store(&pods)
+	pods.Follow(k.touched)
 }
 
 // touched notifies the virtual cluster with that identity.
@@ -139,8 +144,12 @@ func (k *Manager) touched(id peer.ID) {
 	all := slices.Collect(maps.Values(k.all))
 	k.mu.Unlock()
 	for _, c := range all {
-		if c.record().ID == id {
-			c.touched()
+		if c.record().ID != id {
+			continue
+		}
+		c.debt.touch()
+		if c.brief().PID == 0 {
+			c.nudge()
 		}
 	}
 }

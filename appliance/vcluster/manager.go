@@ -87,12 +87,6 @@ const (
 	steady = time.Minute
 	// leastRest is the shortest sleep before due work, failedRest that after a failed start.
 	leastRest, failedRest = 15 * time.Second, 10 * time.Minute
-	// maxFlaps bounds the delay for pods that become ready and unready in turn: to 16 min.
-	maxFlaps = 4
-	// calm is the time without such a start after which the delay is the shortest again.
-	calm = time.Hour
-	// fallingAsleep is the longest time from a process's last read of the host until its end.
-	fallingAsleep = 5 * time.Second
 	// wakeLimit is how long a start may take until the process is usable.
 	wakeLimit = 3 * time.Minute
 )
@@ -340,6 +334,7 @@ type Manager struct {
 	routesMu sync.Mutex
 	slots    map[string]*atomic.Pointer[http.Handler] // by pattern
 	host     atomic.Pointer[Host]
+	pods     atomic.Pointer[Pods]
 	targets
 	ended  endings
 	unread atomic.Bool // some records could not be read

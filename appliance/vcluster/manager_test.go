@@ -63,7 +63,7 @@ func (empty) Evict(context.Context, peer.ID) (int, error) { return 0, nil }
 func (empty) Use(peer.ID) corev1.ResourceList             { return nil }
 func (empty) Follow(func(peer.ID))                        {}
 
-func (empty) PodsState(peer.ID) (s offer.PodsState, known bool) { return s, false }
+func (empty) StateOf(peer.ID) (s offer.PodsState, known bool) { return s, false }
 
 // devices counts them: each has its own address, so that all have all ports.
 var devices atomic.Int32
@@ -107,7 +107,7 @@ func (d *device) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.k = New(d.cfg)
 	d.k.pace = d.pace
-	d.k.Attach(empty{})
+	d.k.Attach(empty{}, empty{})
 	d.k.Handle("GET /v1/namespaces", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		rpc.Write(w, http.StatusOK, map[string]any{"twins": nil})
 	}))
@@ -735,14 +735,14 @@ type podsAt struct {
 	state *offer.PodsState
 }
 
-func (p podsAt) PodsState(peer.ID) (offer.PodsState, bool) { return *p.state, true }
+func (p podsAt) StateOf(peer.ID) (offer.PodsState, bool) { return *p.state, true }
 
 // What changes at the host has a virtual cluster that sleeps run a while later, together with what changes until then. It
 // is the state that counts, so what nobody was told, or is undone, counts as well.
 func TestWhatChangesAtTheHost(t *testing.T) {
-	before, state := offer.PodsState{Pods: "a", Ready: "a"}, offer.PodsState{Pods: "a", Ready: "a"}
+	seen, state := offer.PodsState{Pods: "a", Ready: "a"}, offer.PodsState{Pods: "a", Ready: "a"}
 	k := New(Config{})
-	k.Attach(podsAt{state: &state})
+	k.Attach(empty{}, podsAt{state: &state})
 	of := func(r record) *cluster {
 		r.Spec = Spec{Name: "ann"}
 		c := newCluster(k, r)
@@ -751,12 +751,12 @@ func TestWhatChangesAtTheHost(t *testing.T) {
 	}
 	due := func(c *cluster) time.Duration {
 		c.compare()
-		if c.soon.IsZero() {
+		if c.debt.at.IsZero() {
 			return 0
 		}
-		return time.Until(c.soon).Round(time.Second)
+		return time.Until(c.debt.at).Round(time.Second)
 	}
-	c := of(record{Seen: before})
+	c := of(record{Seen: seen})
 	if wait := due(c); wait != 0 {
 		t.Errorf("without a change due in %s", wait)
 	}
@@ -764,24 +764,24 @@ func TestWhatChangesAtTheHost(t *testing.T) {
 	if wait := due(c); wait != usualPace.debt {
 		t.Errorf("due in %s", wait)
 	}
-	first := c.soon
+	first := c.debt.at
 	state.Ready = "b"
-	if due(c); !c.soon.Equal(first) || c.untilDue() <= 0 {
+	if due(c); !c.debt.at.Equal(first) || c.untilDue() <= 0 {
 		t.Error("a second change puts it off")
 	}
-	state = before
+	state = seen
 	if wait := due(c); wait != 0 {
 		t.Errorf("all is as before, and it is due in %s", wait)
 	}
 	state.Ready = ""
 	for n, want := range []time.Duration{1, 2, 4, 8, 16, 16} { // it is ready and unready in turn
-		c.flaps, c.flapped, c.soon = n, time.Now(), time.Time{}
+		c.debt.flaps, c.debt.flapped, c.debt.at = n, time.Now(), time.Time{}
 		if wait := due(c); wait != want*usualPace.debt {
 			t.Errorf("the %d. time due in %s", n+1, wait)
 		}
 	}
-	c.flapped = time.Now().Add(-2 * calm)
-	if c.soon = (time.Time{}); due(c) != usualPace.debt {
+	c.debt.flapped = time.Now().Add(-2 * calm)
+	if c.debt.at = (time.Time{}); due(c) != usualPace.debt {
 		t.Error("what was long ago puts it off")
 	}
 	if unknown := of(record{}); due(unknown) != usualPace.debt {
@@ -792,12 +792,14 @@ func TestWhatChangesAtTheHost(t *testing.T) {
 	if due(paused) != 0 || due(awake) != 0 || due(failed) != 0 {
 		t.Error("one that is paused, awake, or does not start is due")
 	}
-	awake.touched()
-	if awake.seen() != (offer.PodsState{}) {
+	before := awake.debt.missed()
+	if awake.debt.touch(); before || !awake.debt.missed() {
 		t.Error("what changes while one falls asleep is forgotten")
 	}
-	if c.seen() != state {
-		t.Error("what one knew is forgotten")
+	c.compare()
+	c.debt.at, c.debt.flaps = time.Now(), 0
+	if c.debt.begin(); c.debt.flaps != 1 {
+		t.Error("a start for readiness alone is not counted")
 	}
 	past := of(record{Due: time.Now().Add(-time.Hour), Seen: state})
 	if wait := past.untilDue(); wait != 0 {

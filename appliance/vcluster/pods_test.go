@@ -100,7 +100,7 @@ func TestPods(t *testing.T) {
 	lending := make(chan struct{})
 	go func() { defer close(lending); _ = lent.Run(ctx) }()
 	defer func() { stop(); <-lending }()
-	d.k.Attach(lent.Twins())
+	d.k.Attach(lent.Twins(), tenancy.Room(lent.Twins()))
 
 	v := d.create(Spec{Name: "dan", Sleep: shortSleep})
 	client := d.client("dan")

@@ -265,7 +265,7 @@ func TestPodsAtATarget(t *testing.T) {
 		return p
 	}
 	lent := lend(host, &nobody{}, d.k, rpc.PeerID)
-	d.k.Attach(lent.Twins())
+	d.k.Attach(lent.Twins(), tenancy.Room(lent.Twins()))
 	mux := http.NewServeMux()
 	b := httptest.NewServer(mux)
 	defer b.Close()

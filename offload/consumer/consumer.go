@@ -168,8 +168,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if !c.cfg.Everywhere {
 		keep("pending pods", c.takeUpPending)
 		keep("admission", c.admission)
-		keep("platforms of images", c.fitImages)
 	}
+	keep("platforms of images", fitting{c}.fitImages)
 	if c.ownPolicies {
 		keep("policies", func(ctx context.Context) error { return c.cfg.Policies.Run(ctx, c.home) })
 	}

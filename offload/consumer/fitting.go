@@ -4,17 +4,24 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/fit"
+	"rivulet/offload/consumer/pod"
+	"rivulet/offload/policy"
 )
 
+// fitting is what keeps pods off nodes on which they do not run. Its methods may be called concurrently.
+type fitting struct{ *Consumer }
+
 // unfit makes admission keep pods with the image off the architecture, and reports whether that is in effect.
-func (c *Consumer) unfit(ctx context.Context, namespace, image, arch string) (bool, error) {
+func (c fitting) unfit(ctx context.Context, namespace, image, arch string) (bool, error) {
 	m := fit.New(c.home, c.cfg.Log)
 	kept, err := m.Keeps(ctx, namespace, image, arch)
 	if kept {
@@ -24,7 +31,7 @@ func (c *Consumer) unfit(ctx context.Context, namespace, image, arch string) (bo
 }
 
 // unwelcome makes admission keep pods of an owner off the target, and reports whether that is in effect.
-func (c *Consumer) unwelcome(target string) func(context.Context, string, metav1.OwnerReference) (bool, error) {
+func (c fitting) unwelcome(target string) func(context.Context, string, metav1.OwnerReference) (bool, error) {
 	m := fit.New(c.home, c.cfg.Log)
 	return func(ctx context.Context, namespace string, owner metav1.OwnerReference) (bool, error) {
 		kept, err := m.KeepsOwner(ctx, namespace, owner, target)
@@ -35,8 +42,54 @@ func (c *Consumer) unwelcome(target string) func(context.Context, string, metav1
 	}
 }
 
+// unfitInside is unfit where the binder is the scheduler, which reads what is learnt. Nothing is learnt while no other
+// node could take the pod.
+func (c fitting) unfitInside(ctx context.Context, _, image, arch string) (bool, error) {
+	m := fit.New(c.home, c.cfg.Log)
+	data, err := m.Known(ctx)
+	if err != nil {
+		return false, err
+	}
+	lacking, _ := fit.KeptOff(data, &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: image}}}})
+	if !slices.ContainsFunc(c.VirtualNodes(), func(v VirtualNode) bool {
+		return v.Ready && !v.Cordoned && v.Architecture != arch && lacking[v.Architecture] == ""
+	}) {
+		return false, pod.ErrNoOther
+	}
+	return true, m.Learn(ctx, image, arch, time.Now())
+}
+
+// unwelcomeInside is unwelcome there.
+func (c fitting) unwelcomeInside(target string) func(context.Context, string, metav1.OwnerReference) (bool, error) {
+	return func(ctx context.Context, _ string, owner metav1.OwnerReference) (bool, error) {
+		return true, fit.New(c.home, c.cfg.Log).LearnOwner(ctx, owner.UID, target, time.Now())
+	}
+}
+
+// elsewhere reports whether a pod that the target refuses may run somewhere else: at home, or away, at another target that
+// is reachable and has not refused its owner, too. A pod with claims stays with its data.
+func (c fitting) elsewhere(target string) func(context.Context, *corev1.Pod, policy.Namespace, bool) (bool, error) {
+	m := fit.New(c.home, c.cfg.Log)
+	return func(ctx context.Context, home *corev1.Pod, ns policy.Namespace, away bool) (bool, error) {
+		if !c.cfg.Everywhere && (ns.When == policy.Burst || ns.When == policy.Any) {
+			return true, nil
+		}
+		if !away || slices.ContainsFunc(home.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
+			return false, nil
+		}
+		data, err := m.Known(ctx)
+		if err != nil {
+			return false, err
+		}
+		_, refusing := fit.KeptOff(data, home)
+		return slices.ContainsFunc(c.VirtualNodes(), func(v VirtualNode) bool {
+			return v.Ready && !v.Cordoned && v.Target != target && ns.Allows(v.Target) && !slices.Contains(refusing, v.Target)
+		}), nil
+	}
+}
+
 // fitImages expires entries about images and adds those of home's own images.
-func (c *Consumer) fitImages(ctx context.Context) error {
+func (c fitting) fitImages(ctx context.Context) error {
 	m := fit.New(c.home, c.cfg.Log.With("part", "images"))
 	var wg sync.WaitGroup
 	defer wg.Wait()

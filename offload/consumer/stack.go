@@ -91,9 +91,10 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		ns, ok := c.policy.Get(namespace)
 		return ok && ns.Allows(name)
 	}
-	unfit, unwelcome := c.unfit, c.unwelcome(name)
-	if c.cfg.Everywhere { // no other platform or target could be chosen
-		unfit, unwelcome = nil, nil
+	fits := fitting{c}
+	unfit, unwelcome := fits.unfit, fits.unwelcome(name)
+	if c.cfg.Everywhere {
+		unfit, unwelcome = fits.unfitInside, fits.unwelcomeInside(name)
 	}
 	twins := newRetirement(c.home, target, c.policy, c.recorder, log)
 	departed := func(ns string) { // a pod or data, perhaps the last
@@ -108,7 +109,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
 		Offloaded: offloaded, Parse: c.policy.Parse, Check: c.policy.Check, Up: branches.up, Departed: departed,
 		Bring: supply.Bring, Unreferred: supply.Check,
-		Unfit: unfit, Unwelcome: unwelcome,
+		Unfit: unfit, Unwelcome: unwelcome, Elsewhere: fits.elsewhere(name),
 		Moved:     c.cfg.Moved,
 		NoHomeAPI: !s.spec.Control.IsValid() && !s.spec.HomeAPI,
 		Claim: func(ctx context.Context, ns, claim string) (string, string, error) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
@@ -193,6 +194,29 @@ func (w *Watcher) StateOf(consumer peer.ID) (PodsState, bool) {
 		}
 	}
 	return PodsState{digest(pods), digest(serving)}, true
+}
+
+// Follow calls f, which must not block, after a change of a consumer's PodsState. Call it before Run, or soon after.
+func (w *Watcher) Follow(f func(id peer.ID)) {
+	told := func(obj any) {
+		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = gone.Obj
+		}
+		if p, ok := obj.(*corev1.Pod); ok && p.Labels[policy.OriginLabel] != "" {
+			f(peer.ID(p.Labels[policy.OriginLabel]))
+		}
+	}
+	// It fails only on a stopped informer.
+	_, _ = w.Pods().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: told,
+		UpdateFunc: func(before, now any) {
+			was, p := before.(*corev1.Pod), now.(*corev1.Pod)
+			if was.UID != p.UID || (was.DeletionTimestamp == nil) != (p.DeletionTimestamp == nil) || !equality.Semantic.DeepEqual(was.Status, p.Status) {
+				told(p)
+			}
+		},
+		DeleteFunc: told,
+	})
 }
 
 func digest(lines []string) string {

@@ -94,7 +94,7 @@ func runPlane(ctx context.Context, p controlplane.Plane, own OwnAPI) error {
 		if err := own.Register(ctx, client); err != nil && ctx.Err() == nil {
 			klog.Warningf("kubectl top and autoscalers have no measurements until the next start: %v", err)
 		}
-		if err := pods.Run(ctx, loopback, p, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil && ctx.Err() == nil {
+		if err := pods.Run(ctx, loopback, p, neighbours{client}, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil && ctx.Err() == nil {
 			cancel(err)
 		}
 	}()

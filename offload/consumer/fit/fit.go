@@ -77,7 +77,7 @@ func (m *Memory) learn(ctx context.Context, lacks map[string][]string, now time.
 	return m.change(ctx, func(data map[string]string, since map[string]time.Time) {
 		for image, lacking := range lacks {
 			key := Key(image)
-			archs := strings.FieldsFunc(data[key], func(r rune) bool { return r == ',' })
+			archs := split(data[key])
 			was := len(archs)
 			for _, arch := range lacking {
 				if !slices.Contains(archs, arch) {
@@ -148,6 +148,42 @@ func (m *Memory) change(ctx context.Context, edit func(data map[string]string, s
 		return fmt.Errorf("fit: ConfigMap %s: %w", Name, err)
 	}
 	return nil
+}
+
+// KeptOff returns, by the data of the ConfigMap, the architectures that images of the pod lack, with one such image, and
+// the targets that refuse pods of its owners. It is what the admission policy reads.
+func KeptOff(data map[string]string, p *corev1.Pod) (images map[string]string, targets []string) {
+	if len(data) == 0 {
+		return nil, nil
+	}
+	images = map[string]string{}
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			for _, arch := range split(data[Key(list[i].Image)]) {
+				images[arch] = list[i].Image
+			}
+		}
+	}
+	for _, owner := range p.OwnerReferences {
+		targets = append(targets, split(data[Key(ofOwner+string(owner.UID))])...)
+	}
+	return images, targets
+}
+
+// Known returns the data of the ConfigMap.
+func (m *Memory) Known(ctx context.Context) (map[string]string, error) {
+	have, err := m.client.CoreV1().ConfigMaps(Namespace).Get(ctx, Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("fit: ConfigMap %s: %w", Name, err)
+	}
+	return have.Data, nil
+}
+
+func split(value string) []string {
+	return strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
 }
 
 // forget drops old entries, and the oldest above the bound.

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	"pgregory.net/rapid"
@@ -135,4 +136,17 @@ func TestHomeIsAskedWhereItMatters(t *testing.T) {
 		cancel()
 		<-done
 	})
+}
+
+func TestWhatAPodIsKeptOff(t *testing.T) {
+	data := map[string]string{Key("lab/app:1"): "amd64,riscv64", Key("tools"): "arm64", Key(ofOwner + "o1"): "b,c"}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{UID: "o1"}}},
+		Spec: corev1.PodSpec{InitContainers: []corev1.Container{{Image: "tools"}}, Containers: []corev1.Container{{Image: "lab/app:1"}, {Image: "other"}}}}
+	images, targets := KeptOff(data, p)
+	if want := map[string]string{"amd64": "lab/app:1", "riscv64": "lab/app:1", "arm64": "tools"}; !maps.Equal(images, want) || !slices.Equal(targets, []string{"b", "c"}) {
+		t.Errorf("%v %v", images, targets)
+	}
+	if images, targets := KeptOff(data, &corev1.Pod{}); len(images)+len(targets) > 0 {
+		t.Errorf("%v %v", images, targets)
+	}
 }

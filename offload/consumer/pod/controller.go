@@ -31,7 +31,7 @@ import (
 const workers = 24
 
 // Config are the dependencies of a Controller. All fields but Cache, HomeNode, Parse, Look, Bring, Unreferred, Unfit,
-// Unwelcome, Keeps, HomeAddresses, Moved and NoHomeAPI are required.
+// Unwelcome, Elsewhere, Keeps, HomeAddresses, Moved and NoHomeAPI are required.
 type Config struct {
 	Home kubernetes.Interface
 	// Cache shares the watch of home's pods with other targets; nil makes one.
@@ -68,11 +68,14 @@ type Config struct {
 	// Unreferred is called after a pod has stopped referring to an object; may be nil.
 	Unreferred func(policy.Object)
 	// Unfit is called for an image that does not run on an architecture. It reports whether admission already keeps new
-	// pods of the namespace with the image off it; nil leaves such pods waiting.
+	// pods of the namespace with the image off it; nil, or ErrNoOther, leaves such pods waiting.
 	Unfit func(ctx context.Context, namespace, image, arch string) (kept bool, err error)
 	// Unwelcome is called for an owner whose pods the target refuses. It reports whether admission already keeps new
 	// ones off the target; nil leaves such pods waiting.
 	Unwelcome func(ctx context.Context, namespace string, owner metav1.OwnerReference) (kept bool, err error)
+	// Elsewhere reports whether a pod that the target refuses for good may run somewhere else, by the policy of its
+	// namespace; away: at another target, too. nil is at home alone.
+	Elsewhere func(ctx context.Context, home *corev1.Pod, ns policy.Namespace, away bool) (bool, error)
 	// Keeps reports whether the target replaces pods without a ReplicaSet (package replacement); nil is never.
 	Keeps func() bool
 	// HomeAddresses is the value of policy.HomeAddressesAnnotation for new pods on the target; "" is the target's own

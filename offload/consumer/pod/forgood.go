@@ -33,20 +33,20 @@ const (
 	anew = 5 * time.Minute
 )
 
-// refuseForGood refuses a pod that this target does not accept as it is.
-func (c *Controller) refuseForGood(ctx context.Context, home *corev1.Pod, why string) error {
+// refuseForGood refuses a pod that this target does not accept as it is; away: another target might.
+func (c *Controller) refuseForGood(ctx context.Context, home *corev1.Pod, why string, away bool) error {
 	refused, err := c.refuse(ctx, home, why)
 	if err != nil || !refused {
 		return err
 	}
-	c.memory.setTurnedDown(home.UID) // nothing is there: refuse has a proof
+	c.memory.setTurnedDown(home.UID, !away) // nothing is there: refuse has a proof
 	c.queue.AddAfter(keyOf(home), anew)
-	return c.comeHome(ctx, home)
+	return c.leave(ctx, home, away)
 }
 
-// comeHome evicts a pod that was refused for good, if its namespace may run at home and its successor is kept off this
-// target.
-func (c *Controller) comeHome(ctx context.Context, home *corev1.Pod) error {
+// leave evicts a pod that was refused for good, if it may run at home, or away at another target, and its successor is
+// kept off this one.
+func (c *Controller) leave(ctx context.Context, home *corev1.Pod, away bool) error {
 	owner := metav1.GetControllerOf(home)
 	if owner == nil || owner.Kind == "DaemonSet" || c.cfg.Unwelcome == nil {
 		return nil // it would not be replaced, or on the same node
@@ -55,8 +55,13 @@ func (c *Controller) comeHome(ctx context.Context, home *corev1.Pod) error {
 	if err != nil {
 		return twin.IgnoreGone(err)
 	}
-	if now, _ := c.cfg.Parse(ns); now.When != policy.Burst && now.When != policy.Any { // an invalid label counts as off
-		return nil
+	now, _ := c.cfg.Parse(ns) // an invalid label counts as off
+	may := now.When == policy.Burst || now.When == policy.Any
+	if c.cfg.Elsewhere != nil {
+		may, err = c.cfg.Elsewhere(ctx, home, now, away)
+	}
+	if err != nil || !may {
+		return err
 	}
 	kept, err := c.cfg.Unwelcome(ctx, home.Namespace, *owner)
 	if err != nil || !kept {

@@ -54,6 +54,7 @@ func TestRefusedForGood(t *testing.T) {
 		"a quota":                                    {policy.Burst, corev1.RestartPolicyAlways, apierrors.NewForbidden(corev1.Resource("pods"), "web", errors.New("exceeded quota")), false, false, false, nil},
 		"one whose Secret stays at home comes home":  {policy.Burst, corev1.RestartPolicyAlways, nil, false, true, true, &policy.StaysHomeError{Object: policy.Object{Kind: "Secret", Namespace: "lab", Name: "token"}, Why: "w", Cure: "c"}},
 		"one whose Secret stays at home, and remote": {policy.Remote, corev1.RestartPolicyNever, nil, false, true, false, &policy.StaysHomeError{Object: policy.Object{Kind: "Secret", Namespace: "lab", Name: "token"}, Why: "w", Cure: "c"}},
+		"a record goes on to another target":         {policy.Remote, corev1.RestartPolicyAlways, byPolicy("web", hostUsers), false, true, true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "lab", UID: "u1", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "o1", Controller: ptr.To(true)}}},
@@ -92,6 +93,12 @@ func TestRefusedForGood(t *testing.T) {
 						kept.Store(1)
 					}
 					return kept.Load() == 1, nil
+				},
+				Elsewhere: func(_ context.Context, home *corev1.Pod, ns policy.Namespace, away bool) (bool, error) {
+					if home.UID != "u1" || ns.When != c.when || away != (c.lacks == nil) {
+						t.Errorf("asked of %s, %+v, away: %v", home.UID, ns, away)
+					}
+					return c.comeHome, nil
 				},
 				Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
 			ctx, stop := context.WithCancel(t.Context())

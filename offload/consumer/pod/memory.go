@@ -19,11 +19,12 @@ type memory struct {
 	sent      map[types.UID]time.Time // when, by this process
 	unsure    map[types.UID]bool      // a create had an unknown outcome
 	requested map[types.UID]time.Time // when the target was last queried about a refusal for good: see takeBack
+	nowhere   map[types.UID]bool      // see isNowhere
 	dropped   map[types.UID]bool      // what was made there lacks fields, and is to be removed: see takeBack
 }
 
 func newMemory() memory {
-	return memory{refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, unsure: map[types.UID]bool{}, requested: map[types.UID]time.Time{}, dropped: map[types.UID]bool{}}
+	return memory{refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, unsure: map[types.UID]bool{}, requested: map[types.UID]time.Time{}, nowhere: map[types.UID]bool{}, dropped: map[types.UID]bool{}}
 }
 
 func (m *memory) setUnsure(uid types.UID, unsure bool) {
@@ -113,12 +114,23 @@ func (m *memory) setRequested(uid types.UID) {
 	m.requested[uid] = time.Now()
 }
 
-// setTurnedDown: the target has refused the pod for good, and has nothing of it.
-func (m *memory) setTurnedDown(uid types.UID) {
+// setTurnedDown: the target has refused the pod for good, and has nothing of it; nowhere: any target would.
+func (m *memory) setTurnedDown(uid types.UID, nowhere bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.sent, uid)
 	m.requested[uid] = time.Now()
+	delete(m.nowhere, uid)
+	if nowhere {
+		m.nowhere[uid] = true
+	}
+}
+
+// isNowhere reports whether any target would refuse the pod.
+func (m *memory) isNowhere(uid types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.nowhere[uid]
 }
 
 // isTurnedDown reports whether a pod was refused for good less than anew ago.
@@ -146,5 +158,6 @@ func (m *memory) forget(uid types.UID) {
 	delete(m.sent, uid)
 	delete(m.unsure, uid)
 	delete(m.requested, uid)
+	delete(m.nowhere, uid)
 	delete(m.dropped, uid)
 }

@@ -50,7 +50,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	}
 
 	if r := translate.Refuse(home); r != nil {
-		return c.refuseForGood(ctx, home, r.Error())
+		return c.refuseForGood(ctx, home, r.Error(), false)
 	}
 	name, err := c.cfg.Target.Namespace(ctx, k.Namespace)
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	}
 	want, err := translate.Wrap(home, c.cfg.Cluster, api)
 	if err != nil {
-		return c.refuseForGood(ctx, home, err.Error())
+		return c.refuseForGood(ctx, home, err.Error(), false)
 	}
 	now := time.Now()
 	if left, ok := translate.TimeLeft(home, now); ok && left <= 0 {
@@ -158,7 +158,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 		return nil // the watch will bring it
 	}
 	if c.memory.isTurnedDown(home) {
-		return c.comeHome(ctx, home)
+		return c.leave(ctx, home, !c.memory.isNowhere(home.UID))
 	}
 	if cond := translate.Condition(&home.Status, translate.OffloadedCondition); cond != nil && cond.Status == corev1.ConditionFalse {
 		// This condition says that nothing runs away, and a deletion relies on it, so it is removed first.
@@ -188,7 +188,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 		}
 	}
 	there := func(err error) error {
-		return c.refuseForGood(ctx, home, fmt.Sprintf("offload: %s does not take this pod: %s", c.cfg.Target.Name(), err))
+		return c.refuseForGood(ctx, home, fmt.Sprintf("offload: %s does not take this pod: %s", c.cfg.Target.Name(), err), true)
 	}
 	if c.memory.isRefused(home) { // perhaps by a controller, which reports it by an event only, or fields were left out
 		if err := t.Rehearse(ctx, want); err != nil {
@@ -201,7 +201,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 	if err = errors.Join(err, <-brought); errors.Is(err, errNotYet) {
 		return errNotYet
 	} else if stays, ok := errors.AsType[*policy.StaysHomeError](err); ok {
-		return c.refuseForGood(ctx, home, stays.Error())
+		return c.refuseForGood(ctx, home, stays.Error(), false)
 	} else if err != nil {
 		return c.trouble(ctx, home, err)
 	}

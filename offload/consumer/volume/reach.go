@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,11 +83,19 @@ func Node(v *corev1.PersistentVolume) string {
 	return v.Labels[AwayLabel]
 }
 
+// BeingDeleted is why no new pod gets the claim, in the scheduler's words.
+func BeingDeleted(claim string) string {
+	return fmt.Sprintf("persistentvolumeclaim %q is being deleted; make one of another name, or wait until it is gone", claim)
+}
+
 // AwayClaimOf returns the name in the twin, on that target, of a pod's claim; or why there is none, with a cure.
 func (c *Controller) AwayClaimOf(ctx context.Context, namespace, name string, target string) (claim, why string, err error) {
 	home, err := c.cfg.Home.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return "", "", err
+	}
+	if home.DeletionTimestamp != nil {
+		return "", BeingDeleted(name), nil
 	}
 	if home.Spec.VolumeName == "" {
 		return "", "claim " + name + " has no volume yet; the scheduler has to place its first pod: leave spec.nodeName out", nil

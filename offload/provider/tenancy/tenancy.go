@@ -21,7 +21,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
@@ -332,32 +331,6 @@ func (t *Tenancy) Use(id peer.ID) corev1.ResourceList {
 		}
 	}
 	return out
-}
-
-// PodsState is offer.Watcher.StateOf.
-func (t *Tenancy) PodsState(id peer.ID) (offer.PodsState, bool) { return t.room.StateOf(id) }
-
-// Follow calls f, which must not block, after a change of a consumer's PodsState. Call it before Run, or soon after.
-func (t *Tenancy) Follow(f func(id peer.ID)) {
-	told := func(obj any) {
-		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = gone.Obj
-		}
-		if p, ok := obj.(*corev1.Pod); ok && p.Labels[policy.OriginLabel] != "" {
-			f(peer.ID(p.Labels[policy.OriginLabel]))
-		}
-	}
-	// It fails only on a stopped informer.
-	_, _ = t.room.Pods().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: told,
-		UpdateFunc: func(before, now any) {
-			was, p := before.(*corev1.Pod), now.(*corev1.Pod)
-			if was.UID != p.UID || (was.DeletionTimestamp == nil) != (p.DeletionTimestamp == nil) || !equality.Semantic.DeepEqual(was.Status, p.Status) {
-				told(p)
-			}
-		},
-		DeleteFunc: told,
-	})
 }
 
 func (t *Tenancy) offer(w http.ResponseWriter, r *http.Request, consumer peer.ID) {

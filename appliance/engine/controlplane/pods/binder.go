@@ -3,6 +3,7 @@ package pods
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
@@ -29,13 +31,16 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/changes"
+	"rivulet/offload/consumer/fit"
+	"rivulet/offload/consumer/volume"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 )
 
 // The binder assigns each pod a virtual node with room, first come, first served. The host's scheduler chooses the
-// machine, so the binder only chooses a platform; it does not spread pods.
+// machine, so the binder only chooses a platform or target. What a pod requires of nodes and of other pods is obeyed as
+// the scheduler does; preferences are not.
 
 const (
 	// again is the pause before a retry.
@@ -49,6 +54,8 @@ type binder struct {
 	client kubernetes.Interface
 	pods   corelisters.PodLister
 	nodes  corelisters.NodeLister
+	fit    corelisters.ConfigMapLister // of fit.Name alone
+	rules  Neighbours
 	events record.EventRecorder
 	began  time.Time
 	// bound are pods bound here whose watch lags, by UID: their node.
@@ -58,7 +65,7 @@ type binder struct {
 }
 
 // bind binds pods until ctx ends.
-func bind(ctx context.Context, client kubernetes.Interface) error {
+func bind(ctx context.Context, client kubernetes.Interface, rules Neighbours) error {
 	events := record.NewBroadcaster(record.WithContext(ctx))
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
@@ -69,20 +76,26 @@ func bind(ctx context.Context, client kubernetes.Interface) error {
 		return o, nil
 	}))
 	core := factory.Core().V1()
-	b := &binder{client: client, pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), began: time.Now(), bound: map[types.UID]string{}, leaving: map[types.UID]bool{},
+	known := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(fit.Namespace), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, fit.Name).String()
+	}))
+	learnt := known.Core().V1().ConfigMaps()
+	b := &binder{client: client, pods: core.Pods().Lister(), nodes: core.Nodes().Lister(), fit: learnt.Lister(), rules: rules, began: time.Now(), bound: map[types.UID]string{}, leaving: map[types.UID]bool{},
 		events: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "rivulet"})}
 	kick := make(chan struct{}, 1)
 	poke := func() {
 		changes.Poke(kick)
 	}
-	for _, i := range []cache.SharedIndexInformer{core.Pods().Informer(), core.Nodes().Informer()} {
+	for _, i := range []cache.SharedIndexInformer{core.Pods().Informer(), core.Nodes().Informer(), learnt.Informer()} {
 		if _, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { poke() }, UpdateFunc: func(any, any) { poke() }, DeleteFunc: func(any) { poke() }}); err != nil {
 			return err
 		}
 	}
-	factory.Start(ctx.Done())
-	defer factory.Shutdown()
-	if !cache.WaitForCacheSync(ctx.Done(), core.Pods().Informer().HasSynced, core.Nodes().Informer().HasSynced) {
+	for _, f := range []informers.SharedInformerFactory{factory, known} {
+		f.Start(ctx.Done())
+		defer f.Shutdown()
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), core.Pods().Informer().HasSynced, core.Nodes().Informer().HasSynced, learnt.Informer().HasSynced) {
 		return ctx.Err()
 	}
 	for {
@@ -142,13 +155,19 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 	})
 	done = true
 	for _, p := range waiting {
-		node, why := place(p, nodes, free)
+		shut := b.shut(p, nodes)
+		if err := b.besides(ctx, p, nodes, on, shut); err != nil {
+			b.unplaced(ctx, p, "", err.Error())
+			done = false
+			continue
+		}
+		node, why := place(p, nodes, free, shut)
 		if node == "" {
 			if len(nodes) == 0 && time.Since(b.began) < noNodeYet {
 				done = false
 				continue
 			}
-			at, err := b.makeRoom(ctx, p, nodes, free, on)
+			at, err := b.makeRoom(ctx, p, nodes, free, on, shut)
 			if at != "" {
 				why += "; pods of lower priority leave " + at + " for it"
 				take(free[at], p) // space that becomes free is reserved for it
@@ -180,8 +199,9 @@ func take(free corev1.ResourceList, p *corev1.Pod) {
 	}
 }
 
-// place chooses a node for a pod, or returns why there is none. It has no side effects.
-func place(p *corev1.Pod, nodes []*corev1.Node, free map[string]corev1.ResourceList) (node, why string) {
+// place chooses a node for a pod, or returns why there is none. shut are the nodes that do not take it, whatever their
+// room. It has no side effects.
+func place(p *corev1.Pod, nodes []*corev1.Node, free map[string]corev1.ResourceList, shut map[string]string) (node, why string) {
 	if policy.System(p.Namespace) {
 		return "", fmt.Sprintf("pods of namespace %s do not run in a virtual cluster; use another namespace", p.Namespace)
 	}
@@ -190,7 +210,7 @@ func place(p *corev1.Pod, nodes []*corev1.Node, free map[string]corev1.ResourceL
 	}
 	var reasons []string
 	for _, n := range nodes {
-		reason := unfit(p, n, free[n.Name])
+		reason := cmp.Or(shut[n.Name], short(p, free[n.Name]))
 		if reason == "" {
 			return n.Name, ""
 		}
@@ -199,9 +219,63 @@ func place(p *corev1.Pod, nodes []*corev1.Node, free map[string]corev1.ResourceL
 	return "", "no node takes the pod: " + strings.Join(reasons, "; ")
 }
 
-// unfit returns why a node does not take a pod, "" if it does.
-func unfit(p *corev1.Pod, n *corev1.Node, free corev1.ResourceList) string {
-	return cmp.Or(closed(p, n), short(p, free))
+// shut returns, for each node that does not take the pod whatever its room, why.
+func (b *binder) shut(p *corev1.Pod, nodes []*corev1.Node) map[string]string {
+	out := map[string]string{}
+	images, targets := fit.KeptOff(b.learnt(), p)
+	for _, n := range nodes {
+		why := closed(p, n)
+		if image := images[n.Labels[corev1.LabelArchStable]]; why == "" && image != "" {
+			why = fmt.Sprintf("image %s did not run on %s; it is tried again after an hour", image, n.Labels[corev1.LabelArchStable])
+		}
+		if why == "" && slices.Contains(targets, n.Labels[policy.TargetLabel]) {
+			why = "it refused such a pod; it is tried again after an hour"
+		}
+		if why != "" {
+			out[n.Name] = why
+		}
+	}
+	return out
+}
+
+// besides adds to shut the nodes on which the pod may not run beside those that are on each.
+func (b *binder) besides(ctx context.Context, p *corev1.Pod, nodes []*corev1.Node, on map[string][]*corev1.Pod, shut map[string]string) error {
+	var others []*corev1.Pod
+	ruled := requires(p)
+	for node, pods := range on {
+		for _, q := range pods {
+			ruled = ruled || q.Spec.Affinity != nil && q.Spec.Affinity.PodAntiAffinity != nil
+			if q.Spec.NodeName == "" { // its watch lags
+				copied := *q
+				copied.Spec.NodeName = node
+				q = &copied
+			}
+			others = append(others, q)
+		}
+	}
+	if !ruled { // most pods
+		return nil
+	}
+	refused, err := b.rules.Refuse(ctx, p, others, nodes)
+	for node, why := range refused {
+		shut[node] = cmp.Or(shut[node], why)
+	}
+	return err
+}
+
+// requires reports whether a pod has rules about others.
+func requires(p *corev1.Pod) bool {
+	a := p.Spec.Affinity
+	return a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) || len(p.Spec.TopologySpreadConstraints) > 0
+}
+
+// learnt is the data of fit.Name.
+func (b *binder) learnt() map[string]string {
+	c, err := b.fit.ConfigMaps(fit.Namespace).Get(fit.Name)
+	if err != nil { // nothing is learnt yet
+		return nil
+	}
+	return c.Data
 }
 
 // further is 1 for a node that is not the host's.
@@ -219,6 +293,11 @@ func closed(p *corev1.Pod, n *corev1.Node) string {
 	}
 	if further(n) > 0 && policy.KeptHome(p) {
 		return "label " + policy.NamespaceLabel + "=off keeps the pod on the host"
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return "it is not ready: " + words(c.Message)
+		}
 	}
 	if further(n) > 0 && slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
 		return "data of claims stay on the host"
@@ -277,6 +356,9 @@ func (b *binder) choose(ctx context.Context, p *corev1.Pod, v *corev1.Volume, no
 	}
 	if err != nil {
 		return err
+	}
+	if claim.DeletionTimestamp != nil { // its data go with it once no pod uses it
+		return errors.New(volume.BeingDeleted(name))
 	}
 	class := ptr.Deref(claim.Spec.StorageClassName, "")
 	if claim.Spec.VolumeName != "" || class == "" || claim.Annotations[storageutil.AnnSelectedNode] != "" {

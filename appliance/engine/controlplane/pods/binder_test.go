@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,10 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	storageutil "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/consumer/fit"
 	"rivulet/offload/policy"
 	"rivulet/offload/target"
 	"rivulet/test/harness/await"
@@ -52,6 +56,14 @@ func TestPlace(t *testing.T) {
 	big, arm := node("host", "amd64", "1"), node("host-arm64", "arm64", "1")
 	full := node("host", "amd64", "1")
 	full.Spec.Unschedulable = true
+	lost := node("b", "amd64", "1")
+	lost.Labels[policy.TargetLabel] = "b"
+	lost.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "no answer for 40 s"}}
+	third := node("c", "amd64", "1")
+	third.Labels[policy.TargetLabel] = "c"
+	image := func(p *corev1.Pod) { p.Spec.Containers[0].Image = "lab/app:1" }
+	owned := func(p *corev1.Pod) { p.OwnerReferences = []metav1.OwnerReference{{UID: "o1"}} }
+	learnt := map[string]string{fit.Key("lab/app:1"): "amd64", fit.Key("@owner/o1"): "c"}
 	closed := node("host", "amd64", "1")
 	closed.Spec.Taints = append(closed.Spec.Taints, corev1.Taint{Key: policy.WithdrawnTaint, Effect: corev1.TaintEffectNoSchedule})
 	peer := node("b", "amd64", "4")
@@ -75,6 +87,12 @@ func TestPlace(t *testing.T) {
 		{"no such platform", pod("a", arch), []*corev1.Node{big}, "!does not match"},
 		{"none", pod("a", nil), nil, "!has no node"},
 		{"cordoned", pod("a", nil), []*corev1.Node{full}, "!cordoned"},
+		{"not reached", pod("a", nil), []*corev1.Node{lost, third}, "c"},
+		{"none is reached", pod("a", nil), []*corev1.Node{lost}, "!b: it is not ready: no answer for 40 s"},
+		{"an image of the other platform", pod("a", image), []*corev1.Node{big, arm}, "host-arm64"},
+		{"an image of no platform that is left", pod("a", image), []*corev1.Node{big}, "!image lab/app:1 did not run on amd64"},
+		{"refused by a target", pod("a", owned), []*corev1.Node{third}, "!it refused such a pod"},
+		{"refused by another", pod("a", owned), []*corev1.Node{third, big}, "host"},
 		{"withdrawn", pod("a", nil), []*corev1.Node{closed}, "!" + policy.WithdrawnTaint},
 		{"too big", pod("a", asks("2")), []*corev1.Node{big}, "!too little cpu: the pod asks for 2, 1 is left"},
 		{"the host is full, a further node has room", pod("a", asks("2")), []*corev1.Node{big, peer}, "b"},
@@ -90,7 +108,12 @@ func TestPlace(t *testing.T) {
 			for _, n := range c.nodes {
 				free[n.Name] = n.Status.Allocatable
 			}
-			got, why := place(c.pod, c.nodes, free)
+			known := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+			if err := known.Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fit.Namespace, Name: fit.Name}, Data: learnt}); err != nil {
+				t.Fatal(err)
+			}
+			b := &binder{fit: corelisters.NewConfigMapLister(known)}
+			got, why := place(c.pod, c.nodes, free, b.shut(c.pod, c.nodes))
 			if want, refused := strings.CutPrefix(c.want, "!"); refused && (got != "" || !strings.Contains(why, want)) || !refused && got != want {
 				t.Errorf("%q %q, want %q", got, why, c.want)
 			}
@@ -98,8 +121,6 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestBind: pods that wait are bound while there is room, the most important first; the others
-// are told, and get the room of what ends.
 // bindable has a client bind pods as an API server does.
 func bindable(client *fake.Clientset) {
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -120,10 +141,65 @@ func bindable(client *fake.Clientset) {
 	})
 }
 
+// noRules is for pods without rules about others.
+type noRules struct{}
+
+func (noRules) Refuse(context.Context, *corev1.Pod, []*corev1.Pod, []*corev1.Node) (map[string]string, error) {
+	return nil, errors.New("nobody has rules")
+}
+
+// oneEach lets one pod run on each node.
+type oneEach struct{ t *testing.T }
+
+func (r oneEach) Refuse(_ context.Context, p *corev1.Pod, others []*corev1.Pod, _ []*corev1.Node) (map[string]string, error) {
+	out := map[string]string{}
+	for _, q := range others {
+		if q.Spec.NodeName == "" || q.Name == p.Name {
+			r.t.Errorf("%s is compared with %s on %q", p.Name, q.Name, q.Spec.NodeName)
+		}
+		out[q.Spec.NodeName] = "one is there"
+	}
+	return out, nil
+}
+
+// Rules about other pods count with the pods that the binder has bound itself, and before room is made for a pod.
+func TestRulesBetweenPods(t *testing.T) {
+	apart := func(priority int32) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Priority = &priority
+			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}
+		}
+	}
+	low := pod("low", asks("900m"))
+	low.Spec.NodeName = "c"
+	client := fake.NewClientset(node("b", "amd64", "1"), node("c", "amd64", "1"), low, pod("one", apart(9)), pod("two", apart(8)))
+	bindable(client)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = bind(ctx, client, oneEach{t}) }()
+	defer func() { cancel(); <-done }()
+	await.NoError(t, t.Context(), time.Minute, "the second waits, and nobody leaves for it", func() error {
+		one, err := client.CoreV1().Pods("lab").Get(ctx, "one", metav1.GetOptions{})
+		if err != nil || one.Spec.NodeName != "b" {
+			return fmt.Errorf("%+v %w", one, err)
+		}
+		two, err := client.CoreV1().Pods("lab").Get(ctx, "two", metav1.GetOptions{})
+		if err != nil || two.Spec.NodeName != "" || len(two.Status.Conditions) != 1 || two.Status.Conditions[0].Message != "no node takes the pod: b: one is there; c: one is there" {
+			return fmt.Errorf("%+v %w", two, err)
+		}
+		_, err = client.CoreV1().Pods("lab").Get(ctx, "low", metav1.GetOptions{})
+		return err
+	})
+}
+
+// TestBind: pods that wait are bound while there is room, the most important first; the others
+// are told, and get the room of what ends.
 func TestBind(t *testing.T) {
 	when := metav1.NewTime(time.Unix(1, 0))
 	old := func(p *corev1.Pod) { asks("600m")(p); p.CreationTimestamp = when }
-	client := fake.NewClientset(node("host", "amd64", "1"),
+	host := node("host", "amd64", "1")
+	host.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("9")
+	client := fake.NewClientset(host,
 		pod("runs", func(p *corev1.Pod) { asks("300m")(p); p.Spec.NodeName = "host" }),
 		pod("over", func(p *corev1.Pod) { asks("900m")(p); p.Spec.NodeName = "host"; p.Status.Phase = corev1.PodSucceeded }),
 		pod("first", old),
@@ -133,13 +209,18 @@ func TestBind(t *testing.T) {
 		pod("claims", func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 		}),
+		pod("leaves", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "old"}}}}
+		}),
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "old", DeletionTimestamp: &when, Finalizers: []string{"kubernetes.io/pvc-protection"}},
+			Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To(Class), VolumeName: "v1"}},
 		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To(Class)}},
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: Class}, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)},
 	)
 	bindable(client)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = bind(ctx, client) }()
+	go func() { defer close(done); _ = bind(ctx, client, noRules{}) }()
 	defer func() { cancel(); <-done }()
 
 	state := func() (bound, told string) {
@@ -152,7 +233,7 @@ func TestBind(t *testing.T) {
 				bound += " " + p.Name
 			}
 			for _, c := range p.Status.Conditions {
-				if strings.Contains(c.Message, "too little cpu") {
+				if strings.Contains(c.Message, "too little cpu") || strings.Contains(c.Message, `persistentvolumeclaim "old" is being deleted`) {
 					told += " " + p.Name
 				}
 			}
@@ -168,7 +249,7 @@ func TestBind(t *testing.T) {
 			return nil
 		})
 	}
-	becomes(" claims over runs urgent", " first")
+	becomes(" claims over runs urgent", " first leaves")
 	fakewatch.Open(t, client, "pods")
 	claim, err := client.CoreV1().PersistentVolumeClaims("lab").Get(ctx, "data", metav1.GetOptions{})
 	if err != nil || claim.Annotations[storageutil.AnnSelectedNode] != "host" {
@@ -177,5 +258,5 @@ func TestBind(t *testing.T) {
 	if err := client.CoreV1().Pods("lab").Delete(ctx, "urgent", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	becomes(" claims first over runs", " first")
+	becomes(" claims first over runs", " first leaves")
 }

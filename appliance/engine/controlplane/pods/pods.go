@@ -22,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -59,9 +60,16 @@ const (
 // loopback is the address of that API, in the process's own network namespace.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
+// Neighbours judges rules between pods.
+type Neighbours interface {
+	// Refuse returns, for each node on which a pod may not run beside the others, why. others have their nodes in
+	// spec.nodeName.
+	Refuse(ctx context.Context, p *corev1.Pod, others []*corev1.Pod, nodes []*corev1.Node) (map[string]string, error)
+}
+
 // Run runs pods until ctx ends; api has all rights at the process's API server. It calls p.Open once the pods of an
 // earlier process can be used too, or after openLimit.
-func Run(ctx context.Context, api *rest.Config, p controlplane.Plane, log *slog.Logger) error {
+func Run(ctx context.Context, api *rest.Config, p controlplane.Plane, rules Neighbours, log *slog.Logger) error {
 	open := sync.OnceFunc(p.Open)
 	defer open() // after any failure the rest can be used
 	pods, err := netip.ParsePrefix(p.PodCIDR)
@@ -105,7 +113,7 @@ func Run(ctx context.Context, api *rest.Config, p controlplane.Plane, log *slog.
 		_ = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, openLimit, true, func(context.Context) (bool, error) { return len(c.VirtualNodes()) > 0, nil })
 	}
 	open()
-	return bind(ctx, client)
+	return bind(ctx, client, rules)
 }
 
 // Spec is the host as a target. Its pods have the same addresses at both ends, and find the virtual cluster's API
@@ -162,6 +170,7 @@ func addClass(ctx context.Context, client kubernetes.Interface) error {
 	_, err := client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
 		ObjectMeta:  metav1.ObjectMeta{Name: Class, Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
 		Provisioner: volume.Provisioner, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+		AllowVolumeExpansion: ptr.To(true), // the host's class decides, with an event
 	}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("pods: StorageClass %s: %w", Class, err)

@@ -70,13 +70,14 @@ func giveBack(free corev1.ResourceList, p *corev1.Pod) {
 	}
 }
 
-// makeRoom finds a node on which pods of lower priority can leave for p, evicts them, and returns its name; "" is none.
-func (b *binder) makeRoom(ctx context.Context, p *corev1.Pod, nodes []*corev1.Node, free map[string]corev1.ResourceList, on map[string][]*corev1.Pod) (node string, err error) {
+// makeRoom finds a node, none of shut, on which pods of lower priority can leave for p, evicts them, and returns its name;
+// "" is none.
+func (b *binder) makeRoom(ctx context.Context, p *corev1.Pod, nodes []*corev1.Node, free map[string]corev1.ResourceList, on map[string][]*corev1.Pod, shut map[string]string) (node string, err error) {
 	if policy.System(p.Namespace) {
 		return "", nil
 	}
 	for _, n := range nodes {
-		if closed(p, n) != "" {
+		if shut[n.Name] != "" {
 			continue
 		}
 		out, ok := victims(p, on[n.Name], free[n.Name], func(q *corev1.Pod) bool { return q.DeletionTimestamp != nil || b.leaving[q.UID] })

@@ -136,7 +136,7 @@ func TestPreempt(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = bind(ctx, client) }()
+	go func() { defer close(done); _ = bind(ctx, client, noRules{}) }()
 	defer func() { cancel(); <-done }()
 	fakewatch.Open(t, client, "pods")
 	pods := client.CoreV1().Pods("lab")
