@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/reflect"
+	"rivulet/offload/consumer/volume"
 	"rivulet/offload/offer"
 	"rivulet/offload/target"
 )
@@ -113,7 +115,12 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		Moved:     c.cfg.Moved,
 		NoHomeAPI: !s.spec.Control.IsValid() && !s.spec.HomeAPI,
 		Claim: func(ctx context.Context, ns, claim string) (string, string, error) {
-			return c.volumes.AwayClaimOf(ctx, ns, claim, target.ID())
+			name, why, err := c.volumes.AwayClaimOf(ctx, ns, claim, target.ID())
+			var foreign *volume.Foreign
+			if errors.As(err, &foreign) {
+				err = &pod.Unmovable{Why: foreign.Error() + "; let the namespace run at home, too: rivulet offload " + ns + " --when burst; or make the claim again with storageClassName: local-path"}
+			}
+			return name, why, err
 		},
 		Recorder: c.recorder, Log: log,
 	}
@@ -153,6 +160,10 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		c.mu.Unlock()
 	}()
 
+	node := c.cfg.NodeIP
+	if c.cfg.Everywhere { // it is the host's: ports there are the host's, too
+		node = netip.Addr{}
+	}
 	changed, stop := c.policy.Changed() // before the first read of the namespaces
 	defer stop()
 	return together(ctx,
@@ -163,7 +174,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		func(ctx context.Context) error { return followLoss(ctx, target, cfg.Lost, pods.Resync) },
 		func(ctx context.Context) error {
 			return reflect.Run(ctx, reflect.Config{Home: c.home, Target: target, Namespaces: c.policy, Cache: c.cache, ClusterID: c.cfg.ID, Control: s.spec.Control, APIAddress: api,
-				NodeAddress: c.cfg.NodeIP, Policies: c.cfg.Policies, Used: pods.Refers, Supply: supply, Recorder: c.recorder, Log: log})
+				NodeAddress: node, Policies: c.cfg.Policies, Used: pods.Refers, Supply: supply, Recorder: c.recorder, Log: log})
 		},
 		func(ctx context.Context) error {
 			for {

@@ -12,11 +12,11 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	schedulercache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
-	"k8s.io/kubernetes/pkg/scheduler/framework/parallelize"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/interpodaffinity"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread"
@@ -95,4 +95,13 @@ type handle struct {
 
 func (h handle) SnapshotSharedLister() fwk.SharedLister                 { return h.snapshot }
 func (h handle) SharedInformerFactory() informers.SharedInformerFactory { return h.factory }
-func (handle) Parallelizer() fwk.Parallelizer                           { return parallelize.NewParallelizer(1) }
+func (handle) Parallelizer() fwk.Parallelizer                           { return serial{} }
+
+// serial does one piece after the other: the scheduler's own needs its metrics, and there are few nodes.
+type serial struct{}
+
+func (serial) Until(_ context.Context, pieces int, do workqueue.DoWorkPieceFunc, _ string) {
+	for i := range pieces {
+		do(i)
+	}
+}

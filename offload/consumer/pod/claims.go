@@ -12,6 +12,11 @@ import (
 // them with the pod. So an away pod has claims only, and their names are replaced by those of the claims in the twin
 // before it is sent.
 
+// Unmovable is why a pod cannot run on any other cluster, whatever happens there.
+type Unmovable struct{ Why string }
+
+func (u *Unmovable) Error() string { return u.Why }
+
 // awayClaims replaces home's names of claims in a template by their names in the twin.
 func (c *Controller) awayClaims(ctx context.Context, namespace string, template *corev1.PodTemplateSpec) error {
 	for i := range template.Spec.Volumes {

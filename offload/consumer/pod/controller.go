@@ -61,7 +61,8 @@ type Config struct {
 	Nodes []string
 	// Platform is that of a virtual node; nil does not restrict it.
 	Platform func(node string) (os, arch string)
-	// Claim returns the name in the twin of a claim of home, or why it has none; nil if the target has no volumes.
+	// Claim returns the name in the twin of a claim of home, or why it has none; nil if the target has no volumes. The
+	// error is an *Unmovable if no target will ever have one.
 	Claim func(ctx context.Context, namespace, name string) (claim, why string, err error)
 	// Bring returns when the target has the objects that a pod refers to (reflect.Supply); may be nil.
 	Bring func(ctx context.Context, all []policy.Reference) error

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -55,10 +56,20 @@ func TestRefusedForGood(t *testing.T) {
 		"one whose Secret stays at home comes home":  {policy.Burst, corev1.RestartPolicyAlways, nil, false, true, true, &policy.StaysHomeError{Object: policy.Object{Kind: "Secret", Namespace: "lab", Name: "token"}, Why: "w", Cure: "c"}},
 		"one whose Secret stays at home, and remote": {policy.Remote, corev1.RestartPolicyNever, nil, false, true, false, &policy.StaysHomeError{Object: policy.Object{Kind: "Secret", Namespace: "lab", Name: "token"}, Why: "w", Cure: "c"}},
 		"a record goes on to another target":         {policy.Remote, corev1.RestartPolicyAlways, byPolicy("web", hostUsers), false, true, true, nil},
+		"a claim that is home's alone comes home":    {policy.Burst, corev1.RestartPolicyAlways, nil, false, true, true, nil},
+		"a claim that is home's alone stays":         {policy.Remote, corev1.RestartPolicyAlways, nil, false, true, false, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "lab", UID: "u1", OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "o1", Controller: ptr.To(true)}}},
 				Spec: corev1.PodSpec{NodeName: "b", RestartPolicy: c.restart, Containers: []corev1.Container{{Name: "web", Image: "web"}}}}
+			why := []string{"b does not take this pod", hostUsers}
+			switch {
+			case c.lacks != nil:
+				why = []string{"Secret token"}
+			case c.refusal == nil:
+				why = []string{"claim data is on volume v (nfs)"}
+				pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+			}
 			home := fake.NewClientset(pod, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab", Labels: map[string]string{policy.NamespaceLabel: string(c.when)}}})
 			var asked, evicted, kept atomic.Int32
 			home.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -94,8 +105,11 @@ func TestRefusedForGood(t *testing.T) {
 					}
 					return kept.Load() == 1, nil
 				},
+				Claim: func(context.Context, string, string) (string, string, error) {
+					return "", "", &Unmovable{Why: why[0]}
+				},
 				Elsewhere: func(_ context.Context, home *corev1.Pod, ns policy.Namespace, away bool) (bool, error) {
-					if home.UID != "u1" || ns.When != c.when || away != (c.lacks == nil) {
+					if home.UID != "u1" || ns.When != c.when || away != (c.refusal != nil) {
 						t.Errorf("asked of %s, %+v, away: %v", home.UID, ns, away)
 					}
 					return c.comeHome, nil
@@ -115,9 +129,7 @@ func TestRefusedForGood(t *testing.T) {
 				switch said := p.Status.Message; {
 				case err != nil:
 					return err.Error()
-				case c.lacks != nil && (p.Status.Reason != translate.ReasonRefused || !strings.Contains(said, "Secret token")):
-					return p.Status.Reason + ": " + said
-				case c.lacks == nil && c.refused && (p.Status.Reason != translate.ReasonRefused || !strings.Contains(said, "b does not take this pod") || !strings.Contains(said, hostUsers)):
+				case c.refused && (p.Status.Reason != translate.ReasonRefused || slices.ContainsFunc(why, func(w string) bool { return !strings.Contains(said, w) })):
 					return p.Status.Reason + ": " + said
 				case c.refused && len(sets.Items)+len(jobs.Items) > 0:
 					return "what would make it is there"

@@ -206,6 +206,10 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 		return c.trouble(ctx, home, err)
 	}
 	if err := c.awayClaims(ctx, home.Namespace, want.Template()); err != nil {
+		var never *Unmovable
+		if errors.As(err, &never) {
+			return c.refuseForGood(ctx, home, "offload: "+never.Why, false)
+		}
 		return c.trouble(ctx, home, err)
 	}
 	waits := want

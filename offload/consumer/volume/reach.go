@@ -88,7 +88,8 @@ func BeingDeleted(claim string) string {
 	return fmt.Sprintf("persistentvolumeclaim %q is being deleted; make one of another name, or wait until it is gone", claim)
 }
 
-// AwayClaimOf returns the name in the twin, on that target, of a pod's claim; or why there is none, with a cure.
+// AwayClaimOf returns the name in the twin, on that target, of a pod's claim; or why there is none, with a cure. The error
+// is a *Foreign if there never will be one.
 func (c *Controller) AwayClaimOf(ctx context.Context, namespace, name string, target string) (claim, why string, err error) {
 	home, err := c.cfg.Home.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -103,6 +104,9 @@ func (c *Controller) AwayClaimOf(ctx context.Context, namespace, name string, ta
 	v, err := c.cfg.Home.CoreV1().PersistentVolumes().Get(ctx, home.Spec.VolumeName, metav1.GetOptions{})
 	if err != nil {
 		return "", "", err
+	}
+	if kind := ForeignKind(v); kind != "" {
+		return "", "", &Foreign{Claim: name, Volume: v.Name, Kind: kind}
 	}
 	if v.Labels[AwayLabel] != target {
 		return "", "the data of claim " + name + " are elsewhere (volume " + v.Name + "); move them: rivulet move volume " + namespace + "/" + name + " PEER", nil

@@ -23,8 +23,13 @@ const pvProtection = "kubernetes.io/pv-protection"
 
 func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	v, err := c.volumes.Get(name)
-	if err != nil || v.Labels[AwayLabel] == "" {
+	switch {
+	case err != nil:
 		return nil //nolint:nilerr // gone
+	case unkept(v):
+		return c.keepAtHome(ctx, v)
+	case v.Labels[AwayLabel] == "":
+		return nil
 	}
 	if v.Annotations[MoveAnnotation] == "" {
 		switch {

@@ -360,6 +360,9 @@ func (b *binder) choose(ctx context.Context, p *corev1.Pod, v *corev1.Volume, no
 	if claim.DeletionTimestamp != nil { // its data go with it once no pod uses it
 		return errors.New(volume.BeingDeleted(name))
 	}
+	if err := b.own(ctx, claim); err != nil {
+		return err
+	}
 	class := ptr.Deref(claim.Spec.StorageClassName, "")
 	if claim.Spec.VolumeName != "" || class == "" || claim.Annotations[storageutil.AnnSelectedNode] != "" {
 		return nil
@@ -375,6 +378,24 @@ func (b *binder) choose(ctx context.Context, p *corev1.Pod, v *corev1.Volume, no
 	metav1.SetMetaDataAnnotation(&claim.ObjectMeta, storageutil.AnnSelectedNode, node)
 	_, err = claims.Update(ctx, claim, metav1.UpdateOptions{FieldManager: policy.FieldManager})
 	return err
+}
+
+// own returns an error for a claim on a volume that only nodes of its own could mount.
+func (b *binder) own(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	if claim.Spec.VolumeName == "" {
+		return nil
+	}
+	v, err := b.client.CoreV1().PersistentVolumes().Get(ctx, claim.Spec.VolumeName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("claim %s is lost: its volume %s is no more; make the claim again", claim.Name, claim.Spec.VolumeName)
+	}
+	if err != nil {
+		return err
+	}
+	if kind := volume.ForeignKind(v); kind != "" {
+		return fmt.Errorf("claim %s is on volume %s (%s), and a virtual cluster has no machines that could mount it; make the claim again with storageClassName: %s and without volumeName and selector", claim.Name, v.Name, kind, Class)
+	}
+	return nil
 }
 
 // unplaced reports to a pod why it waits, once. It returns false if that has to be retried.

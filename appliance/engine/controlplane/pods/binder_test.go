@@ -214,6 +214,11 @@ func TestBind(t *testing.T) {
 		}),
 		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "old", DeletionTimestamp: &when, Finalizers: []string{"kubernetes.io/pvc-protection"}},
 			Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To(Class), VolumeName: "v1"}},
+		pod("path", func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "task"}}}}
+		}),
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "task"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("manual"), VolumeName: "task-pv"}},
+		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "task-pv"}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/mnt/data"}}}},
 		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To(Class)}},
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: Class}, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)},
 	)
@@ -233,7 +238,8 @@ func TestBind(t *testing.T) {
 				bound += " " + p.Name
 			}
 			for _, c := range p.Status.Conditions {
-				if strings.Contains(c.Message, "too little cpu") || strings.Contains(c.Message, `persistentvolumeclaim "old" is being deleted`) {
+				if strings.Contains(c.Message, "too little cpu") || strings.Contains(c.Message, `persistentvolumeclaim "old" is being deleted`) ||
+					strings.Contains(c.Message, "volume task-pv (hostPath), and a virtual cluster has no machines that could mount it; make the claim again with storageClassName: local-path") {
 					told += " " + p.Name
 				}
 			}
@@ -249,7 +255,7 @@ func TestBind(t *testing.T) {
 			return nil
 		})
 	}
-	becomes(" claims over runs urgent", " first leaves")
+	becomes(" claims over runs urgent", " first leaves path")
 	fakewatch.Open(t, client, "pods")
 	claim, err := client.CoreV1().PersistentVolumeClaims("lab").Get(ctx, "data", metav1.GetOptions{})
 	if err != nil || claim.Annotations[storageutil.AnnSelectedNode] != "host" {
@@ -258,5 +264,5 @@ func TestBind(t *testing.T) {
 	if err := client.CoreV1().Pods("lab").Delete(ctx, "urgent", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	becomes(" claims first over runs", " first leaves")
+	becomes(" claims first over runs", " first leaves path")
 }
