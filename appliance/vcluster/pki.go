@@ -45,7 +45,8 @@ var (
 )
 
 // authority signs for one purpose. Only the supervisor has the keys of server-ca, client-ca and front-proxy-ca; the
-// tenant has that of kubelet-ca, for the serving certificates of its virtual nodes.
+// tenant has those of kubelet-ca, for the serving certificates of its virtual nodes, and of users-ca, for the users that
+// its CertificateSigningRequests make.
 type authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
@@ -83,6 +84,10 @@ func (p pki) write(host, service net.IP) error {
 	if err != nil {
 		return err
 	}
+	users, err := p.authority("users-ca", p.tls)
+	if err != nil {
+		return err
+	}
 	proxies, err := p.authority("front-proxy-ca", p.secret)
 	if err != nil {
 		return err
@@ -90,7 +95,7 @@ func (p pki) write(host, service net.IP) error {
 	names := []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"}
 	inner, _, _ := net.SplitHostPort(controlplane.InnerAddress)
 	return errors.Join(
-		p.file("server-ca.crt", server.pem), p.file("client-ca.crt", clients.pem), p.file("kubelet-ca.crt", kubelets.pem), p.file("front-proxy-ca.crt", proxies.pem),
+		p.file("server-ca.crt", server.pem), p.file("client-ca.crt", slices.Concat(clients.pem, users.pem)), p.file("kubelet-ca.crt", kubelets.pem), p.file("front-proxy-ca.crt", proxies.pem),
 		p.leaf(p.tls, "apiserver", leafLife, server, &x509.Certificate{
 			Subject: pkix.Name{CommonName: "kube-apiserver"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 			DNSNames: names, IPAddresses: []net.IP{host, service, net.ParseIP(inner)},

@@ -49,7 +49,7 @@ const (
 var (
 	keyMembers = []string{
 		"secret/server-ca.crt", "secret/server-ca.key", "secret/client-ca.crt", "secret/client-ca.key",
-		"tls/kubelet-ca.crt", "tls/kubelet-ca.key", "tls/sa.key", "tls/sa.pub",
+		"tls/kubelet-ca.crt", "tls/kubelet-ca.key", "tls/users-ca.crt", "tls/users-ca.key", "tls/sa.key", "tls/sa.pub",
 	}
 	dataMembers = []string{"db/state.db", "db/state.db-wal"}
 )
@@ -192,6 +192,9 @@ func (s *Snapshot) Write(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if err := w.Bytes(snapshotManifest, append(head, '\n')); err != nil {
+		return err
+	}
+	if _, err := s.c.pki().authority("users-ca", s.c.tlsDir()); err != nil { // of one that has not started since this version
 		return err
 	}
 	for _, name := range keyMembers {

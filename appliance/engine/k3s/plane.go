@@ -214,7 +214,7 @@ func serverFlags(p controlplane.Plane, etcd []string) []string {
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--service-cluster-ip-range=" + p.ServiceCIDR,
 		"--authorization-mode=RBAC", "--anonymous-auth=false",
-		"--disable-admission-plugins=CertificateApproval,CertificateSigning,CertificateSubjectRestriction,ClusterTrustBundleAttest,TaintNodesByCondition",
+		"--disable-admission-plugins=ClusterTrustBundleAttest,TaintNodesByCondition",
 		"--feature-gates=" + planeGates,
 		"--endpoint-reconciler-type=none", "--event-ttl=15m", "--allow-privileged=true", "--profiling=false", "--watch-cache=false",
 	}
@@ -227,10 +227,11 @@ func controllers(ctx context.Context) error {
 		"--kubeconfig=" + controlplane.TLS + "/control-plane.kubeconfig", "--leader-elect=false", "--secure-port=0", "--profiling=false",
 		"--use-service-account-credentials=false", "--kube-api-qps=200", "--kube-api-burst=400",
 		"--root-ca-file=" + controlplane.TLS + "/server-ca.crt", "--service-account-private-key-file=" + controlplane.TLS + "/sa.key",
+		"--cluster-signing-kube-apiserver-client-cert-file=" + controlplane.TLS + "/users-ca.crt", "--cluster-signing-kube-apiserver-client-key-file=" + controlplane.TLS + "/users-ca.key", "--cluster-signing-duration=720h",
 		"--feature-gates=" + planeGates,
 		"--controllers=" + strings.Join([]string{"*",
 			"-node-ipam-controller", "-node-lifecycle-controller", "-cloud-node-lifecycle-controller", "-service-lb-controller", "-node-route-controller",
-			"-certificatesigningrequest-signing-controller", "-certificatesigningrequest-approving-controller", "-certificatesigningrequest-cleaner-controller",
+			"-certificatesigningrequest-approving-controller",
 			"-persistentvolume-attach-detach-controller", "-device-taint-eviction-controller", "-resourceclaim-controller", withoutTypeChecks,
 		}, ","),
 	})
