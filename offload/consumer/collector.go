@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/panics"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/volume"
@@ -22,8 +24,12 @@ import (
 	"rivulet/offload/target"
 )
 
-// releaseTimeout bounds one attempt to release a twin.
-const releaseTimeout = 2 * time.Minute
+// releaseTimeout bounds one attempt to release a twin, releases those at a time: each waits until its twin is gone, and a
+// target may hold only so many.
+const (
+	releaseTimeout = 2 * time.Minute
+	releases       = 32
+)
 
 // collector releases twins at one target: those of namespaces that are not offloaded there now, of this run and earlier
 // ones. Offloaded pods leave first, at their own pace.
@@ -35,7 +41,9 @@ type collector struct {
 	recorder   record.EventRecorder
 	log        *slog.Logger
 	kick       chan struct{}
-	reported   map[string]string // last report about twins that hold data, by namespace
+
+	mu       sync.Mutex
+	reported map[string]string // last report about twins that hold data, by namespace
 }
 
 func newRetirement(home kubernetes.Interface, t target.Target, namespaces *policy.Watcher, recorder record.EventRecorder, log *slog.Logger) *collector {
@@ -77,13 +85,24 @@ func (r *collector) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var mu sync.Mutex
 	var errs []error
-	for home := range held {
+	room := make(chan struct{}, releases)
+	var busy sync.WaitGroup
+	for home, twin := range held {
 		if ns, ok := r.namespaces.Get(home); ok && ns.Allows(r.target.Name()) {
 			continue
 		}
-		errs = append(errs, r.release(ctx, home, held[home]))
+		room <- struct{}{}
+		busy.Go(func() {
+			defer func() { <-room }()
+			err := panics.Call(func() error { return r.release(ctx, home, twin) })
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+		})
 	}
+	busy.Wait()
 	return errors.Join(errs...)
 }
 
@@ -141,7 +160,9 @@ func (r *collector) release(ctx context.Context, home, twin string) error {
 		}
 		return err
 	}
+	r.mu.Lock()
 	delete(r.reported, home)
+	r.mu.Unlock()
 	r.pods.Forget(home)
 	r.log.Info("twin given back", "namespace", home)
 	return nil

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,11 +28,29 @@ type claimant struct {
 	*somewhere
 	twins    map[string]string
 	data     map[string]bool
+	mu       sync.Mutex
 	released []string
+	together chan struct{} // all have to be asked before one is gone; nil: each goes at once
 }
 
 func (c *claimant) Twins(context.Context) (map[string]string, error) { return c.twins, nil }
-func (c *claimant) Release(_ context.Context, home string) error {
+func (c *claimant) Release(ctx context.Context, home string) error {
+	if c.together != nil {
+		select {
+		case c.together <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if err := await.Until(ctx, func() error {
+			if n := len(c.together); n < cap(c.together) {
+				return fmt.Errorf("%d are asked", n)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.data[home] {
 		return fmt.Errorf("release: %w", &rpc.Error{Code: "holds-data", Message: "twin holds 1 claims"})
 	}
@@ -75,5 +94,25 @@ func TestOnlyKnownTwinsAreLookedInto(t *testing.T) {
 	}
 	if len(events.Events) != 2 {
 		t.Errorf("%d events", len(events.Events))
+	}
+}
+
+// Twins of many deleted namespaces are all asked to go before the first is gone: a target holds only so many.
+func TestTwinsGoTogether(t *testing.T) {
+	const n = 20
+	to := &claimant{somewhere: &somewhere{name: "b", id: "b", client: fake.NewClientset()}, twins: map[string]string{}, together: make(chan struct{}, n)}
+	for i := range n {
+		to.twins[fmt.Sprint("job-", i)] = fmt.Sprint("job-", i, "-b")
+	}
+	home, log := fake.NewClientset(), slog.New(slog.DiscardHandler)
+	r := newRetirement(home, to, policy.New(home, log), record.NewFakeRecorder(10), log)
+	r.pods = pod.New(pod.Config{Home: home, Target: to, Offloaded: func(string) bool { return false }, Up: func() bool { return true }, Log: log})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = r.pods.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	await.True(t, time.Minute, "home's pods are known", func() bool { return !r.pods.Busy("job-1") })
+	if err := r.sweep(ctx); err != nil || len(to.released) != n {
+		t.Errorf("%d are gone: %v", len(to.released), err)
 	}
 }

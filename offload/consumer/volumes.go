@@ -87,10 +87,13 @@ func holding(ctx context.Context, t target.Target, home, twin string) error {
 
 // reportHeld reports once, on the namespace, that its twin stays.
 func (r *collector) reportHeld(ns *corev1.Namespace, h *heldTwin) {
-	if r.reported[h.namespace] == h.Error() {
+	r.mu.Lock()
+	was := r.reported[h.namespace]
+	r.reported[h.namespace] = h.Error()
+	r.mu.Unlock()
+	if was == h.Error() {
 		return
 	}
-	r.reported[h.namespace] = h.Error()
 	r.log.Info("a twin is not given back: data are in it", "namespace", h.namespace, "claims", h.claims)
 	if ns != nil {
 		r.recorder.Event(ns, corev1.EventTypeWarning, "TwinHeld", h.Error())

@@ -136,7 +136,14 @@ func (t *Tenancy) twin(ctx context.Context, home string, consumer peer.ID) (*cor
 		return t.kept(ctx, ns, home, consumer)
 	}
 	if len(held) >= maxTwins {
-		return nil, refuse(http.StatusForbidden, "too-many-twins", "give some back: rivulet unoffload NS", "%s holds %d namespaces of yours already", t.ClusterName(), len(held))
+		going := 0
+		for _, ns := range held {
+			if ns.DeletionTimestamp != nil {
+				going++
+			}
+		}
+		return nil, refuse(http.StatusForbidden, "too-many-twins", "give some back: rivulet unoffload NS; those that are being deleted count until they are gone",
+			"%s holds %d namespaces of yours already, %d of which are being deleted", t.ClusterName(), len(held), going)
 	}
 	memory := memoryBound("", t.partOf(consumer))
 	names := twinNames(home, t.PeerName(consumer), consumer)
