@@ -515,7 +515,7 @@ func (c *cluster) start(ctx context.Context, l *os.File) (*process, error) {
 	from := c.logSize()
 	p, err := launch{
 		executable: c.k.cfg.Executable, dir: c.rootDir(), log: c.logFile(), pidFile: c.pidFile(), listener: l, memory: r.Memory,
-		settings: controlplane.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, WatchKeepsAwake: r.WatchKeepsAwake, Work: work, Datastore: r.datastore(), Advertise: c.address(), ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
+		settings: controlplane.Settings{Name: r.Name, ID: string(r.ID), UID: r.UID, Idle: r.Sleep, WatchKeepsAwake: r.WatchKeepsAwake, Work: work, Datastore: r.datastore(), Advertise: c.address(), DNS: c.k.cfg.DNS, ServiceCIDR: c.k.cfg.Services.String(), PodCIDR: c.k.cfg.Pods.String()},
 	}.start()
 	if err != nil {
 		return nil, err

@@ -42,7 +42,7 @@ import (
 	"rivulet/offload/offer"
 )
 
-// Config is the input of New. All fields but Addresses are required.
+// Config is the input of New. All fields but Addresses and DNS are required.
 type Config struct {
 	State, Run string // Rivulet's folders
 	Executable string
@@ -50,8 +50,9 @@ type Config struct {
 	ID peer.ID
 	// Address is where virtual clusters listen.
 	Address netip.Addr
-	// Services is the CIDR of a virtual cluster's Services.
+	// Services is the CIDR of a virtual cluster's Services, DNS the resolver of its pods, in it; invalid is none.
 	Services netip.Prefix
+	DNS      netip.Addr
 	// Pods is the pod CIDR of the host.
 	Pods netip.Prefix
 	// Addresses checks the addresses of pods that API servers connect to; nil is none.

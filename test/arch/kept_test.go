@@ -39,6 +39,8 @@ var writers = map[string]map[string]string{
 		"appliance/machine/host/address.go":   "appliance/machine/host TestOthersChangeTheNetwork",
 		"appliance/machine/host/rules.go":     "appliance/machine/host TestAVPNThatTakesEverything",
 		"offload/nodeagent/homeaddr/live.go":  "in the namespaces of pods",
+
+		"appliance/engine/controlplane/confine.go": "in the process's own namespace",
 	},
 	`"--noflush"`: {
 		"appliance/engine/iptables/keep.go":      "appliance/engine/iptables TestFlushedRulesComeBack",

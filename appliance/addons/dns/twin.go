@@ -78,6 +78,9 @@ func (t *twin) ServeDNS(ctx context.Context, w miekg.ResponseWriter, r *miekg.Ms
 	case shared: // the owner's imports
 		return deny(w, r)
 	}
+	if m := t.itself(r, name); m != nil {
+		return m.Rcode, w.WriteMsg(m)
+	}
 	v := view{x: x, origin: who.origin, domain: t.domain, namespace: who.namespace}
 	if !inside {
 		return t.outside(ctx, w, r, &v)
@@ -175,6 +178,28 @@ func (t *twin) homeAddresses(ctx context.Context, v view, who tenant, m *miekg.M
 		}
 	}
 	return true
+}
+
+// itself answers queries for the cluster DNS by its name and address, which are the same in every cluster; nil for
+// others. Programs name it as their resolver, such as nginx.
+func (t *twin) itself(r *miekg.Msg, name string) *miekg.Msg {
+	own := serviceName + "." + serviceNamespace + ".svc." + t.domain
+	at, err := miekg.ReverseAddr(t.dns.String())
+	if !t.dns.IsValid() || err != nil || name != own && name != at {
+		return nil
+	}
+	m := new(miekg.Msg).SetReply(r)
+	m.Authoritative = true
+	head := func(kind uint16) miekg.RR_Header {
+		return miekg.RR_Header{Name: r.Question[0].Name, Rrtype: kind, Class: miekg.ClassINET, Ttl: 5}
+	}
+	switch kind := r.Question[0].Qtype; {
+	case name == own && kind == miekg.TypeA:
+		m.Answer = []miekg.RR{&miekg.A{Hdr: head(kind), A: t.dns.AsSlice()}}
+	case name == at && kind == miekg.TypePTR:
+		m.Answer = []miekg.RR{&miekg.PTR{Hdr: head(kind), Ptr: own}}
+	}
+	return m
 }
 
 // deny answers that the name does not exist.

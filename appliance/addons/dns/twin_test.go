@@ -185,7 +185,7 @@ func TestAnswerInTheNamesAskedFor(t *testing.T) {
 // A tenant sees the names of its own twins and public ones, and of all others not even
 // that there are any.
 func TestWhatATenantSees(t *testing.T) {
-	h := &twin{domain: domain, networks: nowhere, pods: netip.MustParsePrefix("10.42.0.0/16"), index: peopled(), next: below(func(q miekg.Question) []miekg.RR {
+	h := &twin{domain: domain, networks: nowhere, pods: netip.MustParsePrefix("10.42.0.0/16"), dns: netip.MustParseAddr("10.43.0.10"), index: peopled(), next: below(func(q miekg.Question) []miekg.RR {
 		if q.Qtype == miekg.TypePTR {
 			names := map[string]string{"7.0.42.10.in-addr.arpa.": "web.db-a.svc." + domain, "9.0.42.10.in-addr.arpa.": "vault.default.svc." + domain, "1.1.168.192.in-addr.arpa.": "router.site.example.", "8.8.8.8.in-addr.arpa.": "dns.example."}
 			if to, ok := names[q.Name]; ok {
@@ -211,6 +211,11 @@ func TestWhatATenantSees(t *testing.T) {
 	}{
 		{alices, "web.lab.svc.cluster.local.", miekg.TypeA, miekg.RcodeSuccess, 1},
 		{alices, "web.db.svc.cluster.local.", miekg.TypeA, miekg.RcodeSuccess, 1},
+		{alices, "kube-dns.kube-system.svc.cluster.local.", miekg.TypeA, miekg.RcodeSuccess, 1},
+		{alices, "KUBE-DNS.kube-system.svc.cluster.local.", miekg.TypeAAAA, miekg.RcodeSuccess, 0},
+		{alices, "10.0.43.10.in-addr.arpa.", miekg.TypePTR, miekg.RcodeSuccess, 1},
+		{alices, "other.kube-system.svc.cluster.local.", miekg.TypeA, miekg.RcodeNameError, 0},
+		{bobs, "kube-dns.kube-system.svc.cluster.local.", miekg.TypeA, miekg.RcodeSuccess, 1},
 		{alices, "web.lab-a.svc.cluster.local.", miekg.TypeA, miekg.RcodeSuccess, 1},
 		{alices, "web.lab-b.svc.cluster.local.", miekg.TypeA, miekg.RcodeNameError, 0},
 		{alices, "vault.default.svc.cluster.local.", miekg.TypeA, miekg.RcodeNameError, 0},
@@ -243,6 +248,9 @@ func TestWhatATenantSees(t *testing.T) {
 	}
 	if p := ask(t, h, alices, "7.0.42.10.in-addr.arpa.", miekg.TypePTR).Answer[0].(*miekg.PTR).Ptr; p != "web.db.svc.cluster.local." {
 		t.Errorf("the name of an address is %s, not that of home", p)
+	}
+	if a := ask(t, h, alices, "kube-dns.kube-system.svc.cluster.local.", miekg.TypeA).Answer[0].(*miekg.A).A.String(); a != "10.43.0.10" {
+		t.Errorf("the resolver is at %s", a)
 	}
 }
 

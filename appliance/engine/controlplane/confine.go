@@ -3,6 +3,8 @@ package controlplane
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"syscall"
 
@@ -11,10 +13,14 @@ import (
 
 // confine drops all rights that the process does not need, for good: it sees only its own folder of the file system and
 // its own loopback, and runs as a user without capabilities. The supervisor has put it into its own network namespace.
-func confine(uid int) error {
+// The loopback has the address of the host, too, so that the API server finds the kubelet API of a node at its address.
+func confine(uid int, host netip.Addr) error {
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {
 		err = netlink.LinkSetUp(lo)
+	}
+	if err == nil && host.Is4() && !host.IsLoopback() {
+		err = netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: host.AsSlice(), Mask: net.CIDRMask(32, 32)}})
 	}
 	if err != nil {
 		return fmt.Errorf("the loopback interface: %w", err)

@@ -87,6 +87,8 @@ type Settings struct {
 	Datastore int64 `json:"datastore,omitempty"`
 	// Advertise is the address of its API server for its own pods and other clients.
 	Advertise netip.AddrPort `json:"advertise"`
+	// DNS is the resolver of its pods; invalid is unknown.
+	DNS netip.Addr `json:"dns,omitzero"`
 	// ServiceCIDR is the CIDR of its Services.
 	ServiceCIDR string `json:"serviceCIDR"`
 	// PodCIDR is the pod CIDR of the host, and so of its own pods.
@@ -172,7 +174,7 @@ func serve(run func(context.Context, Plane) error) error {
 		return fmt.Errorf("the listening socket: %w", err)
 	}
 	boot := changes.BootID()
-	if err := confine(s.UID); err != nil {
+	if err := confine(s.UID, s.Advertise.Addr()); err != nil {
 		return err
 	}
 	removeTorn(Data)

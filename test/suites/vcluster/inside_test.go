@@ -103,6 +103,28 @@ func TestPodsReachTheirAPIServer(t *testing.T) {
 	if out, err := inside("sh", "-c", "busybox nslookup web.default.svc.cluster.local | busybox grep -A1 ^Name"); err != nil || !strings.Contains(out, address) {
 		t.Errorf("DNS has another address than %s: %q %v", address, out, err)
 	}
+	resolver, err := inside("sh", "-c", "busybox sed -n 's/^nameserver //p' /etc/resolv.conf")
+	if resolver = strings.TrimSpace(resolver); err != nil || net.ParseIP(resolver) == nil {
+		t.Fatalf("%q %v", resolver, err)
+	}
+	if out, err := inside("sh", "-c", "busybox nslookup kube-dns.kube-system.svc.cluster.local | busybox grep -A1 ^Name"); err != nil || !strings.Contains(out, resolver) {
+		t.Errorf("kube-dns has another address than %s: %q %v", resolver, out, err)
+	}
+	for what, want := range map[string][2]string{
+		"the node":               {"node -o jsonpath={.items[*].status.addresses[?(@.type==\"InternalIP\")].address}", hostIP(t, ctx)},
+		"hostIP":                 {"pod operator -o jsonpath={.status.hostIP}", hostIP(t, ctx)},
+		"Endpoints kubernetes":   {"endpoints kubernetes -o jsonpath={.subsets[*].addresses[*].ip}", hostIP(t, ctx)},
+		"Service kube-dns":       {"service -n kube-system kube-dns -o jsonpath={.spec.clusterIP}", resolver},
+		"slices of kubernetes":   {"endpointslices -l kubernetes.io/service-name=kubernetes -o jsonpath={.items[*].endpoints[*].addresses[*]}", hostIP(t, ctx)},
+		"the kubelet API's port": {"nodes -o jsonpath={.items[*].status.daemonEndpoints.kubeletEndpoint.Port}", "10250"},
+	} {
+		if out, err := kubectl(append([]string{"get"}, strings.Fields(want[0])...)...); err != nil || strings.TrimSpace(out) != want[1] {
+			t.Errorf("%s: %q %v, want %s", what, out, err, want[1])
+		}
+	}
+	if out, err := kubectl("logs", "operator"); err != nil {
+		t.Errorf("its log: %q %v", out, err)
+	}
 
 	// What it must not reach.
 	var list []struct {

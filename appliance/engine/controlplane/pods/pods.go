@@ -5,13 +5,14 @@
 //	pod ──binder──▶ virtual node "host" ──consumer──▶ socket of the host ──▶ twin namespace, the host's scheduler
 //
 // It reads pods, nodes, claims and namespaces of its API server. It alone writes there what a consumer writes, the
-// binding of pods, their condition PodScheduled while no node takes them, the chosen node of claims, the EndpointSlice
-// of Service kubernetes, and StorageClass Class if there is none. Restart: all state is in the objects; pods continue
+// binding of pods, their condition PodScheduled while no node takes them, the chosen node of claims, the endpoints of
+// Service kubernetes, and Service kube-dns and StorageClass Class if there is none. Restart: all state is in the objects; pods continue
 // at the host, and their changes are read when the process runs again. Failure as the user sees it: the node is not
 // Ready, or the pod's condition and event have the reason.
 package pods
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -57,7 +58,7 @@ const (
 	openLimit = time.Second
 )
 
-// loopback is the address of that API, in the process's own network namespace.
+// loopback is the address of that API without an address of the host.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 // Neighbours judges rules between pods.
@@ -84,7 +85,7 @@ func Run(ctx context.Context, api *rest.Config, p controlplane.Plane, rules Neig
 	p.Due.Store(&again)
 	authority := filepath.Join(controlplane.TLS, "kubelet-ca.crt")
 	c, err := consumer.New(consumer.Config{
-		Home: api, ID: p.ID, Host: p.Name, NodeIP: loopback, NodePort: kubeletPort, Everywhere: true, Words: words, Log: log,
+		Home: api, ID: p.ID, Host: p.Name, NodeIP: cmp.Or(p.Advertise.Addr(), loopback), NodePort: kubeletPort, Everywhere: true, Words: words, Log: log,
 		Authority: stream.Authority{ClientCA: authority, ServerCA: authority, ServerKey: filepath.Join(controlplane.TLS, "kubelet-ca.key")},
 	})
 	if err != nil {
@@ -97,8 +98,8 @@ func Run(ctx context.Context, api *rest.Config, p controlplane.Plane, rules Neig
 	others.follow(ctx) // before slices with addresses of pods there are reflected
 	c.SetTargets(Kind, []target.Spec{spec(pods, p.Advertise, dial, others)}, true)
 	if !p.Advertise.Addr().IsLoopback() { // a slice may not have such an address
-		if err := reportAddress(ctx, client, p.Advertise); err != nil { // pods find the API server through the host
-			log.Warn("Service kubernetes has no endpoint that programs could read", "err", err)
+		if err := reportAddresses(ctx, client, p.Advertise, p.DNS); err != nil { // pods find the API server through the host
+			log.Warn("programs do not find the endpoints of Services kubernetes and kube-dns", "err", err)
 		}
 	}
 	if p.First {
