@@ -74,7 +74,7 @@ func (c fitting) elsewhere(target string) func(context.Context, *corev1.Pod, pol
 		if !c.cfg.Everywhere && (ns.When == policy.Burst || ns.When == policy.Any) {
 			return true, nil
 		}
-		if !away || slices.ContainsFunc(home.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
+		if !away || policy.KeptHome(home) || slices.ContainsFunc(home.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
 			return false, nil
 		}
 		data, err := m.Known(ctx)

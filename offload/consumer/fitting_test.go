@@ -43,6 +43,8 @@ func TestARefusedPodGoesOn(t *testing.T) {
 	web := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web", OwnerReferences: []metav1.OwnerReference{owner}}}
 	data := web.DeepCopy()
 	data.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	kept := web.DeepCopy()
+	kept.Labels = map[string]string{policy.NamespaceLabel: string(policy.Off)}
 	everywhere := policy.Namespace{When: policy.Remote}
 	check := func(what string, home *corev1.Pod, ns policy.Namespace, away, want bool) {
 		t.Helper()
@@ -54,6 +56,7 @@ func TestARefusedPodGoesOn(t *testing.T) {
 	check("no target takes it", web, everywhere, false, false)
 	check("home takes it", web, policy.Namespace{When: policy.Burst}, false, true)
 	check("it may not go there", web, policy.Namespace{When: policy.Remote, To: "b"}, true, false)
+	check("it is kept at home", kept, everywhere, true, false)
 	check("its data are here", data, everywhere, true, false)
 	c.cfg.Everywhere = true
 	check("a virtual cluster has no home", web, policy.Namespace{When: policy.Burst}, false, false)
