@@ -404,7 +404,11 @@ func (l *Lab) askInit(ctx context.Context, d *deviceState, order string) (string
 	if d.Systemd {
 		return l.askSystemd(ctx, d, order)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	limit := 20 * time.Second
+	if order == "start" { // a busy machine makes others slowly
+		limit = time.Minute
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	name, closeDir, err := l.socketName(d.Name)
 	if err != nil {

@@ -66,7 +66,7 @@ func exitNode(m *machine) error {
 
 // lanPasses keeps a route to the LAN in another table than main. %[1]s stands for the network, %[2]s for the address there.
 func (m *machine) lanPasses(route string) error {
-	return m.repeat(time.Second, func() error {
+	return m.repeat(5*time.Second, func() error {
 		lan, ok := m.lan()
 		if !ok {
 			return nil
@@ -81,7 +81,7 @@ func strongSwan(m *machine) error {
 	if err := m.run("ip rule add pref 220 table 220"); err != nil {
 		return err
 	}
-	err := m.repeat(time.Second, func() error {
+	err := m.repeat(5*time.Second, func() error {
 		return m.run("ip addr replace 10.3.0.NNN/32 dev eth0; ip route replace default via " + router + " dev eth0 onlink proto static src 10.3.0.NNN table 220")
 	})
 	if err != nil {
