@@ -25,6 +25,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"rivulet/appliance/config/fixed"
 	"rivulet/appliance/machine/host"
 	"rivulet/offload/nodeagent/podnet"
 )
@@ -125,7 +126,8 @@ func connects(ctx context.Context, dial dialer, to netip.AddrPort) bool {
 	return true
 }
 
-// answers queries the names of root servers: any answer shows that a server is there.
+// answers asks for a name of the cluster, which no other server has to know while the Internet is out: any answer shows
+// that a server is there.
 func answers(ctx context.Context, dial dialer, server netip.AddrPort) bool {
 	for range 2 { // UDP may be lost once
 		ctx, cancel := context.WithTimeout(ctx, patience/2)
@@ -137,7 +139,7 @@ func answers(ctx context.Context, dial dialer, server netip.AddrPort) bool {
 		defer c.Close()
 		limit, _ := ctx.Deadline()
 		_ = c.SetDeadline(limit)
-		m := new(dns.Msg).SetQuestion(".", dns.TypeNS)
+		m := new(dns.Msg).SetQuestion("kubernetes.default.svc."+fixed.ClusterDomain+".", dns.TypeA)
 		conn := &dns.Conn{Conn: c}
 		if conn.WriteMsg(m) != nil {
 			continue
