@@ -23,6 +23,7 @@ func TestNativeFirewall(t *testing.T) {
 	}{
 		{"none", "", Pass, ""},
 		{"of what comes in", input, Warn, "inet f in"},
+		{"in a table that iptables might have made", "add table ip filter; add chain ip filter input { type filter hook input priority 0; policy drop; }", Warn, "ip filter input"},
 		{"opened", input + "add rule inet f in udp dport 7442 accept", Pass, ""},
 		{"opened with others", input + "add rule inet f in udp dport { 5353, 7442 } accept", Pass, ""},
 		{"opened by a range", input + "add rule inet f in udp dport 1025-65535 accept", Pass, ""},

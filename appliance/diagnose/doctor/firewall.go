@@ -62,7 +62,7 @@ func native(e *Env) Result {
 	}
 	var closed, cures []string
 	for _, c := range chains {
-		if c.Opened || strings.HasPrefix(c.Name, "ip filter ") {
+		if c.Opened || c.Name == iptablesInput || c.Name == "ip filter FORWARD" {
 			continue
 		}
 		closed = append(closed, c.Name)

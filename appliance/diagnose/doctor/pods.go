@@ -58,21 +58,16 @@ func allowPods(ctx context.Context, e *Env) string {
 		return "ufw allow in on " + fixed.Bridge + " && ufw allow in on " + fixed.Tunnel
 	}
 	var cures []string
-	legacy := true // or a single rule
 	chains, _ := e.Closed()
+	legacy := false
 	for _, chain := range chains {
-		switch {
-		case chain.Forward:
-		case chain.Name == iptablesInput:
+		if chain.Name == iptablesInput {
 			legacy = true
-		default:
-			if len(cures) == 0 {
-				legacy = false
-			}
+		} else if !chain.Forward {
 			cures = append(cures, fmt.Sprintf(`nft insert rule %s iifname '{ "%s", "%s" }' accept`, chain.Name, fixed.Bridge, fixed.Tunnel))
 		}
 	}
-	if legacy {
+	if legacy || len(cures) == 0 { // by its policy, or by one rule
 		for _, name := range []string{fixed.Bridge, fixed.Tunnel} {
 			cures = append(cures, "iptables -I INPUT -i "+name+" -j ACCEPT")
 		}

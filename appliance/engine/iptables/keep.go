@@ -40,9 +40,9 @@ type PodRules struct {
 	failed string
 }
 
-// Start writes the rules, and keeps them until ctx ends: what other programs remove comes back within pollInterval. The rule that
-// lets forwarded packets of pods pass is put first once, before a policy or last rule that refuses; rules that somebody
-// puts before it later stay there, unless they refuse everything. A failure is logged, and tried again.
+// Start writes the rules, and keeps them until ctx ends: what other programs remove comes back within pollInterval. The
+// rule that lets forwarded packets of pods pass comes last, but before a rule that refuses everything: what the owner of
+// the machine refuses of pods by rules of its own stays refused. A failure is logged, and tried again.
 func (r *PodRules) Start(ctx context.Context) {
 	r.begin(ctx)
 	r.poll(ctx)
@@ -71,6 +71,9 @@ func (r *PodRules) poll(ctx context.Context) {
 		r.Log.Warn("rules of pods had been removed by another program; they are written again", "rules", again)
 	case err != nil && err.Error() != r.failed:
 		r.Log.Error("rules of pods cannot be written; it is tried again", "error", err)
+	}
+	if again, err := nft.Generation(); err == nil {
+		generation = again // after the own write
 	}
 	r.seen, r.failed = generation, ""
 	if err != nil {
@@ -137,7 +140,7 @@ func (r *PodRules) read(ctx context.Context) (map[string]Table, error) {
 // chain is one of our chains, and the chain of the kernel's that leads to it.
 type chain struct {
 	table, name, from string
-	first             bool // before what refuses everything
+	before            bool // what refuses everything
 	rules             []string
 }
 
@@ -162,7 +165,7 @@ func (r *PodRules) chains() []chain {
 
 // stands reports whether the kernel's chain leads to this one, in time.
 func (c chain) stands(saved Table) bool {
-	return slices.ContainsFunc(saved.chain(c.from), c.leads) && (!c.first || !saved.Closes(c.from, c.leads))
+	return slices.ContainsFunc(saved.chain(c.from), c.leads) && (!c.before || !saved.Closes(c.from, c.leads))
 }
 
 func (c chain) leads(rule string) bool { return strings.HasSuffix(rule, "-j "+c.name) }
@@ -181,8 +184,8 @@ func (c chain) script(saved Table) string {
 			}
 		}
 		put := "-A " + c.from
-		if c.first {
-			put = "-I " + c.from + " 1"
+		if at := saved.closing(c.from, c.leads); c.before && at > 0 {
+			put = fmt.Sprintf("-I %s %d", c.from, at)
 		}
 		fmt.Fprintf(&b, "%s -m comment --comment \"pods of rivulet\" -j %s\n", put, c.name)
 	}
@@ -214,37 +217,57 @@ func (t Table) Closes(name string, opens func(rule string) bool) bool {
 	return refused || !decided && t.has(":"+name+" DROP")
 }
 
+// closing is the number, from 1, of the first rule of a chain that refuses what no rule is for; 0 if there is none.
+func (t Table) closing(name string, not func(rule string) bool) int {
+	n := 0
+	for _, rule := range t.chain(name) {
+		if not(rule) {
+			continue
+		}
+		n++
+		if refused, _, _ := t.decide(rule, not, 0); refused {
+			return n
+		}
+	}
+	return 0
+}
+
 // follow returns how a packet fares for which no rule has a condition: refused, or decided otherwise.
 func (t Table) follow(name string, opens func(rule string) bool, depth int) (refused, decided bool) {
 	const deepest = 16 // the kernel refuses loops
 	for _, rule := range t.chain(name) {
-		if opens(rule) {
-			return false, true
-		}
-		if rest, ok := strings.CutPrefix(rule, "-m comment --comment "); ok {
-			if at := strings.LastIndex(rest, " -j "); at >= 0 && !strings.Contains(rest[:at], `" -`) {
-				rule = rest[at+1:]
-			}
-		}
-		to, ok := strings.CutPrefix(rule, "-j ")
-		if further, is := strings.CutPrefix(rule, "-g "); is {
-			to, ok = further, true
-		}
-		if !ok {
-			continue
-		}
-		switch target, _, _ := strings.Cut(to, " "); target {
-		case "DROP", "REJECT":
-			return true, true
-		case "ACCEPT", "RETURN":
-			return false, target == "ACCEPT"
-		default:
-			if depth < deepest {
-				if refused, decided := t.follow(target, opens, depth+1); refused || decided {
-					return refused, decided
-				}
-			}
+		refused, decided, returns := t.decide(rule, opens, depth)
+		if refused || decided || returns || depth > deepest {
+			return refused, decided
 		}
 	}
 	return false, false
+}
+
+func (t Table) decide(rule string, opens func(rule string) bool, depth int) (refused, decided, returns bool) {
+	if opens(rule) {
+		return false, true, false
+	}
+	if rest, ok := strings.CutPrefix(rule, "-m comment --comment "); ok {
+		if at := strings.LastIndex(rest, " -j "); at >= 0 && !strings.Contains(rest[:at], `" -`) {
+			rule = rest[at+1:]
+		}
+	}
+	to, ok := strings.CutPrefix(rule, "-j ")
+	if !ok {
+		if to, ok = strings.CutPrefix(rule, "-g "); !ok {
+			return false, false, false // it has a condition
+		}
+	}
+	switch target, _, _ := strings.Cut(to, " "); target {
+	case "DROP", "REJECT":
+		return true, true, false
+	case "ACCEPT":
+		return false, true, false
+	case "RETURN":
+		return false, false, true
+	default:
+		refused, decided = t.follow(target, opens, depth+1)
+		return refused, decided, false
+	}
 }

@@ -59,14 +59,15 @@ func ours(filter Table) (at []int) {
 func TestForwardedPacketsOfPodsPass(t *testing.T) {
 	for _, tc := range []struct {
 		name, before string
-		first        bool // ours moves to the front
+		at           int // of our rule, from 0
 	}{
-		{"nothing", "true", true},
-		{"Docker's policy", "iptables -P FORWARD DROP; iptables -N DOCKER-USER; iptables -A FORWARD -j DOCKER-USER; iptables -A DOCKER-USER -j RETURN", true},
-		{"a last rule that refuses", "iptables -A FORWARD -m state --state RELATED -j ACCEPT; iptables -A FORWARD -j REJECT --reject-with icmp-host-prohibited", true},
-		{"ours behind it", `iptables -N FLANNEL-FWD; iptables -A FORWARD -j REJECT; iptables -A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD`, true},
-		{"ours behind a chain that refuses all", `iptables -N FLANNEL-FWD; iptables -N ufw-reject-forward; iptables -A ufw-reject-forward -j REJECT; iptables -A FORWARD -j ufw-reject-forward; iptables -A FORWARD -j FLANNEL-FWD`, true},
-		{"ours behind what refuses some", `iptables -N FLANNEL-FWD; iptables -A FORWARD -s 10.42.0.9 -j DROP; iptables -A FORWARD -j FLANNEL-FWD`, false},
+		{"nothing", "true", 0},
+		{"Docker's policy", "iptables -P FORWARD DROP; iptables -N DOCKER-USER; iptables -A FORWARD -j DOCKER-USER; iptables -A DOCKER-USER -j RETURN", 1},
+		{"a last rule that refuses", "iptables -A FORWARD -m state --state RELATED -j ACCEPT; iptables -A FORWARD -j REJECT --reject-with icmp-host-prohibited", 1},
+		{"the owner's own, and a last rule", "iptables -A FORWARD -s 10.42.0.0/16 -d 192.168.1.0/24 -j DROP; iptables -A FORWARD -j DROP; iptables -A FORWARD -s 10.9.9.9 -j DROP", 1},
+		{"ours behind it", `iptables -N FLANNEL-FWD; iptables -A FORWARD -j REJECT; iptables -A FORWARD -m comment --comment "flanneld forward" -j FLANNEL-FWD`, 0},
+		{"ours behind a chain that refuses all", `iptables -N FLANNEL-FWD; iptables -N ufw-reject-forward; iptables -A ufw-reject-forward -j REJECT; iptables -A FORWARD -j ufw-reject-forward; iptables -A FORWARD -j FLANNEL-FWD`, 0},
+		{"ours behind what refuses some", `iptables -N FLANNEL-FWD; iptables -A FORWARD -s 10.42.0.9 -j DROP; iptables -A FORWARD -j FLANNEL-FWD`, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inNamespace(t, func() error {
@@ -75,7 +76,7 @@ func TestForwardedPacketsOfPodsPass(t *testing.T) {
 				}
 				r := newRules(t)
 				for range 2 { // the second time nothing is to be done
-					if again, err := r.ensure(t.Context()); err != nil || again != "" && tc.first {
+					if again, err := r.ensure(t.Context()); err != nil || again != "" {
 						return fmt.Errorf("%q %v", again, err)
 					}
 				}
@@ -83,8 +84,8 @@ func TestForwardedPacketsOfPodsPass(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if at := ours(saved["filter"]); len(at) != 1 || tc.first != (at[0] == 0) {
-					t.Errorf("ours is at %v of\n%s", at, saved["filter"])
+				if at := ours(saved["filter"]); !slices.Equal(at, []int{tc.at}) {
+					t.Errorf("ours is at %v, want %d, of\n%s", at, tc.at, saved["filter"])
 				}
 				if got := saved["filter"].chain(forward); len(got) != 3 || got[2] != "-i riv0 -o riv0 -j ACCEPT" {
 					t.Errorf("%q", got)
@@ -140,7 +141,7 @@ func flushed(t *testing.T, backend string) {
 		if err != nil {
 			return err
 		}
-		if at := ours(saved["filter"]); !slices.Equal(at, []int{1}) {
+		if at := ours(saved["filter"]); !slices.Equal(at, []int{2}) {
 			t.Errorf("a rule that somebody put in front does not stay there: %v\n%s", at, saved["filter"])
 		}
 		for _, flush := range []string{"iptables -F", "iptables -t nat -F", "iptables -F; iptables -X FLANNEL-FWD", "iptables -D FLANNEL-FWD 2", "iptables -t nat -D FLANNEL-POSTRTG 1"} {

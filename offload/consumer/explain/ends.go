@@ -29,7 +29,7 @@ const again = "its controller makes another; a bare pod has to be made again"
 var sayings = []struct{ words, what, cure string }{
 	// github.com/hashicorp/memberlist: Loki, Mimir, Tempo, Alertmanager with replicas, Serf, Weaviate
 	{"no private IP address found", "its program looks for a private address of its own, and pods on peers have addresses of tunnel.peerCIDR, by default 240.0.0.0/5",
-		"have it announce env POD_IP (fieldRef: status.podIP); or set tunnel.peerCIDR to a block that programs take for private and no network here or there has, such as 10.128.0.0/9: sudo mkdir -p /etc/rivulet && printf 'tunnel: {peerCIDR: 10.128.0.0/9}\\n' | sudo tee -a /etc/rivulet/config.yaml && sudo rivulet config reload"},
+		"have it announce env POD_IP (fieldRef: status.podIP); or set tunnel.peerCIDR to a block that programs take for private and no network here or there has, such as 10.128.0.0/9: write tunnel: {peerCIDR: 10.128.0.0/9} into /etc/rivulet/config.yaml, then: sudo rivulet config reload"},
 	// the kernel, of a program with capabilities in its file that a pod may not have (capabilities(7))
 	{"peration not permitted", "the kernel refused its program something (Operation not permitted): pods on peers have no NET_RAW, which ping and others have in their file (getcap)",
 		"if that is it, keep it at home with the label rivulet.dev/offload=off in its template; its last words: LOGS --previous"},
@@ -52,7 +52,7 @@ func (f Facts) ending(container, reason, message string) (what, cure string, byO
 	if node := f.node(f.Pod.Spec.NodeName); node != nil && node.Labels[policy.VirtualNodeLabel] != "" {
 		for _, s := range sayings {
 			if strings.Contains(message+"\n"+f.LastLines[container], s.words) {
-				return s.what, strings.Replace(s.cure, "LOGS", f.logs(container), 1), true
+				return fmt.Sprintf("%s; %s", s.what, what), strings.Replace(s.cure, "LOGS", f.logs(container), 1), true
 			}
 		}
 	}
