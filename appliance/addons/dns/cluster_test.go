@@ -215,7 +215,9 @@ func TestStoryWithAPIServer(t *testing.T) {
 		{"the same for a pod of here", "10.42.0.8", "72.0.43.10.in-addr.arpa.", miekg.TypePTR, "web.lab-x7f2.svc.cluster.local."},
 		{"another name for a service", "10.42.0.7", "alias.lab.svc.cluster.local.", miekg.TypeA, "web.lab.svc.cluster.local., 10.43.0.72"},
 		{"a namespace of another origin", "10.42.0.9", "db.shop.svc.cluster.local.", miekg.TypeA, "NXDOMAIN"},
-		{"a service of the provider's", "10.42.0.7", "kube-dns.kube-system.svc.cluster.local.", miekg.TypeA, "NXDOMAIN"},
+		{"a service of the provider's", "10.42.0.7", "own.kube-system.svc.cluster.local.", miekg.TypeA, "NXDOMAIN"},
+		{"the cluster's DNS, which tenants ask, too", "10.42.0.7", "kube-dns.kube-system.svc.cluster.local.", miekg.TypeA, "10.43.0.10"},
+		{"the name of its address", "10.42.0.7", "10.0.43.10.in-addr.arpa.", miekg.TypePTR, "kube-dns.kube-system.svc.cluster.local."},
 		{"home's API server, not the one of here", "10.42.0.7", "kubernetes.default.svc.cluster.local.", miekg.TypeA, "10.43.0.74"},
 		{"its port", "10.42.0.7", "_https._tcp.Kubernetes.default.svc.cluster.local.", miekg.TypeSRV, "0 100 443 kubernetes.default.svc.cluster.local."},
 		{"the name of its address", "10.42.0.7", "74.0.43.10.in-addr.arpa.", miekg.TypePTR, "kubernetes.default.svc.cluster.local."},
@@ -224,7 +226,7 @@ func TestStoryWithAPIServer(t *testing.T) {
 		{"another consumer's", "10.42.0.7", "web.lab-zzzz.svc.cluster.local.", miekg.TypeA, "NXDOMAIN"},
 		{"whether a namespace is there", "10.42.0.7", "kube-system.svc.cluster.local.", miekg.TypeA, "NXDOMAIN"},
 		{"its pods", "10.42.0.7", "10-42-0-8.lab.pod.cluster.local.", miekg.TypeA, "NXDOMAIN"},
-		{"the name of an address of the provider's", "10.42.0.7", "10.0.43.10.in-addr.arpa.", miekg.TypePTR, "NXDOMAIN"},
+		{"the name of an address of the provider's", "10.42.0.7", "75.0.43.10.in-addr.arpa.", miekg.TypePTR, "NXDOMAIN"},
 		{"the name of an address of another consumer's", "10.42.0.7", "79.0.43.10.in-addr.arpa.", miekg.TypePTR, "NXDOMAIN"},
 		{"an alias of its own to the provider's", "10.42.0.7", "thief.lab.svc.cluster.local.", miekg.TypeA, "NXDOMAIN"},
 		{"all of the zone", "10.42.0.7", "cluster.local.", miekg.TypeANY, "NOERROR"},
@@ -308,7 +310,7 @@ func populate(t *testing.T, client *kubernetes.Clientset) {
 		}
 	}
 	for _, s := range []struct{ namespace, name, ip string }{
-		{"lab", "web", "10.43.0.70"}, {"lab-x7f2", "web", "10.43.0.72"}, {"shop-x7f2", "db", "10.43.0.73"}, {"lab-zzzz", "web", "10.43.0.79"},
+		{"lab", "web", "10.43.0.70"}, {"kube-system", "own", "10.43.0.75"}, {"lab-x7f2", "web", "10.43.0.72"}, {"shop-x7f2", "db", "10.43.0.73"}, {"lab-zzzz", "web", "10.43.0.79"},
 	} {
 		if _, err := client.CoreV1().Services(s.namespace).Create(t.Context(), &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Name: s.name},
@@ -323,7 +325,7 @@ func populate(t *testing.T, client *kubernetes.Clientset) {
 	}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for alias, to := range map[string]string{"alias": "web.lab-x7f2.svc.cluster.local", "thief": "kube-dns.kube-system.svc.cluster.local"} {
+	for alias, to := range map[string]string{"alias": "web.lab-x7f2.svc.cluster.local", "thief": "own.kube-system.svc.cluster.local"} {
 		if _, err := client.CoreV1().Services("lab-x7f2").Create(t.Context(), &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Name: alias},
 			Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: to},
