@@ -40,6 +40,10 @@ func (n neighbours) Refuse(ctx context.Context, p *corev1.Pod, others []*corev1.
 			return nil, err
 		}
 	}
+	// The plug-ins expect that the node of each pod exists.
+	others = slices.DeleteFunc(slices.Clone(others), func(q *corev1.Pod) bool {
+		return !slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return n.Name == q.Spec.NodeName })
+	})
 	h := handle{snapshot: schedulercache.NewSnapshot(others, nodes), factory: factory}
 	all, err := h.snapshot.List()
 	if err != nil {

@@ -41,14 +41,17 @@ func TestRulesBetweenPods(t *testing.T) {
 		others []*corev1.Pod
 		want   map[string]string // a part of each reason
 	}{
-		"no rules":                                {pod("lab", "web", ""), []*corev1.Pod{pod("lab", "web", "host")}, nil},
-		"two apart":                               {apart(pod("lab", "web", ""), "web", nil), []*corev1.Pod{pod("lab", "web", "host")}, map[string]string{"host": "it does not match pod anti-affinity rules"}},
-		"apart from another namespace's":          {apart(pod("lab", "web", ""), "web", nil), []*corev1.Pod{pod("other", "web", "host")}, nil},
-		"apart from namespaces by label":          {apart(pod("lab", "web", ""), "web", red), []*corev1.Pod{pod("other", "web", "b")}, map[string]string{"b": "anti-affinity"}},
-		"one that is there wants to be alone":     {pod("lab", "web", ""), []*corev1.Pod{apart(pod("lab", "db", "b"), "web", nil)}, map[string]string{"b": "existing pods anti-affinity"}},
-		"near to what nobody has":                 {near(pod("lab", "web", ""), "cache"), []*corev1.Pod{pod("lab", "web", "host")}, map[string]string{"host": "pod affinity rules", "b": "pod affinity rules"}},
-		"near to what runs at one":                {near(pod("lab", "web", ""), "cache"), []*corev1.Pod{pod("lab", "cache", "b")}, map[string]string{"host": "pod affinity rules"}},
-		"the first of those that want each other": {near(pod("lab", "web", ""), "web"), nil, nil},
+		"no rules":                                           {pod("lab", "web", ""), []*corev1.Pod{pod("lab", "web", "host")}, nil},
+		"two apart":                                          {apart(pod("lab", "web", ""), "web", nil), []*corev1.Pod{pod("lab", "web", "host")}, map[string]string{"host": "it does not match pod anti-affinity rules"}},
+		"apart from another namespace's":                     {apart(pod("lab", "web", ""), "web", nil), []*corev1.Pod{pod("other", "web", "host")}, nil},
+		"apart from namespaces by label":                     {apart(pod("lab", "web", ""), "web", red), []*corev1.Pod{pod("other", "web", "b")}, map[string]string{"b": "anti-affinity"}},
+		"one that is there wants to be alone":                {pod("lab", "web", ""), []*corev1.Pod{apart(pod("lab", "db", "b"), "web", nil)}, map[string]string{"b": "existing pods anti-affinity"}},
+		"near to what nobody has":                            {near(pod("lab", "web", ""), "cache"), []*corev1.Pod{pod("lab", "web", "host")}, map[string]string{"host": "pod affinity rules", "b": "pod affinity rules"}},
+		"near to what runs at one":                           {near(pod("lab", "web", ""), "cache"), []*corev1.Pod{pod("lab", "cache", "b")}, map[string]string{"host": "pod affinity rules"}},
+		"the first of those that want each other":            {near(pod("lab", "web", ""), "web"), nil, nil},
+		"one without rules is on a node that is not there":   {apart(pod("lab", "web", ""), "web", nil), []*corev1.Pod{pod("lab", "web", "gone")}, nil},
+		"one that wants to be alone is on such a node":       {pod("lab", "web", ""), []*corev1.Pod{apart(pod("lab", "db", "gone"), "web", nil)}, nil},
+		"the pods to spread from are on such a node as well": {spread, []*corev1.Pod{pod("lab", "web", "gone"), pod("lab", "web", "b")}, map[string]string{"b": "topology spread"}},
 		"spread": {spread, []*corev1.Pod{pod("lab", "web", "host")}, map[string]string{"host": "topology spread"}},
 	} {
 		got, err := n.Refuse(t.Context(), c.pod, c.others, nodes)

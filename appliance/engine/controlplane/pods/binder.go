@@ -31,6 +31,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/changes"
+	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/fit"
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/offer"
@@ -137,8 +138,10 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 		switch {
 		case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 		case node != "":
-			take(free[node], p)
-			on[node] = append(on[node], p)
+			if left, there := free[node]; there { // a user may name any node, and one may be deleted
+				take(left, p)
+				on[node] = append(on[node], p)
+			}
 		case p.DeletionTimestamp == nil && len(p.Spec.SchedulingGates) == 0 && p.Spec.SchedulerName == corev1.DefaultSchedulerName:
 			waiting = append(waiting, p)
 		}
@@ -256,11 +259,13 @@ func (b *binder) besides(ctx context.Context, p *corev1.Pod, nodes []*corev1.Nod
 	if !ruled { // most pods
 		return nil
 	}
-	refused, err := b.rules.Refuse(ctx, p, others, nodes)
-	for node, why := range refused {
-		shut[node] = cmp.Or(shut[node], why)
-	}
-	return err
+	return panics.Call(func() error { // users write what the plug-ins of the scheduler read
+		refused, err := b.rules.Refuse(ctx, p, others, nodes)
+		for node, why := range refused {
+			shut[node] = cmp.Or(shut[node], why)
+		}
+		return err
+	})
 }
 
 // requires reports whether a pod has rules about others.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -151,10 +152,13 @@ func (noRules) Refuse(context.Context, *corev1.Pod, []*corev1.Pod, []*corev1.Nod
 // oneEach lets one pod run on each node.
 type oneEach struct{ t *testing.T }
 
-func (r oneEach) Refuse(_ context.Context, p *corev1.Pod, others []*corev1.Pod, _ []*corev1.Node) (map[string]string, error) {
+func (r oneEach) Refuse(_ context.Context, p *corev1.Pod, others []*corev1.Pod, nodes []*corev1.Node) (map[string]string, error) {
+	if p.Name == "odd" {
+		panic("no such node")
+	}
 	out := map[string]string{}
 	for _, q := range others {
-		if q.Spec.NodeName == "" || q.Name == p.Name {
+		if q.Name == p.Name || !slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return n.Name == q.Spec.NodeName }) {
 			r.t.Errorf("%s is compared with %s on %q", p.Name, q.Name, q.Spec.NodeName)
 		}
 		out[q.Spec.NodeName] = "one is there"
@@ -162,7 +166,8 @@ func (r oneEach) Refuse(_ context.Context, p *corev1.Pod, others []*corev1.Pod, 
 	return out, nil
 }
 
-// Rules about other pods count with the pods that the binder has bound itself, and before room is made for a pod.
+// Rules about other pods count with the pods that the binder has bound itself, and before room is made for a pod. A pod
+// whose rules cannot be judged waits, and nobody else for it.
 func TestRulesBetweenPods(t *testing.T) {
 	apart := func(priority int32) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
@@ -172,7 +177,9 @@ func TestRulesBetweenPods(t *testing.T) {
 	}
 	low := pod("low", asks("900m"))
 	low.Spec.NodeName = "c"
-	client := fake.NewClientset(node("b", "amd64", "1"), node("c", "amd64", "1"), low, pod("one", apart(9)), pod("two", apart(8)))
+	lost := pod("lost", apart(0))
+	lost.Spec.NodeName = "gone"
+	client := fake.NewClientset(node("b", "amd64", "1"), node("c", "amd64", "1"), low, lost, pod("odd", apart(10)), pod("one", apart(9)), pod("two", apart(8)))
 	bindable(client)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -186,6 +193,10 @@ func TestRulesBetweenPods(t *testing.T) {
 		two, err := client.CoreV1().Pods("lab").Get(ctx, "two", metav1.GetOptions{})
 		if err != nil || two.Spec.NodeName != "" || len(two.Status.Conditions) != 1 || two.Status.Conditions[0].Message != "no node takes the pod: b: one is there; c: one is there" {
 			return fmt.Errorf("%+v %w", two, err)
+		}
+		odd, err := client.CoreV1().Pods("lab").Get(ctx, "odd", metav1.GetOptions{})
+		if err != nil || odd.Spec.NodeName != "" || len(odd.Status.Conditions) != 1 || !strings.Contains(odd.Status.Conditions[0].Message, "panic: no such node") {
+			return fmt.Errorf("%+v %w", odd, err)
 		}
 		_, err = client.CoreV1().Pods("lab").Get(ctx, "low", metav1.GetOptions{})
 		return err

@@ -64,7 +64,7 @@ var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 // Neighbours judges rules between pods.
 type Neighbours interface {
 	// Refuse returns, for each node on which a pod may not run beside the others, why. others have their nodes in
-	// spec.nodeName.
+	// spec.nodeName. The binder catches a panic of it.
 	Refuse(ctx context.Context, p *corev1.Pod, others []*corev1.Pod, nodes []*corev1.Node) (map[string]string, error)
 }
 
