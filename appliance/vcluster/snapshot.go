@@ -51,7 +51,9 @@ var (
 		"secret/server-ca.crt", "secret/server-ca.key", "secret/client-ca.crt", "secret/client-ca.key",
 		"tls/kubelet-ca.crt", "tls/kubelet-ca.key", "tls/users-ca.crt", "tls/users-ca.key", "tls/sa.key", "tls/sa.pub",
 	}
-	dataMembers = []string{"db/state.db", "db/state.db-wal"}
+	// usersMembers are not in a snapshot of a version without them; its virtual cluster gets new ones at its start.
+	usersMembers = []string{"tls/users-ca.crt", "tls/users-ca.key"}
+	dataMembers  = []string{"db/state.db", "db/state.db-wal"}
 )
 
 // Manifest describes the contents of a snapshot.
@@ -271,8 +273,9 @@ func (k *Manager) Restore(ctx context.Context, in io.Reader, as string) (View, e
 	if err != nil {
 		return View{}, err
 	}
+	older := !names[usersMembers[0]] && !names[usersMembers[1]]
 	for _, name := range append(slices.Clone(keyMembers), dataMembers[0], claimsMember) {
-		if !names[name] {
+		if !names[name] && !(older && slices.Contains(usersMembers, name)) {
 			return View{}, unusable("%s is missing in it; take another file", name)
 		}
 	}
@@ -408,7 +411,7 @@ func (s *stager) file(member string, content io.Reader) error {
 func (s *stager) finish(r record) error {
 	for _, name := range keyMembers {
 		if at := s.place(name); s.as == "" && strings.HasPrefix(name, "tls/") {
-			if err := errors.Join(os.Chown(at, 0, r.UID), os.Chmod(at, 0o640)); err != nil {
+			if err := errors.Join(os.Chown(at, 0, r.UID), os.Chmod(at, 0o640)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return diskErr(err)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -206,6 +207,61 @@ func errFirst(a, b error) error {
 		return a
 	}
 	return b
+}
+
+// A snapshot of a version without an authority of users is restored, with a new one, and as a copy. One with a half of it
+// is damaged.
+func TestASnapshotWithoutUsers(t *testing.T) {
+	d := newDevice(t, "/bin/false")
+	d.paused("eve")
+	good := d.snapshot("eve")
+	without := func(members ...string) io.Reader {
+		t.Helper()
+		var out bytes.Buffer
+		w, err := archive.NewWriter(&out, "", time.Now())
+		must(t, err)
+		_, err = archive.Read(t.Context(), bytes.NewReader(good), "", func(h *tar.Header, content io.Reader) error {
+			raw, err := io.ReadAll(content)
+			if err != nil || slices.Contains(members, h.Name) {
+				return err
+			}
+			return w.Bytes(h.Name, raw)
+		})
+		must(t, err)
+		must(t, w.Close())
+		return &out
+	}
+	was, err := d.k.get("eve")
+	must(t, err)
+	key, err := os.ReadFile(was.keyFile("tls/sa.key"))
+	must(t, err)
+	must(t, d.k.Delete(t.Context(), "eve"))
+	for _, half := range usersMembers {
+		if _, err := d.k.Restore(t.Context(), without(half), ""); err == nil || !strings.Contains(err.Error(), half+" is missing") {
+			t.Errorf("without %s: %v", half, err)
+		}
+	}
+	for name, as := range map[string]string{"eve": "", "eva": "eva"} {
+		v, err := d.k.Restore(t.Context(), without(usersMembers...), as)
+		must(t, err)
+		must(t, d.k.Pause(v.Name))
+		d.is(v.Name, Paused)
+		c, err := d.k.get(name)
+		must(t, err)
+		must(t, c.certificates())
+		for _, member := range usersMembers {
+			st, err := os.Stat(c.keyFile(member))
+			must(t, err)
+			if st.Mode().Perm() != 0o640 || int(st.Sys().(*syscall.Stat_t).Gid) != c.record().UID {
+				t.Errorf("%s of %s: %v, %+v", member, name, st.Mode(), st.Sys())
+			}
+		}
+		now, err := os.ReadFile(c.keyFile("tls/sa.key"))
+		must(t, err)
+		if bytes.Equal(key, now) != (as == "") {
+			t.Errorf("the key of %s", name)
+		}
+	}
 }
 
 // Whatever is wrong with a snapshot: it is refused, and nothing is left.
