@@ -476,7 +476,13 @@ func (c *cluster) compare() {
 	c.mu.Lock()
 	sleeps := c.proc == nil && !c.rec.Paused && c.state != Failed
 	c.mu.Unlock()
-	if known && sleeps {
+	switch {
+	case !known || !sleeps:
+	case r.Seen == offer.PodsState{}: // of a version that did not write it
+		if err := c.keepRecord(func(r *record) { r.Seen = now }); err != nil {
+			c.k.cfg.Log.Warn("the state of a virtual cluster's pods is not written", "name", c.name, "err", err)
+		}
+	default:
 		c.debt.compare(now, r.Seen, c.k.pace.debt)
 	}
 }
@@ -637,9 +643,12 @@ func (c *cluster) ended(p *process) (crashed bool) {
 		if rest := time.Now().Add(leastRest); !due.IsZero() && due.Before(rest) {
 			due = rest
 		}
-		var seen offer.PodsState
-		if pods := c.k.pods.Load(); pods != nil && !c.debt.missed() {
-			seen, _ = (*pods).StateOf(c.record().ID)
+		r := c.record()
+		seen := r.Seen
+		if pods := c.k.pods.Load(); pods != nil {
+			if now, known := (*pods).StateOf(r.ID); known {
+				seen = c.debt.seen(now, r.Seen)
+			}
 		}
 		c.setDue(due, seen)
 		c.set(Asleep, "")

@@ -36,11 +36,18 @@ func (d *debt) touch() {
 	d.touched = time.Now()
 }
 
-// missed reports whether a process that has just ended may have missed a change.
-func (d *debt) missed() bool {
+// seen returns the state that a process has seen that has just ended, with before at its last end. It differs from now if
+// the process may have missed a change: in readiness alone if there are the same pods as before, or before is unknown.
+func (d *debt) seen(now, before offer.PodsState) offer.PodsState {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return time.Since(d.touched) < fallingAsleep
+	switch {
+	case time.Since(d.touched) >= fallingAsleep:
+		return now
+	case before.Pods != now.Pods && before != offer.PodsState{}:
+		return before
+	}
+	return offer.PodsState{Pods: now.Pods, Ready: "missed"}
 }
 
 // compare sets when it is due, pause after the first difference between the states and later for readiness alone.

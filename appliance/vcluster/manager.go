@@ -266,7 +266,7 @@ type record struct {
 	Consumed Consumed `json:"consumed,omitzero"`
 	// Due is when it has work of its own again; zero is never.
 	Due time.Time `json:"due,omitzero"`
-	// Seen is the state of its pods at the host when it fell asleep; zero is unknown.
+	// Seen is the state of its pods at the host when it fell asleep. Zero is unknown, and not due.
 	Seen offer.PodsState `json:"seen,omitzero"`
 	// Restoring: it is incomplete, and is deleted if the restore is interrupted.
 	Restoring bool `json:"restoring,omitempty"`

@@ -741,7 +741,7 @@ func (p podsAt) StateOf(peer.ID) (offer.PodsState, bool) { return *p.state, true
 // is the state that counts, so what nobody was told, or is undone, counts as well.
 func TestWhatChangesAtTheHost(t *testing.T) {
 	seen, state := offer.PodsState{Pods: "a", Ready: "a"}, offer.PodsState{Pods: "a", Ready: "a"}
-	k := New(Config{})
+	k := New(Config{State: t.TempDir()})
 	k.Attach(empty{}, podsAt{state: &state})
 	of := func(r record) *cluster {
 		r.Spec = Spec{Name: "ann"}
@@ -784,17 +784,41 @@ func TestWhatChangesAtTheHost(t *testing.T) {
 	if c.debt.at = (time.Time{}); due(c) != usualPace.debt {
 		t.Error("what was long ago puts it off")
 	}
-	if unknown := of(record{}); due(unknown) != usualPace.debt {
-		t.Error("one that may have missed a change is not due")
+	unknown := of(record{Due: time.Unix(1<<32, 0)})
+	if due(unknown) != 0 || unknown.record().Seen != state || unknown.record().Due.Unix() != 1<<32 {
+		t.Errorf("one of a version that wrote no state: due at %s, %+v", unknown.debt.at, unknown.record())
+	}
+	state.Ready = "c"
+	if due(unknown) != usualPace.debt {
+		t.Error("a change after that is not due")
 	}
 	paused, awake, failed := of(record{Paused: true}), of(record{}), of(record{})
 	awake.proc, failed.state = &process{}, Failed
 	if due(paused) != 0 || due(awake) != 0 || due(failed) != 0 {
 		t.Error("one that is paused, awake, or does not start is due")
 	}
-	before := awake.debt.missed()
-	if awake.debt.touch(); before || !awake.debt.missed() {
-		t.Error("what changes while one falls asleep is forgotten")
+	if got := awake.debt.seen(state, seen); got != state {
+		t.Errorf("one that has missed nothing has seen %+v", got)
+	}
+	awake.debt.touch()
+	for what, c := range map[string]struct {
+		before offer.PodsState
+		flaps  bool
+	}{
+		"readiness":              {seen, true},
+		"readiness, and back":    {state, true},
+		"something, before that": {offer.PodsState{}, true},
+		"other pods":             {offer.PodsState{Pods: "z", Ready: "a"}, false},
+	} {
+		sleeps := of(record{Seen: awake.debt.seen(state, c.before)})
+		sleeps.debt.flaps, sleeps.debt.flapped = 3, time.Now()
+		want := usualPace.debt
+		if c.flaps {
+			want *= 8
+		}
+		if wait := due(sleeps); wait != want {
+			t.Errorf("one that has missed %s is due in %s, want %s", what, wait, want)
+		}
 	}
 	c.compare()
 	c.debt.at, c.debt.flaps = time.Now(), 0
