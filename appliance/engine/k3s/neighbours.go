@@ -2,13 +2,10 @@ package k3s
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -20,23 +17,25 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/interpodaffinity"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread"
+
+	"rivulet/appliance/engine/controlplane/pods"
 )
 
-// neighbours are the scheduler's own plug-ins for rules between pods: required affinity, anti-affinity, and topology
-// spread. They are made for each question, from a snapshot of the binder's pods and nodes, and keep nothing.
+// neighbours makes evaluators of rules between pods.
 type neighbours struct{ client kubernetes.Interface }
 
-// Refuse returns, for each node on which a pod may not run beside the others, why. others have their nodes in
-// spec.nodeName.
-func (n neighbours) Refuse(ctx context.Context, p *corev1.Pod, others []*corev1.Pod, nodes []*corev1.Node) (map[string]string, error) {
-	namespaces, err := n.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("the namespaces for rules between pods: %w", err)
-	}
+// evaluator has the scheduler's own plug-ins for rules between pods: required affinity, anti-affinity, and topology spread.
+type evaluator struct {
+	plugins []fwk.Plugin
+	nodes   []fwk.NodeInfo
+}
+
+// Beside returns an evaluator with a snapshot of the binder's pods and nodes.
+func (n neighbours) Beside(ctx context.Context, namespaces []corev1.Namespace, others []*corev1.Pod, nodes []*corev1.Node) (pods.Evaluator, error) {
 	factory := informers.NewSharedInformerFactory(n.client, 0) // never started: it only carries the list
 	known := factory.Core().V1().Namespaces().Informer().GetIndexer()
-	for i := range namespaces.Items {
-		if err := known.Add(&namespaces.Items[i]); err != nil {
+	for i := range namespaces {
+		if err := known.Add(&namespaces[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -49,28 +48,31 @@ func (n neighbours) Refuse(ctx context.Context, p *corev1.Pod, others []*corev1.
 	if err != nil {
 		return nil, err
 	}
-	out := map[string]string{}
 	gates := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
-	for _, plugin := range []struct {
-		make func(context.Context, runtime.Object, fwk.Handle, feature.Features) (fwk.Plugin, error)
-		args runtime.Object
-	}{
-		{interpodaffinity.New, &config.InterPodAffinityArgs{}},
-		{podtopologyspread.New, &config.PodTopologySpreadArgs{DefaultingType: config.ListDefaulting}},
-	} {
-		made, err := plugin.make(ctx, plugin.args, h, gates)
-		if err != nil {
-			return nil, err
-		}
+	affinity, err := interpodaffinity.New(ctx, &config.InterPodAffinityArgs{}, h, gates)
+	if err != nil {
+		return nil, err
+	}
+	spread, err := podtopologyspread.New(ctx, &config.PodTopologySpreadArgs{DefaultingType: config.ListDefaulting}, h, gates)
+	if err != nil {
+		return nil, err
+	}
+	return evaluator{[]fwk.Plugin{affinity, spread}, all}, nil
+}
+
+// Refuse returns, for each node on which a pod may not run beside the others, why.
+func (e evaluator) Refuse(ctx context.Context, p *corev1.Pod) (map[string]string, error) {
+	out := map[string]string{}
+	for _, plugin := range e.plugins {
 		state := framework.NewCycleState()
-		_, status := made.(fwk.PreFilterPlugin).PreFilter(ctx, state, p, all)
+		_, status := plugin.(fwk.PreFilterPlugin).PreFilter(ctx, state, p, e.nodes)
 		if status.IsSkip() {
 			continue
 		}
-		for _, node := range all {
+		for _, node := range e.nodes {
 			name := node.Node().Name
 			if status.IsSuccess() {
-				if said := made.(fwk.FilterPlugin).Filter(ctx, state, p, node); !said.IsSuccess() && out[name] == "" {
+				if said := plugin.(fwk.FilterPlugin).Filter(ctx, state, p, node); !said.IsSuccess() && out[name] == "" {
 					out[name] = inWords(said)
 				}
 			} else if out[name] == "" {

@@ -33,8 +33,7 @@ func TestRulesBetweenPods(t *testing.T) {
 	spread := pod("lab", "web", "")
 	spread.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}
-	n := neighbours{fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab"}},
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other", Labels: map[string]string{"team": "red"}}})}
+	namespaces := []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "lab"}}, {ObjectMeta: metav1.ObjectMeta{Name: "other", Labels: map[string]string{"team": "red"}}}}
 	red := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "red"}}
 	for name, c := range map[string]struct {
 		pod    *corev1.Pod
@@ -54,7 +53,11 @@ func TestRulesBetweenPods(t *testing.T) {
 		"the pods to spread from are on such a node as well": {spread, []*corev1.Pod{pod("lab", "web", "gone"), pod("lab", "web", "b")}, map[string]string{"b": "topology spread"}},
 		"spread": {spread, []*corev1.Pod{pod("lab", "web", "host")}, map[string]string{"host": "topology spread"}},
 	} {
-		got, err := n.Refuse(t.Context(), c.pod, c.others, nodes)
+		evaluator, err := neighbours{fake.NewClientset()}.Beside(t.Context(), namespaces, c.others, nodes)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		got, err := evaluator.Refuse(t.Context(), c.pod)
 		if err != nil || !maps.EqualFunc(got, c.want, strings.Contains) {
 			t.Errorf("%s: %v (%v), want %v", name, got, err, c.want)
 		}

@@ -126,6 +126,7 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 		free[n.Name] = n.Status.Allocatable.DeepCopy()
 	}
 	known, on := map[types.UID]bool{}, map[string][]*corev1.Pod{}
+	beside := beside{rules: b.rules, client: b.client, nodes: nodes, on: on}
 	var waiting []*corev1.Pod
 	for _, p := range pods {
 		known[p.UID] = true
@@ -140,7 +141,7 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 		case node != "":
 			if left, there := free[node]; there { // a user may name any node, and one may be deleted
 				take(left, p)
-				on[node] = append(on[node], p)
+				beside.add(p, node)
 			}
 		case p.DeletionTimestamp == nil && len(p.Spec.SchedulingGates) == 0 && p.Spec.SchedulerName == corev1.DefaultSchedulerName:
 			waiting = append(waiting, p)
@@ -159,7 +160,7 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 	done = true
 	for _, p := range waiting {
 		shut := b.shut(p, nodes)
-		if err := b.besides(ctx, p, nodes, on, shut); err != nil {
+		if err := beside.refuse(ctx, p, shut); err != nil {
 			b.unplaced(ctx, p, "", err.Error())
 			done = false
 			continue
@@ -182,7 +183,7 @@ func (b *binder) pass(ctx context.Context) (done bool) {
 		case err == nil:
 			b.bound[p.UID] = node
 			take(free[node], p)
-			on[node] = append(on[node], p)
+			beside.add(p, node)
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err): // changed meanwhile; the watch reports it
 		default:
 			b.unplaced(ctx, p, "", err.Error())
@@ -241,13 +242,55 @@ func (b *binder) shut(p *corev1.Pod, nodes []*corev1.Node) map[string]string {
 	return out
 }
 
-// besides adds to shut the nodes on which the pod may not run beside those that are on each.
-func (b *binder) besides(ctx context.Context, p *corev1.Pod, nodes []*corev1.Node, on map[string][]*corev1.Pod, shut map[string]string) error {
+// beside evaluates rules between pods in one pass. What it needs for that is read when the first pod has such rules.
+type beside struct {
+	rules      Neighbours
+	client     kubernetes.Interface
+	nodes      []*corev1.Node
+	on         map[string][]*corev1.Pod // by node
+	apart      bool                     // one of them requires anti-affinity
+	namespaces *corev1.NamespaceList
+	evaluator  Evaluator // of all on nodes
+}
+
+// add adds a pod on a node.
+func (s *beside) add(p *corev1.Pod, node string) {
+	s.on[node] = append(s.on[node], p)
+	s.apart = s.apart || antiAffinity(p)
+	s.evaluator = nil
+}
+
+// refuse adds to shut the nodes on which the pod may not run beside those that are on each.
+func (s *beside) refuse(ctx context.Context, p *corev1.Pod, shut map[string]string) error {
+	if !s.apart && !requires(p) { // most pods
+		return nil
+	}
+	return panics.Call(func() error { // users write what the plug-ins of the scheduler read
+		if err := s.read(ctx); err != nil {
+			return err
+		}
+		refused, err := s.evaluator.Refuse(ctx, p)
+		for node, why := range refused {
+			shut[node] = cmp.Or(shut[node], why)
+		}
+		return err
+	})
+}
+
+// read makes the evaluator, unless no pod was added since.
+func (s *beside) read(ctx context.Context) (err error) {
+	if s.evaluator != nil {
+		return nil
+	}
+	if s.namespaces == nil {
+		if s.namespaces, err = s.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err != nil {
+			s.namespaces = nil
+			return fmt.Errorf("the namespaces for rules between pods: %w", err)
+		}
+	}
 	var others []*corev1.Pod
-	ruled := requires(p)
-	for node, pods := range on {
+	for node, pods := range s.on {
 		for _, q := range pods {
-			ruled = ruled || q.Spec.Affinity != nil && q.Spec.Affinity.PodAntiAffinity != nil
 			if q.Spec.NodeName == "" { // its watch lags
 				copied := *q
 				copied.Spec.NodeName = node
@@ -256,22 +299,21 @@ func (b *binder) besides(ctx context.Context, p *corev1.Pod, nodes []*corev1.Nod
 			others = append(others, q)
 		}
 	}
-	if !ruled { // most pods
-		return nil
-	}
-	return panics.Call(func() error { // users write what the plug-ins of the scheduler read
-		refused, err := b.rules.Refuse(ctx, p, others, nodes)
-		for node, why := range refused {
-			shut[node] = cmp.Or(shut[node], why)
-		}
-		return err
-	})
+	s.evaluator, err = s.rules.Beside(ctx, s.namespaces.Items, others, s.nodes)
+	return err
 }
 
-// requires reports whether a pod has rules about others.
+// requires reports whether a pod has rules about others that are no preferences.
 func requires(p *corev1.Pod) bool {
 	a := p.Spec.Affinity
-	return a != nil && (a.PodAffinity != nil || a.PodAntiAffinity != nil) || len(p.Spec.TopologySpreadConstraints) > 0
+	return antiAffinity(p) || a != nil && a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 ||
+		slices.ContainsFunc(p.Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool { return c.WhenUnsatisfiable == corev1.DoNotSchedule })
+}
+
+// antiAffinity reports whether a pod requires anti-affinity.
+func antiAffinity(p *corev1.Pod) bool {
+	a := p.Spec.Affinity
+	return a != nil && a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0
 }
 
 // learnt is the data of fit.Name.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	storageutil "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 
@@ -145,36 +147,93 @@ func bindable(client *fake.Clientset) {
 // noRules is for pods without rules about others.
 type noRules struct{}
 
-func (noRules) Refuse(context.Context, *corev1.Pod, []*corev1.Pod, []*corev1.Node) (map[string]string, error) {
+func (noRules) Beside(context.Context, []corev1.Namespace, []*corev1.Pod, []*corev1.Node) (Evaluator, error) {
 	return nil, errors.New("nobody has rules")
 }
 
 // oneEach lets one pod run on each node.
-type oneEach struct{ t *testing.T }
+type oneEach struct {
+	t    *testing.T
+	made *atomic.Int32 // evaluators
+}
 
-func (r oneEach) Refuse(_ context.Context, p *corev1.Pod, others []*corev1.Pod, nodes []*corev1.Node) (map[string]string, error) {
-	if p.Name == "odd" {
-		panic("no such node")
-	}
-	out := map[string]string{}
+func (r oneEach) Beside(_ context.Context, _ []corev1.Namespace, others []*corev1.Pod, nodes []*corev1.Node) (Evaluator, error) {
+	r.made.Add(1)
+	out := taken{}
 	for _, q := range others {
-		if q.Name == p.Name || !slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return n.Name == q.Spec.NodeName }) {
-			r.t.Errorf("%s is compared with %s on %q", p.Name, q.Name, q.Spec.NodeName)
+		if !slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return n.Name == q.Spec.NodeName }) {
+			r.t.Errorf("%s is on %q", q.Name, q.Spec.NodeName)
 		}
 		out[q.Spec.NodeName] = "one is there"
 	}
 	return out, nil
 }
 
+// taken are nodes on which a pod is.
+type taken map[string]string
+
+func (n taken) Refuse(_ context.Context, p *corev1.Pod) (map[string]string, error) {
+	if p.Name == "odd" {
+		panic("no such node")
+	}
+	return n, nil
+}
+
+// apart is a pod that requires anti-affinity.
+func apart(priority int32) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Priority = &priority
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: make([]corev1.PodAffinityTerm, 1)}}
+	}
+}
+
+// A pass reads the namespaces once, and the pods again only after one was bound; without required rules it reads nothing.
+func TestRulesAreReadOncePerPass(t *testing.T) {
+	prefers := func(p *corev1.Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{}, PodAntiAffinity: &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: make([]corev1.WeightedPodAffinityTerm, 1)}}
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{WhenUnsatisfiable: corev1.ScheduleAnyway}}
+	}
+	for name, c := range map[string]struct {
+		change      func(*corev1.Pod)
+		made, lists int
+	}{
+		"required":  {apart(1), 2, 1}, // the first is bound, the others wait
+		"preferred": {prefers, 0, 0},
+	} {
+		client := fake.NewClientset()
+		pods, nodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}), cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(nodes.Add(node("b", "amd64", "1")))
+		for _, p := range []string{"one", "two", "three", "four"} {
+			p := pod(p, c.change)
+			must(pods.Add(p))
+			must(client.Tracker().Add(p))
+		}
+		bindable(client)
+		rules := oneEach{t, new(atomic.Int32)}
+		b := &binder{client: client, pods: corelisters.NewPodLister(pods), nodes: corelisters.NewNodeLister(nodes), fit: corelisters.NewConfigMapLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
+			rules: rules, events: &record.FakeRecorder{}, bound: map[types.UID]string{}, leaving: map[types.UID]bool{}}
+		b.pass(t.Context())
+		lists := 0
+		for _, a := range client.Actions() {
+			if a.Matches("list", "namespaces") {
+				lists++
+			}
+		}
+		if made := int(rules.made.Load()); made != c.made || lists != c.lists || len(b.bound) == 0 {
+			t.Errorf("%s: %d evaluators, %d lists of namespaces, bound %v; want %d and %d", name, made, lists, b.bound, c.made, c.lists)
+		}
+	}
+}
+
 // Rules about other pods count with the pods that the binder has bound itself, and before room is made for a pod. A pod
 // whose rules cannot be judged waits, and nobody else for it.
 func TestRulesBetweenPods(t *testing.T) {
-	apart := func(priority int32) func(*corev1.Pod) {
-		return func(p *corev1.Pod) {
-			p.Spec.Priority = &priority
-			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}
-		}
-	}
 	low := pod("low", asks("900m"))
 	low.Spec.NodeName = "c"
 	lost := pod("lost", apart(0))
@@ -183,7 +242,7 @@ func TestRulesBetweenPods(t *testing.T) {
 	bindable(client)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = bind(ctx, client, oneEach{t}) }()
+	go func() { defer close(done); _ = bind(ctx, client, oneEach{t, new(atomic.Int32)}) }()
 	defer func() { cancel(); <-done }()
 	await.NoError(t, t.Context(), time.Minute, "the second waits, and nobody leaves for it", func() error {
 		one, err := client.CoreV1().Pods("lab").Get(ctx, "one", metav1.GetOptions{})

@@ -61,11 +61,16 @@ const (
 // loopback is the address of that API without an address of the host.
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// Neighbours judges rules between pods.
+// Neighbours evaluates rules between pods. The binder catches its panics.
 type Neighbours interface {
-	// Refuse returns, for each node on which a pod may not run beside the others, why. others have their nodes in
-	// spec.nodeName. The binder catches a panic of it.
-	Refuse(ctx context.Context, p *corev1.Pod, others []*corev1.Pod, nodes []*corev1.Node) (map[string]string, error)
+	// Beside returns the evaluator for pods that come to others, which have their nodes in spec.nodeName.
+	Beside(ctx context.Context, namespaces []corev1.Namespace, others []*corev1.Pod, nodes []*corev1.Node) (Evaluator, error)
+}
+
+// Evaluator evaluates rules for pods that come to others.
+type Evaluator interface {
+	// Refuse returns, for each node on which a pod may not run beside the others, why.
+	Refuse(ctx context.Context, p *corev1.Pod) (map[string]string, error)
 }
 
 // Run runs pods until ctx ends; api has all rights at the process's API server. It calls p.Open once the pods of an
