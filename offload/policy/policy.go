@@ -9,6 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// A provider's bounds on one pod: the expressions of its admission policies have a bounded cost.
+const (
+	MostContainers = 64  // initContainers and ephemeralContainers included
+	MostImage      = 512 // characters of the name of an image
+)
+
 // Namespace is how one namespace is offloaded.
 type Namespace struct {
 	When When

@@ -159,6 +159,8 @@ func TestReferenceOfLimits(t *testing.T) {
 		{"offload/provider/tenancy", "maxTemplate", true, "", "an object with a template that controllers copy"},
 		{"offload/provider/tenancy", "maxOffers", false, "", "streams of offers"},
 		{"offload/provider/tenancy", "maxCarried", false, "", "transfers of volumes at once"},
+		{"offload/policy", "MostContainers", false, "", "containers of a pod, of all kinds together"},
+		{"offload/policy", "MostImage", false, "", "characters of the name of an image"},
 		{"offload/provider/tenancy", "mostPorts", false, "", "ports of a Service, or of an EndpointSlice"},
 		{"offload/provider/tenancy", "mostEndpoints", false, "", "addresses of an EndpointSlice, times its ports"},
 		{"offload/provider/tenancy", "mostRoutes", false, "", "ports of Services, and addresses of EndpointSlices times their ports, in all"},

@@ -2,7 +2,9 @@ package tenancy
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,25 +95,38 @@ var notTaken = map[string]string{
 	"an image volume of no public name":  inVolume(`image: {reference: "localhost:5000/x"}`),
 	"huge pages":                         inContainer(`resources: {requests: {hugepages-2Mi: 2Mi, cpu: 1m}, limits: {hugepages-2Mi: 2Mi}}`),
 	"huge pages of the pod":              inPod(`resources: {requests: {hugepages-2Mi: 2Mi, cpu: 1m}, limits: {hugepages-2Mi: 2Mi}}`),
+	"a container too many":               inPod(`initContainers: [` + containers(policy.MostContainers) + `]`),
+	"an image name that is too long":     inPod(`initContainers: [{name: d, image: ` + strings.Repeat("i", policy.MostImage+1) + `}]`),
+	"an image volume of such a name":     inVolume(`image: {reference: ` + strings.Repeat("i", policy.MostImage+1) + `}`),
 	"an init container of such an image": inPod(`initContainers: [{name: d, image: nas.lan/x}]`),
+}
+
+// containers are n containers.
+func containers(n int) (list string) {
+	for i := range n {
+		list += fmt.Sprintf("{name: i%d, image: i}, ", i)
+	}
+	return strings.TrimSuffix(list, ", ")
 }
 
 // taken are pods with fields that are taken with these values.
 var taken = map[string]string{
-	"nothing":                          inPod(``),
-	"capabilities":                     inContainer(`securityContext: {capabilities: {add: [NET_BIND_SERVICE, CHOWN], drop: [ALL]}}`),
-	"the runtime's profiles":           inPod(`securityContext: {seccompProfile: {type: RuntimeDefault}, appArmorProfile: {type: RuntimeDefault}}`),
-	"the runtime's, in a container":    inContainer(`securityContext: {seccompProfile: {type: RuntimeDefault}, appArmorProfile: {type: RuntimeDefault}, procMount: Default}`),
-	"AppArmor by an annotation":        "metadata: {annotations: {container.apparmor.security.beta.kubernetes.io/c: runtime/default}}\n" + inPod(``),
-	"SELinux":                          inPod(`securityContext: {seLinuxOptions: {type: container_t, level: "s0:c1"}}`),
-	"sysctls":                          inPod(`securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: "1"}, {name: net.ipv4.tcp_rmem, value: "1"}]}`),
-	"users":                            inPod(`securityContext: {runAsUser: 1, runAsGroup: 1, fsGroup: 1, runAsNonRoot: true, supplementalGroups: [1]}`),
-	"Linux":                            inPod(`os: {name: linux}`),
-	"a probe":                          inContainer(`livenessProbe: {httpGet: {port: 80}}, ports: [{containerPort: 80}]`),
-	"its own volumes":                  inPod(`volumes: [{name: a, emptyDir: {}}, {name: b, configMap: {name: x}}, {name: c, secret: {secretName: x}}, {name: d, image: {reference: quay.io/a/b}}, {name: e, downwardAPI: {items: []}}]`),
-	"a volume of nothing":              inVolume(`projected: {sources: []}`),
-	"tokens":                           projected(`serviceAccountToken: {path: x}`),
-	"what is home's, and stays behind": inPod(`affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: x, namespaceSelector: {}}]}}, tolerations: [{key: gpu, operator: Exists}], topologySpreadConstraints: [{maxSkew: 1, topologyKey: x, whenUnsatisfiable: DoNotSchedule}], priorityClassName: system-node-critical`),
+	"nothing":                            inPod(``),
+	"capabilities":                       inContainer(`securityContext: {capabilities: {add: [NET_BIND_SERVICE, CHOWN], drop: [ALL]}}`),
+	"the runtime's profiles":             inPod(`securityContext: {seccompProfile: {type: RuntimeDefault}, appArmorProfile: {type: RuntimeDefault}}`),
+	"the runtime's, in a container":      inContainer(`securityContext: {seccompProfile: {type: RuntimeDefault}, appArmorProfile: {type: RuntimeDefault}, procMount: Default}`),
+	"AppArmor by an annotation":          "metadata: {annotations: {container.apparmor.security.beta.kubernetes.io/c: runtime/default}}\n" + inPod(``),
+	"SELinux":                            inPod(`securityContext: {seLinuxOptions: {type: container_t, level: "s0:c1"}}`),
+	"sysctls":                            inPod(`securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: "1"}, {name: net.ipv4.tcp_rmem, value: "1"}]}`),
+	"users":                              inPod(`securityContext: {runAsUser: 1, runAsGroup: 1, fsGroup: 1, runAsNonRoot: true, supplementalGroups: [1]}`),
+	"Linux":                              inPod(`os: {name: linux}`),
+	"as many containers as there may be": inPod(`initContainers: [` + containers(policy.MostContainers-1) + `]`),
+	"as long a name as there may be":     inPod(`initContainers: [{name: d, image: ` + strings.Repeat("i", policy.MostImage) + `}]`),
+	"a probe":                            inContainer(`livenessProbe: {httpGet: {port: 80}}, ports: [{containerPort: 80}]`),
+	"its own volumes":                    inPod(`volumes: [{name: a, emptyDir: {}}, {name: b, configMap: {name: x}}, {name: c, secret: {secretName: x}}, {name: d, image: {reference: quay.io/a/b}}, {name: e, downwardAPI: {items: []}}]`),
+	"a volume of nothing":                inVolume(`projected: {sources: []}`),
+	"tokens":                             projected(`serviceAccountToken: {path: x}`),
+	"what is home's, and stays behind":   inPod(`affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: x, namespaceSelector: {}}]}}, tolerations: [{key: gpu, operator: Exists}], topologySpreadConstraints: [{maxSkew: 1, topologyKey: x, whenUnsatisfiable: DoNotSchedule}], priorityClassName: system-node-critical`),
 }
 
 // What no provider takes home's admission keeps at home, where the namespace may run there, and nothing else: else it would wait

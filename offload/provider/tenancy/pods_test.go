@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/utils/ptr"
 
@@ -280,6 +281,8 @@ func testImagesOfTenants(t *testing.T, p *provider) {
 		return create(ctx, "quay.io/a/b", false) == nil && create(ctx, "web", false) == nil
 	})
 
+	statusesOfTheLargestPod(t, p, c, twin)
+
 	// What a registry's host answered stays here.
 	const secret = `failed to pull and unpack image "example.org/x:1": failed to resolve reference: Head "https://example.org/v2/": dial tcp 192.168.1.1:443: connect: connection refused`
 	made, err := c.CoreV1().Pods(twin).Create(ctx, bare("made", func(p *corev1.Pod) {
@@ -477,4 +480,71 @@ func testTwinsThatGoAreEmptied(t *testing.T, p *provider) {
 		return apierrors.IsNotFound(err)
 	})
 	t.Log("empty after", time.Since(began).Round(time.Second))
+}
+
+// statusesOfTheLargestPod: a pod with as many containers as there may be, whose images have the longest names, has its status
+// written, in whichever form its runtime tells the names. It gets no more containers.
+func statusesOfTheLargestPod(t *testing.T, p *provider, c kubernetes.Interface, twin string) {
+	ctx := t.Context()
+	image := func(i int) string { return fmt.Sprintf("%0*d/x", policy.MostImage-2, i) }
+	made, err := c.CoreV1().Pods(twin).Create(ctx, bare("largest", func(p *corev1.Pod) {
+		p.Spec.Containers = nil
+		for i := range policy.MostContainers - 1 {
+			list := &p.Spec.Containers
+			if i%3 == 0 {
+				list = &p.Spec.InitContainers
+			}
+			*list = append(*list, corev1.Container{Name: fmt.Sprintf("%063d", i), Image: image(i)})
+		}
+	}), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	debug := func(i int) {
+		made.Spec.EphemeralContainers = append(made.Spec.EphemeralContainers, corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: fmt.Sprintf("%063d", i), Image: image(i)}})
+		var after *corev1.Pod
+		if after, err = c.CoreV1().Pods(twin).UpdateEphemeralContainers(ctx, made.Name, made, metav1.UpdateOptions{}); err == nil {
+			made = after
+		}
+	}
+	if debug(policy.MostContainers - 1); err != nil {
+		t.Fatal(err)
+	}
+	if debug(policy.MostContainers); err == nil || !strings.Contains(err.Error(), "64 containers at most") {
+		t.Errorf("another container: %v", err)
+	}
+	for what, name := range map[string]func(string) string{
+		"in full": func(image string) string { return "docker.io/library/" + image + ":1" },
+		"as others": func(image string) string {
+			return "tenants.rivulet.invalid/0123456789abcdef/docker.io/library/" + image
+		},
+		"hidden": func(image string) string { return "docker.io/library/" + image[:len(image)-1] + "y" },
+	} {
+		fill := func(name func(string) string) (out corev1.PodStatus) {
+			status := func(c, image string) corev1.ContainerStatus {
+				return corev1.ContainerStatus{Name: c, Image: name(image), ImageID: name(image) + "@sha256:" + strings.Repeat("0", 64),
+					State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}}
+			}
+			for _, c := range made.Spec.Containers {
+				out.ContainerStatuses = append(out.ContainerStatuses, status(c.Name, c.Image))
+			}
+			for _, c := range made.Spec.InitContainers {
+				out.InitContainerStatuses = append(out.InitContainerStatuses, status(c.Name, c.Image))
+			}
+			for _, c := range made.Spec.EphemeralContainers[:1] {
+				out.EphemeralContainerStatuses = append(out.EphemeralContainerStatuses, status(c.Name, c.Image))
+			}
+			return out
+		}
+		live, err := p.admin.CoreV1().Pods(twin).Get(ctx, made.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		live.Status = fill(name)
+		if live, err = p.admin.CoreV1().Pods(twin).UpdateStatus(ctx, live, metav1.UpdateOptions{}); err != nil {
+			t.Errorf("names %s: %v", what, err)
+		} else if what == "hidden" && live.Status.ContainerStatuses[0].Image != made.Spec.Containers[0].Image {
+			t.Errorf("a name is not hidden: %s", live.Status.ContainerStatuses[0].Image)
+		}
+	}
 }

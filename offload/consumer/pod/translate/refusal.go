@@ -3,8 +3,11 @@ package translate
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"rivulet/offload/policy"
 )
 
 // Refusal is why a pod cannot run away. It has every field that is refused, so that the user can correct all of them at
@@ -42,6 +45,7 @@ func Refuse(p *corev1.Pod) *Refusal {
 		{s.HostPID, "spec.hostPID", "the host's processes are home's"},
 		{s.HostIPC, "spec.hostIPC", "the host's IPC is home's"},
 		{s.OS != nil && s.OS.Name != corev1.Linux, "spec.os", "targets run Linux"},
+		{len(s.Containers)+len(s.InitContainers) > policy.MostContainers, "spec.containers", fmt.Sprintf("a provider takes %d at most, with spec.initContainers: divide the pod", policy.MostContainers)},
 		{len(s.ResourceClaims) > 0, "spec.resourceClaims", "devices claimed at home are not elsewhere"},
 	} {
 		if f.set {
@@ -64,6 +68,7 @@ func Refuse(p *corev1.Pod) *Refusal {
 }
 
 func refuseContainer(path string, c *corev1.Container, add func(path, why string)) {
+	refuseImage(path+".image", c.Image, add)
 	if sc := c.SecurityContext; sc != nil && sc.Privileged != nil && *sc.Privileged {
 		add(path+".securityContext.privileged", "no provider gives its host away")
 	}
@@ -92,6 +97,12 @@ func refuseContainer(path string, c *corev1.Container, add func(path, why string
 	}
 }
 
+func refuseImage(path, image string, add func(path, why string)) {
+	if utf8.RuneCountInString(image) > policy.MostImage {
+		add(path, fmt.Sprintf("a provider takes names of %d characters at most: give the image a shorter one", policy.MostImage))
+	}
+}
+
 // refuseHost refuses actions by which the provider's kubelet would connect to a host of the pod's choice: Pod
 // Security's baseline forbids them there, whatever the host.
 func refuseHost(path string, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAction, add func(path, why string)) {
@@ -106,7 +117,9 @@ func refuseHost(path string, get *corev1.HTTPGetAction, tcp *corev1.TCPSocketAct
 
 func refuseVolume(path string, v *corev1.Volume, add func(path, why string)) {
 	switch s := &v.VolumeSource; {
-	case s.ConfigMap != nil, s.Secret != nil, s.EmptyDir != nil, s.DownwardAPI != nil, s.Image != nil, s.PersistentVolumeClaim != nil, s.Ephemeral != nil:
+	case s.Image != nil:
+		refuseImage(path+".image.reference", s.Image.Reference, add)
+	case s.ConfigMap != nil, s.Secret != nil, s.EmptyDir != nil, s.DownwardAPI != nil, s.PersistentVolumeClaim != nil, s.Ephemeral != nil:
 	case s.Projected != nil:
 		for i, src := range s.Projected.Sources {
 			path := fmt.Sprintf("%s.projected.sources[%d]", path, i)

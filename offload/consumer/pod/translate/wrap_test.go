@@ -87,11 +87,14 @@ func TestRefusalNamesTheField(t *testing.T) {
 		}
 	}
 	for path, change := range map[string]func(*corev1.Pod){
-		"spec.hostNetwork":    func(p *corev1.Pod) { p.Spec.HostNetwork = true },
-		"spec.hostPID":        func(p *corev1.Pod) { p.Spec.HostPID = true },
-		"spec.hostIPC":        func(p *corev1.Pod) { p.Spec.HostIPC = true },
-		"spec.os":             func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} },
-		"spec.resourceClaims": func(p *corev1.Pod) { p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}} },
+		"spec.hostNetwork":                func(p *corev1.Pod) { p.Spec.HostNetwork = true },
+		"spec.containers":                 func(p *corev1.Pod) { p.Spec.InitContainers = make([]corev1.Container, policy.MostContainers) },
+		"spec.containers[0].image":        func(p *corev1.Pod) { p.Spec.Containers[0].Image = strings.Repeat("i", policy.MostImage+1) },
+		"spec.volumes[2].image.reference": volume(corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: strings.Repeat("i", policy.MostImage+1)}}),
+		"spec.hostPID":                    func(p *corev1.Pod) { p.Spec.HostPID = true },
+		"spec.hostIPC":                    func(p *corev1.Pod) { p.Spec.HostIPC = true },
+		"spec.os":                         func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} },
+		"spec.resourceClaims":             func(p *corev1.Pod) { p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}} },
 		"spec.containers[0].securityContext.privileged": func(p *corev1.Pod) {
 			p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
 		},
