@@ -118,7 +118,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 			name, why, err := c.volumes.AwayClaimOf(ctx, ns, claim, target.ID())
 			var foreign *volume.Foreign
 			if errors.As(err, &foreign) {
-				err = &pod.Unmovable{Why: foreign.Error() + "; let the namespace run at home, too: rivulet offload " + ns + " --when burst; or make the claim again with storageClassName: local-path"}
+				err = &pod.Unmovable{Why: foreign.Error() + "; let the namespace run at home, too: rivulet offload " + ns + " --when burst; or keep the pod at home (label rivulet.dev/offload=off in its template), or make the claim again with storageClassName: local-path"}
 			}
 			return name, why, err
 		},

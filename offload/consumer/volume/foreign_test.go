@@ -1,67 +1,82 @@
 package volume
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	listers "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	storageutil "k8s.io/component-helpers/storage/volume"
 
 	"rivulet/offload/policy"
-	"rivulet/test/harness/await"
 )
 
-// A volume that Rivulet has not made is for nodes of its own cluster: where its pods may run at home they are kept off virtual
-// nodes, and no target ever has its claim.
+// A volume that Rivulet has not made is its user's: it stays as it is, wherever its claim is, and no target ever has its
+// claim.
 func TestForeignVolumes(t *testing.T) {
 	at := func(name, namespace string, source corev1.PersistentVolumeSource) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: source,
-			ClaimRef: &corev1.ObjectReference{Namespace: namespace, Name: "data"}}}
+			ClaimRef: &corev1.ObjectReference{Namespace: namespace, Name: name}}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound}}
 	}
-	nfs := corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nas", Path: "/"}}
-	ours := at("ours", "lab", corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}})
-	ours.Annotations = map[string]string{storageutil.AnnDynamicallyProvisioned: Provisioner}
-	placed := at("placed", "lab", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/x"}})
-	placed.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{}}
-	free := at("free", "", nfs)
-	free.Spec.ClaimRef = nil
-	namespace := func(name string, when policy.When) *corev1.Namespace {
-		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{policy.NamespaceLabel: string(when)}}}
+	sources := map[string]corev1.PersistentVolumeSource{
+		"nfs":                           {NFS: &corev1.NFSVolumeSource{Server: "nas", Path: "/"}},
+		"hostPath":                      {HostPath: &corev1.HostPathVolumeSource{Path: "/x"}},
+		"csi, driver nfs.csi.k8s.io":    {CSI: &corev1.CSIPersistentVolumeSource{Driver: "nfs.csi.k8s.io"}},
+		"csi, driver other.example.org": {CSI: &corev1.CSIPersistentVolumeSource{Driver: "other.example.org"}},
 	}
-	client := fake.NewClientset(namespace("lab", policy.Burst), namespace("away", policy.Remote), ours, placed, free,
-		at("nfs", "lab", nfs), at("csi", "lab", corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "nfs.csi.k8s.io"}}), at("remote", "away", nfs), at("no-more", "gone", nfs),
-		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "csi"}})
+	var objects []runtime.Object
+	for _, when := range []policy.When{policy.Burst, policy.Any, policy.Remote} {
+		ns := string(when)
+		objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{policy.NamespaceLabel: ns}}})
+		n := 0
+		for _, source := range sources {
+			n++
+			v := at(fmt.Sprint(ns, n), ns, source)
+			objects = append(objects, v, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v.Name}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: v.Name}})
+		}
+	}
+	client := fake.NewClientset(objects...)
 	c := New(Config{Home: client, Cluster: "aid", Peer: func(string) string { return "" }, Recorder: record.NewFakeRecorder(10), Log: slog.New(slog.DiscardHandler)})
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = c.Run(ctx) }()
-	defer func() { stop(); <-done }()
-	kept := func(name string) bool {
-		v, err := client.CoreV1().PersistentVolumes().Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a := v.Spec.NodeAffinity
-		return a != nil && len(a.Required.NodeSelectorTerms) == 1 && a.Required.NodeSelectorTerms[0].MatchExpressions[0].Key == policy.VirtualNodeLabel
-	}
-	await.True(t, time.Minute, "volumes of a namespace that may run at home are kept there", func() bool { return kept("nfs") && kept("csi") })
-	for _, name := range []string{"ours", "placed", "free", "remote", "no-more"} {
-		if kept(name) {
-			t.Errorf("volume %s is changed", name)
+	volumes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	c.volumes = listers.NewPersistentVolumeLister(volumes)
+	for _, o := range objects {
+		if v, ok := o.(*corev1.PersistentVolume); ok {
+			if err := volumes.Add(v); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.syncVolume(t.Context(), v.Name); err != nil {
+				t.Errorf("%s: %v", v.Name, err)
+			}
 		}
 	}
-	_, _, err := c.AwayClaimOf(t.Context(), "lab", "data", "b")
-	var foreign *Foreign
-	if !errors.As(err, &foreign) || foreign.Kind != "csi, driver nfs.csi.k8s.io" || foreign.Volume != "csi" {
-		t.Errorf("%v", err)
+	for _, a := range client.Actions() {
+		if a.GetVerb() != "get" {
+			t.Errorf("written: %v", a)
+		}
 	}
-	if kind := ForeignKind(at("x", "lab", nfs)); kind != "nfs" {
-		t.Errorf("%q", kind)
+	for _, o := range objects {
+		claim, ok := o.(*corev1.PersistentVolumeClaim)
+		if !ok {
+			continue
+		}
+		_, _, err := c.AwayClaimOf(t.Context(), claim.Namespace, claim.Name, "b")
+		var foreign *Foreign
+		if !errors.As(err, &foreign) || foreign.Volume != claim.Spec.VolumeName {
+			t.Errorf("claim %s: %v", claim.Name, err)
+		} else if _, known := sources[foreign.Kind]; !known {
+			t.Errorf("kind %q", foreign.Kind)
+		}
+	}
+	ours := at("ours", "burst", sources["hostPath"])
+	ours.Annotations = map[string]string{storageutil.AnnDynamicallyProvisioned: Provisioner}
+	if kind := ForeignKind(ours); kind != "" {
+		t.Errorf("its own volume is foreign: %q", kind)
 	}
 }

@@ -23,13 +23,8 @@ const pvProtection = "kubernetes.io/pv-protection"
 
 func (c *Controller) syncVolume(ctx context.Context, name string) error {
 	v, err := c.volumes.Get(name)
-	switch {
-	case err != nil:
+	if err != nil || v.Labels[AwayLabel] == "" {
 		return nil //nolint:nilerr // gone
-	case unkept(v):
-		return c.keepAtHome(ctx, v)
-	case v.Labels[AwayLabel] == "":
-		return nil
 	}
 	if v.Annotations[MoveAnnotation] == "" {
 		switch {

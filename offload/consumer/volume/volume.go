@@ -168,7 +168,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		}
 	})
 	follow(volumes.Informer(), func(o any) {
-		if v, ok := o.(*corev1.PersistentVolume); ok && (v.Labels[AwayLabel] != "" || unkept(v)) {
+		if v, ok := o.(*corev1.PersistentVolume); ok && v.Labels[AwayLabel] != "" {
 			c.queue.Add(keyVolume + v.Name)
 		}
 	})
@@ -240,11 +240,11 @@ func (c *Controller) sync(ctx context.Context, key string) error {
 	return c.provision(ctx, claim)
 }
 
-// syncAll queues all places, volumes whose place is gone, and those that may have to stay at home.
+// syncAll queues all places, and volumes whose place is gone.
 func (c *Controller) syncAll() error {
 	volumes, err := c.volumes.List(labels.Everything())
 	for _, v := range volumes {
-		if v.Labels[AwayLabel] != "" || unkept(v) {
+		if v.Labels[AwayLabel] != "" {
 			c.queue.Add(keyVolume + v.Name)
 		}
 	}
