@@ -28,13 +28,12 @@ import (
 // API server would give them now, as far as a pod may be changed. Otherwise a pod whose controller counts no failures
 // is deleted and thereby replaced.
 //
-// A namespace whose ResourceQuota is full refuses the dry run: the pod itself counts. Then a pod whose controller counts
-// no failures is replaced without it, unless a field keeps it at home; each that waits once, since its successor may
-// have to stay by a rule that only admission has.
+// A namespace whose ResourceQuota is full refuses the dry run: the pod itself counts. Then the pod is not replaced, since
+// it may have to stay by a rule that only admission has: an event has the cure.
 //
 // It reads unscheduled pods, and the result of a dry run of creating them again. It alone writes their tolerations,
 // those deletions, and the event OffloadTooLate on pods for which neither is possible. The only state is which pods
-// have the event, and which ones are replaced without a dry run.
+// have the event.
 
 // waits is the interval of checks. A pod is checked from the second time on that it is seen: a new one is still to be
 // scheduled, and its age by the API server's clock says nothing. Nothing runs while no pod waits.
@@ -73,13 +72,12 @@ func (c *Consumer) takeUpPending(ctx context.Context) error {
 	look := time.NewTicker(waits)
 	defer look.Stop()
 	for {
-		all := pods.GetStore().List()
-		for _, p := range seen.again(all) {
+		for _, p := range seen.again(pods.GetStore().List()) {
 			ns, ok := c.policy.Get(p.Namespace)
 			if !ok || ns.When == policy.Off || !waiting(p) {
 				continue
 			}
-			if err := pending.takeUp(ctx, p, ns, all); err != nil && ctx.Err() == nil {
+			if err := pending.takeUp(ctx, p, ns); err != nil && ctx.Err() == nil {
 				c.cfg.Log.Debug("a pod that waits was not looked at; again in a while", "namespace", p.Namespace, "pod", p.Name, "err", err)
 			}
 		}
@@ -122,17 +120,14 @@ type pendingPods struct {
 	recorder record.EventRecorder
 	decided  map[types.UID]bool // nothing more can be done for them
 	full     map[types.UID]bool // they have the event that the quota is full
-	// old are the pods of each owner, by its UID, that waited when its namespace's quota was first found full. An owner
-	// stays: its next pods are never replaced.
-	old map[types.UID]map[types.UID]bool
 }
 
 func newPendingPods(home kubernetes.Interface, recorder record.EventRecorder) *pendingPods {
-	return &pendingPods{home: home, recorder: recorder, decided: map[types.UID]bool{}, full: map[types.UID]bool{}, old: map[types.UID]map[types.UID]bool{}}
+	return &pendingPods{home: home, recorder: recorder, decided: map[types.UID]bool{}, full: map[types.UID]bool{}}
 }
 
-// takeUp updates one waiting pod, if a new one like it would be offloaded. all are the unscheduled pods.
-func (w *pendingPods) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Namespace, all []any) error {
+// takeUp updates one waiting pod, if a new one like it would be offloaded.
+func (w *pendingPods) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Namespace) error {
 	if w.decided[p.UID] {
 		return nil
 	}
@@ -140,7 +135,8 @@ func (w *pendingPods) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Names
 		Spec: *p.Spec.DeepCopy()}
 	like, err := w.home.CoreV1().Pods(p.Namespace).Create(ctx, again, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota") {
-		return w.takeUpOverQuota(ctx, p, all)
+		w.reportFull(p)
+		return nil
 	}
 	if err != nil {
 		return err
@@ -173,36 +169,14 @@ func (w *pendingPods) takeUp(ctx context.Context, p *corev1.Pod, ns policy.Names
 	return nil
 }
 
-// takeUpOverQuota deals with a waiting pod of a namespace whose quota refuses another one like it.
-func (w *pendingPods) takeUpOverQuota(ctx context.Context, p *corev1.Pod, all []any) error {
-	switch owner := metav1.GetControllerOf(p); {
-	case policy.KeptHome(p) || translate.Refuse(p) != nil:
-		return nil
-	case !replaceable(p):
-		if !w.full[p.UID] {
-			w.full[p.UID] = true
-			w.recorder.Event(p, corev1.EventTypeWarning, "OffloadTooLate", fmt.Sprintf(
-				"made before namespace %s was offloaded, and a ResourceQuota there is full, so whether it may leave home cannot be found out; raise the quota, or delete the pod and make it again", p.Namespace))
-		}
-		return nil
-	default:
-		if w.old[owner.UID] == nil {
-			w.old[owner.UID] = map[types.UID]bool{}
-			for _, obj := range all {
-				if o := metav1.GetControllerOf(obj.(*corev1.Pod)); o != nil && o.UID == owner.UID {
-					w.old[owner.UID][obj.(*corev1.Pod).UID] = true
-				}
-			}
-		}
-		if !w.old[owner.UID][p.UID] {
-			return nil // made since, and not to be offloaded
-		}
-		err := w.replace(ctx, p)
-		if err == nil {
-			delete(w.old[owner.UID], p.UID)
-		}
-		return err
+// reportFull reports, once, on a waiting pod of a namespace whose quota refuses another one like it.
+func (w *pendingPods) reportFull(p *corev1.Pod) {
+	if w.full[p.UID] || policy.KeptHome(p) || translate.Refuse(p) != nil {
+		return
 	}
+	w.full[p.UID] = true
+	w.recorder.Event(p, corev1.EventTypeWarning, "OffloadTooLate", fmt.Sprintf(
+		"a ResourceQuota of namespace %s is full, so whether this pod may leave home cannot be found out; raise the quota; or, if the pod was made before its namespace was offloaded, delete it and make it again", p.Namespace))
 }
 
 // replaceable reports whether the pod's controller makes another when it is deleted, and counts that as no failure.
