@@ -10,6 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	schedulinghelpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
 
 	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/fit"
@@ -66,8 +69,8 @@ func (c fitting) unwelcomeInside(target string) func(context.Context, string, me
 	}
 }
 
-// elsewhere reports whether a pod that the target refuses may run somewhere else: at home, or away, at another target that
-// is reachable and has not refused its owner, too. A pod with claims stays with its data.
+// elsewhere reports whether a pod that the target refuses may run somewhere else: at home, or away, on a node of another
+// target that is reachable and has not refused its owner, too. A pod with claims stays with its data.
 func (c fitting) elsewhere(target string) func(context.Context, *corev1.Pod, policy.Namespace, bool) (bool, error) {
 	m := fit.New(c.home, c.cfg.Log)
 	return func(ctx context.Context, home *corev1.Pod, ns policy.Namespace, away bool) (bool, error) {
@@ -81,11 +84,31 @@ func (c fitting) elsewhere(target string) func(context.Context, *corev1.Pod, pol
 		if err != nil {
 			return false, err
 		}
-		_, refusing := fit.KeptOff(data, home)
+		list, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.VirtualNodeLabel})
+		if err != nil {
+			return false, err
+		}
+		takes := map[string]bool{}
+		for i := range list.Items {
+			takes[list.Items[i].Name] = admits(&list.Items[i], home)
+		}
+		lacking, refusing := fit.KeptOff(data, home)
 		return slices.ContainsFunc(c.VirtualNodes(), func(v VirtualNode) bool {
-			return v.Ready && !v.Cordoned && v.Target != target && ns.Allows(v.Target) && !slices.Contains(refusing, v.Target)
+			return v.Ready && !v.Cordoned && v.Target != target && ns.Allows(v.Target) && !slices.Contains(refusing, v.Target) &&
+				lacking[v.Architecture] == "" && takes[v.Name]
 		}), nil
 	}
+}
+
+// admits reports whether the node matches the pod's node selector and affinity, and the pod tolerates its taints.
+func admits(n *corev1.Node, p *corev1.Pod) bool {
+	if matches, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(n); err != nil || !matches {
+		return false
+	}
+	_, untolerated := schedulinghelpers.FindMatchingUntoleratedTaint(klog.Background(), n.Spec.Taints, p.Spec.Tolerations, func(t *corev1.Taint) bool {
+		return t.Effect != corev1.TaintEffectPreferNoSchedule
+	}, false)
+	return !untolerated
 }
 
 // fitImages expires entries about images and adds those of home's own images.

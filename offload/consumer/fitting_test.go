@@ -1,7 +1,9 @@
 package consumer
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/consumer/fit"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/offer"
 	"rivulet/offload/policy"
@@ -39,8 +42,16 @@ func TestARefusedPodGoesOn(t *testing.T) {
 	}
 	await.True(t, time.Minute, "both nodes are ready", func() bool { return slices.Equal(ready(), []string{"b", "c"}) })
 
+	await.Empty(t, time.Minute, "home has them, too", func(ctx context.Context) string {
+		list, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil || len(list.Items) != 2 {
+			return fmt.Sprint(len(list.Items), " nodes: ", err)
+		}
+		return ""
+	})
 	owner := metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "o1", Controller: ptr.To(true)}
-	web := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web", OwnerReferences: []metav1.OwnerReference{owner}}}
+	web := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web", OwnerReferences: []metav1.OwnerReference{owner}},
+		Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}, {Key: policy.AwayTaint, Operator: corev1.TolerationOpExists}}}}
 	data := web.DeepCopy()
 	data.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 	kept := web.DeepCopy()
@@ -58,6 +69,22 @@ func TestARefusedPodGoesOn(t *testing.T) {
 	check("it may not go there", web, policy.Namespace{When: policy.Remote, To: "b"}, true, false)
 	check("it is kept at home", kept, everywhere, true, false)
 	check("its data are here", data, everywhere, true, false)
+	asks := func(arch string) *corev1.Pod {
+		p := web.DeepCopy()
+		p.Spec.NodeSelector = map[string]string{corev1.LabelArchStable: arch}
+		return p
+	}
+	check("it asks for what the other node is", asks("arm64"), everywhere, true, true)
+	check("it asks for another node", asks("amd64"), everywhere, true, false)
+	intolerant := web.DeepCopy()
+	intolerant.Spec.Tolerations = nil
+	check("it does not tolerate that node", intolerant, everywhere, true, false)
+	unfit := web.DeepCopy()
+	unfit.Spec.Containers = []corev1.Container{{Image: "amd:1"}}
+	if err := fit.New(c.home, c.cfg.Log).Learn(t.Context(), "amd:1", "arm64", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	check("its image does not run on that node", unfit, everywhere, true, false)
 	c.cfg.Everywhere = true
 	check("a virtual cluster has no home", web, policy.Namespace{When: policy.Burst}, false, false)
 	if kept, err := fits.unwelcomeInside("c")(t.Context(), "lab", owner); !kept || err != nil {
