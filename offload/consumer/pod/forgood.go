@@ -87,16 +87,21 @@ func Evict(ctx context.Context, client kubernetes.Interface, p *corev1.Pod) erro
 	})
 }
 
-// takeBack removes a wrapper whose pod the target refuses for good, and reports whether it does. The pod is refused
-// when the wrapper is gone.
-func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin.Twin, have translate.Wrapper) (bool, error) {
-	if c.memory.isDropped(home.UID) {
+// takeBack removes the wrapper of a pod that has not started if it lacks fields of want, or if the target refuses its pod
+// for good, and reports whether it does. The pod is refused when the wrapper is gone. An earlier process may have made
+// the wrapper and not compared it.
+func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin.Twin, have, want translate.Wrapper) (bool, error) {
+	if home.Status.StartTime != nil {
+		return false, nil
+	}
+	if err := translate.Dropped(&want.Template().Spec, &have.Template().Spec); err != nil {
+		c.memory.setRefused(home.UID, err.Error())
 		if have.Ending() {
 			return true, nil
 		}
 		return true, c.twinError(ctx, t, t.Remove(ctx, have, new(int64)))
 	}
-	if home.Status.StartTime != nil || have.Ending() || translate.HasRun(have) || len(t.PodsOf(home.UID)) > 0 ||
+	if have.Ending() || translate.HasRun(have) || len(t.PodsOf(home.UID)) > 0 ||
 		strings.Contains(t.Away(home.UID, have).Trouble, "quota") {
 		return false, nil
 	}

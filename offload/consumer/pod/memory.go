@@ -20,11 +20,10 @@ type memory struct {
 	unsure    map[types.UID]bool      // a create had an unknown outcome
 	requested map[types.UID]time.Time // when the target was last queried about a refusal for good: see takeBack
 	nowhere   map[types.UID]bool      // see isNowhere
-	dropped   map[types.UID]bool      // what was made there lacks fields, and is to be removed: see takeBack
 }
 
 func newMemory() memory {
-	return memory{refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, unsure: map[types.UID]bool{}, requested: map[types.UID]time.Time{}, nowhere: map[types.UID]bool{}, dropped: map[types.UID]bool{}}
+	return memory{refused: map[types.UID]string{}, sent: map[types.UID]time.Time{}, unsure: map[types.UID]bool{}, requested: map[types.UID]time.Time{}, nowhere: map[types.UID]bool{}}
 }
 
 func (m *memory) setUnsure(uid types.UID, unsure bool) {
@@ -77,20 +76,6 @@ func (m *memory) accepted(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.refused, uid)
-	delete(m.dropped, uid)
-}
-
-// setDropped: the target has made something of the pod without some of its fields.
-func (m *memory) setDropped(uid types.UID, why string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.refused[uid], m.dropped[uid] = why, true
-}
-
-func (m *memory) isDropped(uid types.UID) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.dropped[uid]
 }
 
 // refusals returns why living pods are refused, and forgets the refusals of others.
@@ -159,5 +144,4 @@ func (m *memory) forget(uid types.UID) {
 	delete(m.unsure, uid)
 	delete(m.requested, uid)
 	delete(m.nowhere, uid)
-	delete(m.dropped, uid)
 }

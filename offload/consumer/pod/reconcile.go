@@ -102,7 +102,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	if api == "" { // not known yet
 		want.Template().Spec.HostAliases = have[0].Template().Spec.HostAliases
 	}
-	if back, err := c.takeBack(ctx, home, t, have[0]); err != nil || back {
+	if back, err := c.takeBack(ctx, home, t, have[0], want); err != nil || back {
 		return err
 	}
 	if err := c.alter(ctx, t, home, have[0], want); err != nil {
@@ -245,7 +245,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 			"%s does not know hostnameOverride: the host name of the pod there is not %s; update its Kubernetes to 1.35, or keep the pod at home (label rivulet.dev/offload=off in its template)", c.cfg.Target.Name(), *name)
 	}
 	if err := translate.Dropped(&want.Template().Spec, &made.Template().Spec); err != nil {
-		c.memory.setDropped(home.UID, err.Error())
+		c.memory.setRefused(home.UID, err.Error())
 		return errors.Join(c.twinError(ctx, t, t.Remove(ctx, made, new(int64))), errNotYet)
 	}
 	c.memory.accepted(home.UID)
