@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -125,4 +126,14 @@ func found(t *testing.T, e *Env, p Probe, want Status, words ...string) Result {
 		t.Errorf("%s says %q, want one line", p.Name(), all)
 	}
 	return r
+}
+
+// Here gives every function of an Env: a probe that finds none panics.
+func TestHereHasAll(t *testing.T) {
+	e := reflect.ValueOf(Here(t.TempDir(), t.TempDir(), nil)).Elem()
+	for i := range e.NumField() {
+		if f := e.Field(i); f.Kind() == reflect.Func && f.IsNil() {
+			t.Errorf("Here has no %s", e.Type().Field(i).Name)
+		}
+	}
 }

@@ -63,6 +63,7 @@ func Here(state, run string, supervisor func(context.Context) (api.Status, error
 			defer view.Close()
 			return view.Check(ctx, node)
 		},
+		RouteTo: routeTo,
 		Closed:  closedChains,
 		Overlay: overlayutils.SupportsMultipleLowerDir,
 		Fsync:   fsync,
