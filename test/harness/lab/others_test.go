@@ -122,7 +122,7 @@ func TestOthers(t *testing.T) {
 	_ = watch.Wait()
 	for script, want := range map[string]string{
 		"timeout 3 busybox nslookup -type=a example.org; echo ended with $?": "ended with 124", // it is silent
-		"ping -c 1 -W 1 1.1.1.1 2>&1 || true":                                "100% packet loss",
+		"busybox ping -c 1 -W 1 1.1.1.1 2>&1 || true":                        "100% packet loss",
 	} {
 		if out := s.out(a, "sh", "-c", script); !strings.Contains(out, want) {
 			t.Errorf("%s: no %q in %s", script, want, out)
