@@ -29,7 +29,7 @@ func closedChains() (out []Chain, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer c.CloseLasting()
+	defer func() { _ = c.CloseLasting() }()
 	chains, err := c.ListChains()
 	if err != nil {
 		return nil, err

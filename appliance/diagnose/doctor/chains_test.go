@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -87,8 +88,7 @@ func TestPodsThatLeaveByAVPN(t *testing.T) {
 			{"ip rule add priority 200 to 10.42.0.0/16 lookup main", Pass},
 		} {
 			if out, err := exec.Command("sh", "-ec", step.do).CombinedOutput(); err != nil {
-				t.Errorf("%s: %s", step.do, out)
-				return nil
+				return fmt.Errorf("%s: %s", step.do, out)
 			}
 			if r := probeCIDR(t.Context(), e); r.Status != step.want || step.want == Fail && !strings.Contains(r.Text, "leave by vpn0 and not by cni0") {
 				t.Errorf("after %s: %v %s", step.do, r.Status, r.Text)

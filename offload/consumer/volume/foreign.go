@@ -29,9 +29,8 @@ func ForeignKind(v *corev1.PersistentVolume) string {
 		return "csi, driver " + csi.Driver
 	}
 	var source map[string]json.RawMessage
-	raw, err := json.Marshal(v.Spec.PersistentVolumeSource)
-	if err == nil {
-		err = json.Unmarshal(raw, &source)
+	if raw, err := json.Marshal(v.Spec.PersistentVolumeSource); err != nil || json.Unmarshal(raw, &source) != nil {
+		return "of an unknown kind"
 	}
 	for kind := range source { // there is one
 		return kind

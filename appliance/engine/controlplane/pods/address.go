@@ -29,8 +29,10 @@ func reportAddresses(ctx context.Context, client kubernetes.Interface, at netip.
 	})
 	err = errors.Join(err, report(ctx, client.CoreV1().Endpoints(metav1.NamespaceDefault), &corev1.Endpoints{ //nolint:staticcheck // what old programs read
 		ObjectMeta: metav1.ObjectMeta{Name: service, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}},
-		Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: at.Addr().String()}}, Ports: []corev1.EndpointPort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: int32(at.Port())}}}},
-	}, func(have, want *corev1.Endpoints) bool {
+		Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
+			Addresses: []corev1.EndpointAddress{{IP: at.Addr().String()}}, Ports: []corev1.EndpointPort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: int32(at.Port())}},
+		}},
+	}, func(have, want *corev1.Endpoints) bool { //nolint:staticcheck // as above
 		same := equality.Semantic.DeepEqual(have.Subsets, want.Subsets)
 		have.Subsets = want.Subsets
 		return same
