@@ -72,9 +72,7 @@ func (r *PodRules) poll(ctx context.Context) {
 	case err != nil && err.Error() != r.failed:
 		r.Log.Error("rules of pods cannot be written; it is tried again", "error", err)
 	}
-	if again, err := nft.Generation(); err == nil {
-		generation = again // after the own write
-	}
+	// That of before the rules were read: what somebody changes meanwhile is read at the next poll.
 	r.seen, r.failed = generation, ""
 	if err != nil {
 		r.failed = err.Error()

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -184,5 +185,41 @@ func TestRulesThatStayAreNotRead(t *testing.T) {
 			t.Errorf("read without a change: %q", r.failed)
 		}
 		return nil
+	})
+}
+
+// What is flushed while the rules are being read comes back, too.
+func TestAFlushBesideTheReading(t *testing.T) {
+	inNamespace(t, func() error {
+		r := newRules(t)
+		r.poll(t.Context())
+		r.poll(t.Context())
+		dir := t.TempDir()
+		save, err := exec.LookPath("iptables-save")
+		if err != nil {
+			return err
+		}
+		// The flush comes after nat, the last table, was read.
+		script := fmt.Sprintf("#!/bin/sh\n%s \"$@\"\nif [ \"$2\" = nat ] && rm %s/once 2>/dev/null; then iptables -F; fi\n", save, dir)
+		if err := os.WriteFile(filepath.Join(dir, "iptables-save"), []byte(script), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, "once"), nil, 0o600); err != nil {
+			return err
+		}
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+		if err := sh("iptables -A INPUT -s 192.0.2.1 -j ACCEPT"); err != nil { // a change, so that it reads
+			return err
+		}
+		r.poll(t.Context())
+		if _, err := os.Stat(filepath.Join(dir, "once")); err == nil {
+			return errors.New("the test itself does not work: nothing was flushed")
+		}
+		r.poll(t.Context())
+		saved, err := r.read(t.Context())
+		if err == nil && !r.chains()[0].stands(saved["filter"]) {
+			t.Errorf("what was flushed does not come back:\n%s", saved["filter"])
+		}
+		return err
 	})
 }
