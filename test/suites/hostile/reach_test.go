@@ -3,6 +3,7 @@ package hostile
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -119,8 +120,18 @@ func TestATenantsNames(t *testing.T) {
 		}
 		return nil
 	})
+	labtest.Kubectl(t, ctx, victim, "expose", "pod", "mine", "--port", "8080")
+	labtest.CleanUp(t, func(ctx context.Context) {
+		labtest.On(t, ctx, victim, "rivulet", "kubectl", "delete", "service", "mine")
+	})
+	await.NoError(t, ctx, 30*time.Second, "the owner's own Service has a name", func() error {
+		if ask("default", "mine", "mine.default.svc.cluster.local") != "found" {
+			return errors.New("it has none")
+		}
+		return nil
+	})
 	address := netip.MustParseAddr(mine.Status.PodIP).As4()
-	for _, name := range []string{"kubernetes.default.svc.cluster.local", "metrics-server.kube-system.svc.cluster.local", fmt.Sprintf("%d-%d-%d-%d.default.pod.cluster.local", address[0], address[1], address[2], address[3])} {
+	for _, name := range []string{"kubernetes.default.svc.cluster.local", "mine.default.svc.cluster.local", fmt.Sprintf("%d-%d-%d-%d.default.pod.cluster.local", address[0], address[1], address[2], address[3])} {
 		if ask("default", "mine", name) != "found" {
 			t.Errorf("the owner's own pod does not find %s", name)
 		}
