@@ -11,6 +11,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/fabric/cure"
 	"rivulet/fabric/peer"
+	"rivulet/offload/consumer/pod/translate"
 )
 
 // to are the hops from the source to one endpoint.
@@ -279,7 +280,7 @@ func (f Facts) listening(e Endpoint) (open []uint16, only bool) {
 
 // declared are the pod's TCP ports.
 func declared(p *corev1.Pod) (out []uint16) {
-	for _, c := range p.Spec.Containers {
+	for c := range translate.KeepRunning(p) {
 		for _, port := range c.Ports {
 			if port.Protocol == corev1.ProtocolTCP || port.Protocol == "" {
 				out = append(out, uint16(port.ContainerPort))

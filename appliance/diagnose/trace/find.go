@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/fabric/cure"
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 )
 
@@ -127,7 +128,7 @@ func (o object) servicePort(f *Facts) error {
 
 // podPort chooses the named port, or the first that the pod declares; 0 if it declares none.
 func (o object) podPort(f *Facts) error {
-	for _, c := range f.Pod.Spec.Containers {
+	for c := range translate.KeepRunning(f.Pod) {
 		for _, p := range c.Ports {
 			if cmp.Or(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP && (o.port == "" || o.port == p.Name) && f.PodPort == 0 {
 				f.PodPort = uint16(p.ContainerPort)

@@ -88,6 +88,10 @@ func TestWhyOfObjects(t *testing.T) {
 	good := asks("100m", on("home", all(running, owned("web-1"))))
 	crashing := asks("100m", on("home", all(waits("CrashLoopBackOff", "back-off"), owned("web-2"))))
 	starting := asks("100m", on("home", owned("web-0")))
+	behindProxy := asks("100m", on("home", all(running, owned("web-1"), func(p *corev1.Pod) {
+		p.Spec.InitContainers = []corev1.Container{{Name: "setup", Ports: []corev1.ContainerPort{{Name: "setup", ContainerPort: 1}}},
+			{Name: "proxy", RestartPolicy: new(corev1.ContainerRestartPolicyAlways), Ports: []corev1.ContainerPort{{Name: "http-auth", ContainerPort: 4180}}}}
+	})))
 	classes := []networkingv1.IngressClass{{ObjectMeta: metav1.ObjectMeta{Name: "rivulet"}}}
 	local := []storagev1.StorageClass{{ObjectMeta: metav1.ObjectMeta{Name: "local-path", Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}}, VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}}
 	burst := map[string]string{policy.NamespaceLabel: "burst"}
@@ -140,7 +144,11 @@ func TestWhyOfObjects(t *testing.T) {
 		"no pod is ready":    {Facts{Object: aService(nil), Nodes: two, Pods: pods(crashing)}, Crash, "none of its pods is ready: pod web-2: container c ended", "logs"},
 		"a wrong port": {Facts{Object: aService(func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromString("web") }), Nodes: two, Pods: pods(good)}, Endpoints, "no pod of it declares port web; there is http",
 			`rivulet kubectl patch service -n lab web --type json -p '[{"op":"replace","path":"/spec/ports/0/targetPort","value":"http"}]'`},
-		"a Service that is well": {Facts{Object: aService(nil), Nodes: two, Pods: pods(good)}, Fine, "leads to 1 ready pods", ""},
+		"a port of a native sidecar":  {Facts{Object: aService(func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromString("http-auth") }), Nodes: two, Pods: pods(behindProxy)}, Fine, "leads to 1 ready pods", ""},
+		"a port of an init container": {Facts{Object: aService(func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromString("setup") }), Nodes: two, Pods: pods(behindProxy)}, Endpoints, "no pod of it declares port setup; there is http-auth, http", "rivulet kubectl edit service -n lab web"},
+		"a port that is not declared": {Facts{Object: aService(func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromInt32(9090) }), Nodes: two, Pods: pods(good)}, Fine, "leads to 1 ready pods; none of them declares port 9090, which need not be declared; to try it: rivulet trace lab/web", ""},
+		"a name of another protocol":  {Facts{Object: aService(func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP }), Nodes: two, Pods: pods(good)}, Endpoints, "no pod of it declares port http", "rivulet kubectl edit service -n lab web"},
+		"a Service that is well":      {Facts{Object: aService(nil), Nodes: two, Pods: pods(good)}, Fine, "leads to 1 ready pods", ""},
 		"another name": {Facts{Object: aService(func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.org"
 		})}, Fine, "another name of example.org", ""},

@@ -1,8 +1,10 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"rivulet/offload/consumer/pod/translate"
 )
 
 // service explains whether a Service has endpoints and is reachable.
@@ -20,7 +24,7 @@ func (f Facts) service(s *corev1.Service) subject {
 			ready++
 		}
 	}
-	fine := fmt.Sprintf("it leads to %d ready pods", ready)
+	fine := fmt.Sprintf("it leads to %d ready pods", ready) + undeclared(s, f.behind(s))
 	switch {
 	case s.Spec.Type == corev1.ServiceTypeExternalName:
 		fine = "it is another name of " + s.Spec.ExternalName
@@ -64,7 +68,7 @@ func (f Facts) endpoints(s *corev1.Service) []Reason {
 		why[0].What = "none of its pods is ready: " + why[0].What
 		return why
 	}
-	return f.wrongPort(s, pods)
+	return wrongPort(s, pods)
 }
 
 // otherLabels is the cure of a selector: the labels that all of the pods have.
@@ -93,39 +97,27 @@ func (f Facts) otherLabels(s *corev1.Service) string {
 	return "start its pods, or correct the selector: rivulet kubectl get pods -n " + s.Namespace + " --show-labels"
 }
 
-// wrongPort explains a target port that no pod has.
-func (f Facts) wrongPort(s *corev1.Service, pods []corev1.Pod) (out []Reason) {
-	var ports []corev1.ContainerPort
-	for i := range pods {
-		for k := range pods[i].Spec.Containers {
-			ports = append(ports, pods[i].Spec.Containers[k].Ports...)
-		}
-	}
-	var there []string
-	for _, p := range ports {
-		text := fmt.Sprint(p.ContainerPort)
-		if p.Name != "" {
-			text = p.Name
-		}
-		if !slices.Contains(there, text) {
-			there = append(there, text)
-		}
-	}
+// wrongPort explains a target port whose name no pod has. A number needs no declaration.
+func wrongPort(s *corev1.Service, pods []corev1.Pod) (out []Reason) {
+	ports := declared(pods)
 	for i, p := range s.Spec.Ports {
-		target := p.TargetPort
-		has := slices.ContainsFunc(ports, func(c corev1.ContainerPort) bool {
-			return target.Type == intstr.String && c.Name == target.StrVal || target.Type == intstr.Int && c.ContainerPort == target.IntVal
-		})
-		if has || len(ports) == 0 && target.Type == intstr.Int || s.Spec.ClusterIP == corev1.ClusterIPNone && target.Type == intstr.Int {
+		name := p.TargetPort.StrVal
+		if p.TargetPort.Type != intstr.String || slices.ContainsFunc(ports, func(c corev1.ContainerPort) bool { return c.Name == name && sameProtocol(c, p) }) {
 			continue
 		}
-		what, cure := fmt.Sprintf("no pod of it declares port %s", target.String()), "correct targetPort in the Service"
+		var there []string
+		for _, c := range ports {
+			if text := cmp.Or(c.Name, strconv.Itoa(int(c.ContainerPort))); sameProtocol(c, p) && !slices.Contains(there, text) {
+				there = append(there, text)
+			}
+		}
+		what, cure := fmt.Sprintf("no pod of it declares port %s", name), "correct targetPort in the Service: rivulet kubectl edit service -n "+s.Namespace+" "+s.Name
 		if len(there) > 0 {
 			what += "; there is " + strings.Join(there, ", ")
 		}
 		if len(there) == 1 {
-			value := `"` + there[0] + `"`
-			if ports[0].Name == "" {
+			value := strconv.Quote(there[0])
+			if _, err := strconv.Atoi(there[0]); err == nil {
 				value = there[0]
 			}
 			cure = fmt.Sprintf(`rivulet kubectl patch service -n %s %s --type json -p '[{"op":"replace","path":"/spec/ports/%d/targetPort","value":%s}]'`, s.Namespace, s.Name, i, value)
@@ -133,6 +125,35 @@ func (f Facts) wrongPort(s *corev1.Service, pods []corev1.Pod) (out []Reason) {
 		out = append(out, Reason{Endpoints, what, cure})
 	}
 	return out
+}
+
+// undeclared is a remark about a target port by number that no pod declares, though its pods declare others: allowed, and
+// a usual mistake. It is not a reason, since a program may listen there.
+func undeclared(s *corev1.Service, pods []corev1.Pod) string {
+	ports := declared(pods)
+	for _, p := range s.Spec.Ports {
+		number := cmp.Or(p.TargetPort.IntVal, p.Port)
+		if p.TargetPort.Type != intstr.Int || len(ports) == 0 || s.Spec.ClusterIP == corev1.ClusterIPNone ||
+			slices.ContainsFunc(ports, func(c corev1.ContainerPort) bool { return c.ContainerPort == number && sameProtocol(c, p) }) {
+			continue
+		}
+		return fmt.Sprintf("; none of them declares port %d, which need not be declared; to try it: rivulet trace %s/%s", number, s.Namespace, s.Name)
+	}
+	return ""
+}
+
+// declared returns the ports of the containers of pods that run as long as their pods do.
+func declared(pods []corev1.Pod) (out []corev1.ContainerPort) {
+	for i := range pods {
+		for c := range translate.KeepRunning(&pods[i]) {
+			out = append(out, c.Ports...)
+		}
+	}
+	return out
+}
+
+func sameProtocol(c corev1.ContainerPort, s corev1.ServicePort) bool {
+	return cmp.Or(c.Protocol, corev1.ProtocolTCP) == cmp.Or(s.Protocol, corev1.ProtocolTCP)
 }
 
 // unassigned explains a Service for the LAN without an address there.

@@ -233,11 +233,9 @@ func samePort(x, y *corev1.Pod) string {
 }
 
 func hostPorts(p *corev1.Pod) (out []corev1.ContainerPort) {
-	for i := range p.Spec.Containers {
-		for _, port := range p.Spec.Containers[i].Ports {
-			if port.HostPort != 0 {
-				out = append(out, port)
-			}
+	for _, port := range declared([]corev1.Pod{*p}) {
+		if port.HostPort != 0 {
+			out = append(out, port)
 		}
 	}
 	return out

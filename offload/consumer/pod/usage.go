@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"sync"
 	"time"
@@ -12,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/metrics/pkg/apis/metrics/v1beta1"
-	"k8s.io/utils/ptr"
 
 	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/pod/translate"
@@ -95,7 +93,7 @@ func (x *index) usageAtHome(t *twin.Twin, m *v1beta1.PodMetrics) (Usage, bool) {
 // not of those that the target added. It is false if one of them that runs has no figure: a partial sum would mislead
 // an autoscaler, which divides by the requests of all of them.
 func containersAtHome(home *corev1.Pod, all []v1beta1.ContainerMetrics) (out []ContainerUsage, complete bool) {
-	for c, status := range KeepRunning(home) {
+	for c, status := range translate.KeepRunning(home) {
 		started := startOf(status)
 		i := slices.IndexFunc(all, func(m v1beta1.ContainerMetrics) bool { return m.Name == c.Name })
 		switch {
@@ -107,23 +105,6 @@ func containersAtHome(home *corev1.Pod, all []v1beta1.ContainerMetrics) (out []C
 		}
 	}
 	return out, len(out) > 0
-}
-
-// KeepRunning yields the containers of a pod that run as long as it does, with their statuses (nil without one): native
-// sidecars, which are restartable init containers, and the containers.
-func KeepRunning(p *corev1.Pod) iter.Seq2[*corev1.Container, *corev1.ContainerStatus] {
-	return func(yield func(*corev1.Container, *corev1.ContainerStatus) bool) {
-		for i := range p.Spec.InitContainers {
-			if c := &p.Spec.InitContainers[i]; ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways && !yield(c, translate.StatusOf(p.Status.InitContainerStatuses, c.Name)) {
-				return
-			}
-		}
-		for i := range p.Spec.Containers {
-			if c := &p.Spec.Containers[i]; !yield(c, translate.StatusOf(p.Status.ContainerStatuses, c.Name)) {
-				return
-			}
-		}
-	}
 }
 
 func startOf(c *corev1.ContainerStatus) time.Time {

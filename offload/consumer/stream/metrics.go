@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/pod/translate"
 )
 
 // metrics answers /metrics with a kubelet's metrics of its pods. A virtual node has none of a kubelet's own work and
@@ -48,7 +48,7 @@ func (s *Server) cadvisor(w http.ResponseWriter, r *http.Request) {
 	images := map[types.UID]map[string]string{}
 	for _, p := range s.cfg.Pods() {
 		images[p.UID] = map[string]string{}
-		for c := range pod.KeepRunning(p) {
+		for c := range translate.KeepRunning(p) {
 			images[p.UID][c.Name] = c.Image
 		}
 	}

@@ -34,8 +34,8 @@ func refuse(w http.ResponseWriter, upgrade bool, st metav1.Status) {
 	_, _ = w.Write(body) // the client is gone
 }
 
-// translate turns a refusal of the target's API into a kubelet's, with home's names.
-func translate(resp *http.Response, upgrade bool, names *strings.Replacer) error {
+// asKubelet turns a refusal of the target's API into a kubelet's, with home's names.
+func asKubelet(resp *http.Response, upgrade bool, names *strings.Replacer) error {
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, mostRefusal))
 	resp.Body.Close()
 	if err != nil {

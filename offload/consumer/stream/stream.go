@@ -180,7 +180,7 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, to mapping) {
 		},
 		ModifyResponse: func(resp *http.Response) error {
 			if resp.StatusCode >= http.StatusBadRequest {
-				return translate(resp, upgrade, strings.NewReplacer(away, name, twin, namespace))
+				return asKubelet(resp, upgrade, strings.NewReplacer(away, name, twin, namespace))
 			}
 			if to.command {
 				guard(resp, s.cfg.Node)

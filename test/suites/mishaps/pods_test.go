@@ -221,11 +221,11 @@ var ofPods = []mishap{
 		over:  becomes("10.42.", "rivulet", "kubectl", "get", "endpointslices", "-n", "NAMESPACE", "-l", "kubernetes.io/service-name=web", "-o", "jsonpath={.items[*].endpoints[*].addresses}"),
 	}, {
 		name: "a target port that no pod has",
-		objects: deployment("web", "", "", "ports: [{containerPort: 8080}]") +
-			"---\n{apiVersion: v1, kind: Service, metadata: {name: web, namespace: NAMESPACE}, spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8081}]}}\n",
+		objects: deployment("web", "", "", "ports: [{name: http, containerPort: 8080}]") +
+			"---\n{apiVersion: v1, kind: Service, metadata: {name: web, namespace: NAMESPACE}, spec: {selector: {app: web}, ports: [{port: 80, targetPort: htpt}]}}\n",
 		harm:  running,
 		why:   "svc/web",
-		shows: map[string]string{"why": "no pod of it declares port 8081"},
+		shows: map[string]string{"why": "no pod of it declares port htpt"},
 		over: func(t *testing.T, ctx context.Context, ns string) error {
 			ip := labtest.Kubectl(t, ctx, a, "get", "svc", "web", "-n", ns, "-o", "jsonpath={.spec.clusterIP}")
 			conn, err := a.Dial(ctx, "tcp", ip+":80")

@@ -1,6 +1,11 @@
 package translate
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"iter"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+)
 
 // Containers returns one status for each container of the home pod, by name; containers that the provider added are
 // left out. prev is home's last status: restarts are counted on from it when the away pod is replaced. before is how
@@ -72,4 +77,21 @@ func StatusOf(list []corev1.ContainerStatus, name string) *corev1.ContainerStatu
 		}
 	}
 	return nil
+}
+
+// KeepRunning yields the containers of a pod that run as long as it does, with their statuses (nil without one): native
+// sidecars, which are restartable init containers, and the containers.
+func KeepRunning(p *corev1.Pod) iter.Seq2[*corev1.Container, *corev1.ContainerStatus] {
+	return func(yield func(*corev1.Container, *corev1.ContainerStatus) bool) {
+		for i := range p.Spec.InitContainers {
+			if c := &p.Spec.InitContainers[i]; ptr.Deref(c.RestartPolicy, "") == corev1.ContainerRestartPolicyAlways && !yield(c, StatusOf(p.Status.InitContainerStatuses, c.Name)) {
+				return
+			}
+		}
+		for i := range p.Spec.Containers {
+			if c := &p.Spec.Containers[i]; !yield(c, StatusOf(p.Status.ContainerStatuses, c.Name)) {
+				return
+			}
+		}
+	}
 }
