@@ -165,10 +165,30 @@ type LogRequest struct {
 	Namespace, Pod, Container string
 	Previous                  bool // of the container that ran before
 	Follow                    bool // go on with new lines
+	// Since leaves out lines that are older, in whole seconds; 0 is no bound.
+	Since time.Duration
 }
 
-// Log is the last logLines lines of a container's log. It ends after a bound of bytes, also while it is followed; the
-// end of ctx ends it. The caller closes it.
+// ErrLogLimit ends a log that is followed for too long: whoever reads it may go on with Since.
+var ErrLogLimit = errors.New("much was written; this is a part of the log")
+
+// bounded passes most bytes, then ErrLogLimit.
+type bounded struct {
+	io.ReadCloser
+	left int64
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, ErrLogLimit
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}
+
+// Log is the last logLines lines of a container's log. It ends with ErrLogLimit after a bound of bytes, also while it is
+// followed; the end of ctx ends it. The caller closes it.
 func (c Cluster) Log(ctx context.Context, q LogRequest) (io.ReadCloser, error) {
 	client, p, err := c.pod(ctx, q.Namespace, q.Pod)
 	if err != nil {
@@ -182,15 +202,15 @@ func (c Cluster) Log(ctx context.Context, q LogRequest) (io.ReadCloser, error) {
 	if q.Follow {
 		most = maxFollowed
 	}
-	log, err := client.CoreV1().Pods(q.Namespace).GetLogs(q.Pod, &corev1.PodLogOptions{
-		Container: container, Previous: q.Previous, Follow: q.Follow, TailLines: ptr.To(int64(logLines)), LimitBytes: &most}).Stream(ctx)
+	options := &corev1.PodLogOptions{Container: container, Previous: q.Previous, Follow: q.Follow, TailLines: ptr.To(int64(logLines))}
+	if q.Since > 0 {
+		options.SinceSeconds = ptr.To(int64(max(q.Since/time.Second, 1)))
+	}
+	log, err := client.CoreV1().Pods(q.Namespace).GetLogs(q.Pod, options).Stream(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("the log of %s in pod %s: %w; see: rivulet why %s/%s", container, q.Pod, err, q.Namespace, q.Pod)
 	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(log, most), log}, nil
+	return &bounded{log, most}, nil
 }
 
 // containerOf is the container of that name; the empty one is the default of the pod, as kubectl has it.

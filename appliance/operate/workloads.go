@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,21 +15,20 @@ import (
 	"rivulet/offload/policy"
 )
 
-// Bounds of Workloads.
-const (
-	maxPods       = 500
-	maxReasons    = 50 // explanations, which need the objects of the pod's namespace
-	maxNamespaces = 500
-)
+// PageOfWorkloads bounds the pods, and the namespaces, of Workloads.
+const PageOfWorkloads = 100
 
-// Workloads are the namespaces and pods of a cluster.
+// maxReasons bounds explanations, which need the objects of the pod's namespace.
+const maxReasons = 50
+
+// Workloads are the namespaces and pods of a cluster, a page of each.
 type Workloads struct {
-	// Namespaces are all that were selected, and MoreNamespaces counts those beyond the bound.
+	// Namespaces are those that were selected, and MoreNamespaces counts those behind them.
 	Namespaces     []Namespace
 	MoreNamespaces int
 	// Places have the pods: those that wait first, then home, each target, and tenants.
 	Places []Place
-	// More counts pods beyond the bound, Ended those that have run to their end, which are left out.
+	// More counts pods behind these, Ended those that have run to their end, which are left out.
 	More, Ended int
 	Exposed     []Exposed
 	MoreExposed int
@@ -51,6 +51,10 @@ type Workload struct {
 type Selection struct {
 	Namespace string
 	System    bool
+	// Filter is a part of the NAMESPACE/NAME, the state or the node of a pod, or of the name of a namespace.
+	Filter string
+	// From is how many pods, and namespaces, are before these.
+	From int
 }
 
 func (s Selection) has(namespace string) bool {
@@ -73,10 +77,11 @@ func (c Cluster) Workloads(ctx context.Context, s Selection) (w Workloads, err e
 		return w, err
 	}
 	all = slices.DeleteFunc(all, func(n Namespace) bool { return !s.has(n.Name) })
-	w.Namespaces, w.MoreNamespaces = bound(all, maxNamespaces)
+	all = slices.DeleteFunc(all, func(n Namespace) bool { return !strings.Contains(n.Name, s.Filter) })
+	w.Namespaces, w.MoreNamespaces = bound(all[min(max(s.From, 0), len(all)):], PageOfWorkloads)
 	pods := slices.DeleteFunc(slices.Clone(facts.Pods), func(p corev1.Pod) bool { return !s.has(p.Namespace) })
 	reasons := &reasons{ctx: ctx, client: client, cluster: facts, of: map[string]explain.Facts{}}
-	w.place(pods, facts.Nodes, reasons.first)
+	w.place(pods, facts.Nodes, s, reasons.first)
 	cached := metav1.ListOptions{ResourceVersion: "0"}
 	services, err := client.CoreV1().Services(s.Namespace).List(ctx, cached)
 	if err != nil {
@@ -98,7 +103,7 @@ func bound[T any](list []T, most int) ([]T, int) {
 }
 
 // place fills in the pods. first returns the first reason of a pod; it is called for at most maxReasons.
-func (w *Workloads) place(pods []corev1.Pod, nodes []corev1.Node, first func(*corev1.Pod) *explain.Reason) {
+func (w *Workloads) place(pods []corev1.Pod, nodes []corev1.Node, s Selection, first func(*corev1.Pod) *explain.Reason) {
 	pod := map[string]*corev1.Pod{}
 	for i := range pods {
 		pod[pods[i].Namespace+"/"+pods[i].Name] = &pods[i]
@@ -110,7 +115,10 @@ func (w *Workloads) place(pods []corev1.Pod, nodes []corev1.Node, first func(*co
 		}
 		return done
 	})
-	rows, w.More = bound(rows, maxPods)
+	rows = slices.DeleteFunc(rows, func(r Pod) bool {
+		return !strings.Contains(r.Namespace+"/"+r.Pod, s.Filter) && !strings.Contains(r.State, s.Filter) && !strings.Contains(r.Node, s.Filter)
+	})
+	rows, w.More = bound(rows[min(max(s.From, 0), len(rows)):], PageOfWorkloads)
 	explained := 0
 	for _, r := range rows {
 		one := Workload{Pod: r}

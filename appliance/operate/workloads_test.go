@@ -71,13 +71,13 @@ func TestWorkloads(t *testing.T) {
 
 func TestWorkloadsAreBounded(t *testing.T) {
 	var pods []corev1.Pod
-	for i := range maxPods + 20 {
+	for i := range PageOfWorkloads + 20 {
 		pods = append(pods, *podOf("lab", fmt.Sprintf("p%03d", i), "", corev1.PodPending, false))
 	}
 	var w Workloads
 	explained := 0
-	w.place(pods, nil, func(*corev1.Pod) *explain.Reason { explained++; return &explain.Reason{What: "x"} })
-	if len(w.Places) != 1 || len(w.Places[0].Pods) != maxPods || w.More != 20 || explained != maxReasons {
+	w.place(pods, nil, Selection{}, func(*corev1.Pod) *explain.Reason { explained++; return &explain.Reason{What: "x"} })
+	if len(w.Places) != 1 || len(w.Places[0].Pods) != PageOfWorkloads || w.More != 20 || explained != maxReasons {
 		t.Errorf("%d places, %d more, %d explained", len(w.Places), w.More, explained)
 	}
 }

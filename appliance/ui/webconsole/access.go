@@ -77,11 +77,21 @@ type Session struct {
 	Card string    `json:"card,omitempty"`
 	Made time.Time `json:"made"`
 	Seen time.Time `json:"seen"`
+	// Renewed is when an administrator let it go on for another sessionLife.
+	Renewed time.Time `json:"renewed,omitzero"`
+}
+
+// End is the time at which the session ends even if it is used.
+func (s Session) End() time.Time {
+	if s.Renewed.After(s.Made) {
+		return s.Renewed.Add(sessionLife)
+	}
+	return s.Made.Add(sessionLife)
 }
 
 // valid reports whether the session has not ended; a clock before its creation is as bad as one past its end.
 func (s Session) valid(now time.Time) bool {
-	return now.Before(s.Made.Add(sessionLife)) && now.Before(s.Seen.Add(sessionIdle)) && now.After(s.Made.Add(-sessionIdle))
+	return now.Before(s.End()) && now.Before(s.Seen.Add(sessionIdle)) && now.After(s.Made.Add(-sessionIdle))
 }
 
 // access has the codes and sessions.
@@ -236,25 +246,59 @@ func (a *access) find(token string) (Session, bool) {
 	now := a.now()
 	for i := range a.Sessions {
 		s := &a.Sessions[i]
-		if s.Hash != hash || !s.valid(now) {
-			continue
+		if s.Hash == hash && s.valid(now) {
+			return a.use(s, now), true
 		}
-		if now.Sub(s.Seen) <= seenEvery {
-			return *s, true
+	}
+	return Session{}, false
+}
+
+// use is called with mu held.
+func (a *access) use(s *Session, now time.Time) Session {
+	if now.Sub(s.Seen) <= seenEvery {
+		return *s
+	}
+	s.Seen = now
+	found := *s  // save moves the sessions
+	_ = a.save() // it is stored with the next use
+	return found
+}
+
+// used returns the session with the ID if it has not ended. What is open and goes on is a use of it.
+func (a *access) used(id string) (Session, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now()
+	for i := range a.Sessions {
+		if s := &a.Sessions[i]; s.ID == id && s.valid(now) {
+			return a.use(s, now), true
 		}
-		s.Seen = now
-		found := *s  // save moves the sessions
-		_ = a.save() // it is stored with the next use
-		return found, true
 	}
 	return Session{}, false
 }
 
 // valid reports whether the session with the ID has not ended.
 func (a *access) valid(id string) bool {
+	_, ok := a.used(id)
+	return ok
+}
+
+// renew lets a session that may only read go on for another sessionLife, for a screen on a wall.
+func (a *access) renew(id string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.ContainsFunc(a.Sessions, func(s Session) bool { return s.ID == id && s.valid(a.now()) })
+	now := a.now()
+	for i := range a.Sessions {
+		switch s := &a.Sessions[i]; {
+		case s.ID != id || !s.valid(now):
+		case s.Role != View:
+			return fmt.Errorf("it has the role %s, and only those that read are renewed: sign in again with a new code", s.Role)
+		default:
+			s.Renewed = now
+			return a.save()
+		}
+	}
+	return fmt.Errorf("there is no sign-in %.40q; see: rivulet console list", id)
 }
 
 // list returns the sessions, the latest first.

@@ -90,6 +90,9 @@ var actions = map[string]action{
 	"trace":       {Operate, traceWay},
 	"shell-input": {Admin, shellInput},
 	"invite-revoke": {Operate, func(ctx context.Context, c *Console, q *call) (result, error) {
+		if ask, yes := q.confirmed("the invite " + q.Get("id") + " can be used by nobody any more"); !yes {
+			return ask, nil
+		}
 		return result{Notice: "The invite is revoked."}, c.call(ctx, http.MethodPost, "/v1/invites/revoke", api.Word{Invite: q.Get("id")}, nil)
 	}},
 	"fix":             {Admin, fix},
@@ -97,7 +100,21 @@ var actions = map[string]action{
 	"vcluster-resume": {Operate, vclusterAct("resume", "%s is awake.")},
 	"vcluster-create": {Admin, vclusterCreate},
 	"vcluster-kubeconfig": {Admin, func(ctx context.Context, c *Console, q *call) (result, error) {
-		return c.kubeconfig(ctx, q, api.KubeconfigRequest{User: "owner", Role: "admin", VCluster: q.Get("name"), For: 30 * 24 * time.Hour, Replace: true})
+		want := api.KubeconfigRequest{User: "owner", Role: "admin", VCluster: q.Get("name"), For: 30 * 24 * time.Hour}
+		var given api.Kubeconfigs
+		if err := c.get(ctx, "/v1/kubeconfigs", &given); err != nil {
+			return result{}, err
+		}
+		for _, k := range given.Kubeconfigs {
+			if k.VCluster != want.VCluster || k.User != want.User || k.State != "active" && k.State != "unused" {
+				continue
+			}
+			if ask, yes := q.confirmed(fmt.Sprintf("the kubeconfig that user %s of %s has (%s, valid until %s) ends, open connections included. The new one is in its place", k.User, k.VCluster, k.State, k.Expires.UTC().Format("2006-01-02"))); !yes {
+				return ask, nil
+			}
+			want.Replace = true
+		}
+		return c.kubeconfig(ctx, q, want)
 	}},
 	"kubeconfig":        {Admin, kubeconfig},
 	"kubeconfig-revoke": {Admin, kubeconfigRevoke},
@@ -106,7 +123,17 @@ var actions = map[string]action{
 		if q.Get("id") == "" {
 			return result{}, errors.New("no sign-in is named; load the page again")
 		}
+		what := "the sign-in ends, and what it has open"
+		if q.Get("id") == q.Session.ID {
+			what = "this browser is signed out"
+		}
+		if ask, yes := q.confirmed(what); !yes {
+			return ask, nil
+		}
 		return result{Notice: "The sign-in has ended."}, c.access.signOut(q.Get("id"))
+	}},
+	"session-renew": {Admin, func(_ context.Context, c *Console, q *call) (result, error) {
+		return result{Notice: "The sign-in goes on for 30 days."}, c.access.renew(q.Get("id"))
 	}},
 	"leave": {View, func(_ context.Context, c *Console, q *call) (result, error) {
 		return result{Go: "/"}, c.access.signOut(q.Session.ID)
@@ -118,7 +145,7 @@ var actions = map[string]action{
 func (c *Console) serveAction(w http.ResponseWriter, r *http.Request, s Session, name string) {
 	a, ok := actions[name]
 	if !ok {
-		answer(w, http.StatusNotFound, failure{"there is no such action", "load the page again"})
+		answer(w, http.StatusNotFound, failure{Error: "there is no such action", Cure: "load the page again"})
 		return
 	}
 	if !s.Role.Includes(a.least) {
@@ -447,6 +474,11 @@ func backup(ctx context.Context, c *Console, q *call) (result, error) {
 	pass := q.Get("passphrase")
 	if strings.ContainsAny(pass, "\r\n") {
 		return result{}, errors.New("the passphrase has more than one line; choose another")
+	}
+	if pass == "" {
+		if ask, yes := q.confirmed("without a passphrase, whoever has the file has the private keys and Secrets of this cluster"); !yes {
+			return ask, nil
+		}
 	}
 	at, err := c.newTicket(q.Session, func(ctx context.Context, w http.ResponseWriter) error {
 		args := []string{"backup", "-"}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -81,13 +83,15 @@ func overview(ctx context.Context, c *Console, v *visit) (any, error) {
 		Update string
 		Fixes  map[string]string
 		Graphs []graph
+		// Missing are the parts that cannot be read now; the others are shown.
+		Missing []string
 	}{}
 	if err := c.get(ctx, "/v1/doctor/fixes", &out.Fixes); err != nil {
-		return nil, err
+		out.Missing = append(out.Missing, "what can be repaired from here: "+summary.Line(err.Error()))
 	}
 	day, err := c.figures(ctx, "home_cpu_used_cores", "home_memory_used_bytes", "pods", "peers_connected", "vclusters_awake")
 	if err != nil {
-		return nil, err
+		out.Missing = append(out.Missing, "the last 24 hours: "+summary.Line(err.Error()))
 	}
 	out.Graphs = graphsOf(day, lineOf("CPU in use", "home_cpu_used_cores", "", cores), lineOf("Memory in use", "home_memory_used_bytes", "", bytesOf),
 		lineOf("Pods at home", "pods", "home", number), lineOf("Pods away", "pods", "away", number), lineOf("Connected peers", "peers_connected", "", number), lineOf("Virtual clusters awake", "vclusters_awake", "", number))
@@ -107,6 +111,9 @@ func overview(ctx context.Context, c *Console, v *visit) (any, error) {
 	}
 	for _, t := range st.Consumers[:min(len(st.Consumers), maxRows)] {
 		p := place{Name: cmp.Or(t.Name, t.ID.Short()), Pods: t.Pods, Link: "/peers/" + string(t.ID), Ready: t.Silent == 0}
+		if !slices.ContainsFunc(st.Peers, func(v peer.View) bool { return v.ID == t.ID }) {
+			p.Name, p.Link = "virtual cluster "+p.Name, "/vclusters"
+		}
 		if t.Silent > 0 {
 			p.Detail = fmt.Sprintf("silent for %s", t.Silent.Round(time.Second))
 		}
@@ -276,6 +283,7 @@ func peerOf(ctx context.Context, c *Console, v *visit) (any, error) {
 		Lent            *offload.Consumer
 		Twins           []string
 		Graphs          []graph
+		Missing         []string
 	}{Peer: p, Key: string(p.ID), Way: wayOf(st, p), State: stateClass(p.State), Peered: !p.State.Apart(), Rate: v.Rates[string(p.ID)]}
 	for _, n := range st.VirtualNodes {
 		if n.ID == string(p.ID) {
@@ -288,7 +296,7 @@ func peerOf(ctx context.Context, c *Console, v *visit) (any, error) {
 		id := "{id=" + string(p.ID) + "}"
 		day, err := c.figures(ctx, "peer_rtt_seconds"+id, "peer_received_bytes_per_second"+id, "peer_sent_bytes_per_second"+id)
 		if err != nil {
-			return nil, err
+			out.Missing = append(out.Missing, "the last 24 hours: "+summary.Line(err.Error()))
 		}
 		out.Graphs = graphsOf(day, lineOf("RTT", "peer_rtt_seconds", string(p.ID), millis), lineOf("Received", "peer_received_bytes_per_second", string(p.ID), speed), lineOf("Sent", "peer_sent_bytes_per_second", string(p.ID), speed))
 	}
@@ -316,17 +324,45 @@ func fleetOf(ctx context.Context, c *Console, _ *visit) (any, error) {
 
 func workloads(ctx context.Context, c *Console, v *visit) (any, error) {
 	cluster, namespace := c.cluster(), v.Query.Get("namespace")
-	w, err := cluster.Workloads(ctx, operate.Selection{Namespace: namespace})
+	s := operate.Selection{Namespace: namespace, Filter: v.Query.Get("filter")}
+	if n, err := strconv.ParseUint(v.Query.Get("from"), 10, 31); err == nil {
+		s.From = int(n)
+	}
+	w, err := cluster.Workloads(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	targets, err := cluster.Targets(ctx)
-	return struct {
+	out := struct {
 		operate.Workloads
-		Namespace string
-		Modes     []policy.When
-		Targets   []string
-	}{w, summary.Line(namespace), []policy.When{policy.Off, policy.Burst, policy.Remote, policy.Any}, targets}, err
+		Namespace, Filter string
+		Modes             []policy.When
+		Targets           []string
+		Next, Before      string // pages
+	}{Workloads: w, Namespace: summary.Line(namespace), Filter: summary.Line(s.Filter), Modes: []policy.When{policy.Off, policy.Burst, policy.Remote, policy.Any}, Targets: targets}
+	at := func(from int) string {
+		return "/workloads?" + url.Values{"namespace": {namespace}, "filter": {s.Filter}, "from": {strconv.Itoa(from)}}.Encode()
+	}
+	if w.More > 0 || w.MoreNamespaces > 0 {
+		out.Next = at(s.From + operate.PageOfWorkloads)
+	}
+	if s.From > 0 {
+		out.Before = at(max(0, s.From-operate.PageOfWorkloads))
+	}
+	return out, err
+}
+
+// stateOf is the colour of a pod's state.
+func stateOf(p operate.Pod) string {
+	switch s := p.State; {
+	case p.Ended && s != "Completed" && s != "Succeeded", strings.HasSuffix(s, "Error"), strings.Contains(s, "BackOff"), s == "OOMKilled", s == "Evicted", s == "Failed", strings.HasPrefix(s, "ErrImage"), strings.HasPrefix(s, "Invalid"):
+		return "failed"
+	case p.Ended:
+		return "off"
+	case s == "Running" && p.Ready == p.Containers:
+		return "done"
+	}
+	return "waiting"
 }
 
 func podOf(ctx context.Context, c *Console, v *visit) (any, error) {
@@ -392,7 +428,7 @@ func device(_ context.Context, c *Console, v *visit) (any, error) {
 // formats are the functions of templates.
 var formats = template.FuncMap{
 	"bytes": bytesOf, "cpu": func(n float64) string { return trimmed(n, 1) }, "trip": trip, "rate": func(n float64) string { return bytesOf(n) + "/s" },
-	"ago": func(now, t time.Time) string { return span(now.Sub(t)) }, "time": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") },
+	"ago": func(now, t time.Time) string { return span(now.Sub(t)) }, "time": timeOf, "stateOf": stateOf,
 	"line": summary.Line, "zero": time.Time.IsZero, "half": func(a, b int) int { return (a + b) / 2 }, "add": func(a, b int) int { return a + b },
 	"float": func(n int64) float64 { return float64(n) }, "ufloat": func(n uint64) float64 { return float64(n) },
 	"milli": func(n int64) string { return trimmed(float64(n)/1000, 1) }, "up": func(n int64) string { return span(time.Duration(n) * time.Second) },
@@ -400,6 +436,11 @@ var formats = template.FuncMap{
 	"verdict": func(v trace.Verdict) string {
 		return map[trace.Verdict]string{trace.OK: "done", trace.Slow: "warning", trace.Fails: "error"}[v]
 	},
+}
+
+// timeOf is a time that the script shows as the browser's clock does.
+func timeOf(t time.Time) template.HTML {
+	return template.HTML(fmt.Sprintf(`<time datetime="%s">%s</time>`, t.UTC().Format(time.RFC3339), t.UTC().Format("2006-01-02 15:04 UTC"))) //nolint:gosec // digits
 }
 
 // modes are the ways of offloading, in words.

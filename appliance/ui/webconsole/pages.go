@@ -96,6 +96,7 @@ type shown struct {
 	Section string        `json:"section"`
 	Device  string        `json:"device"`
 	Role    Role          `json:"role"`
+	Assets  string        `json:"assets"` // the version of the script that it is for
 	Summary string        `json:"summary"`
 	State   string        `json:"state"` // done, working, warning or error
 	HTML    template.HTML `json:"html"`
@@ -196,13 +197,21 @@ func (c *Console) render(ctx context.Context, p *page, v *visit) ([]byte, error)
 	if out.Len() > maxPage {
 		return nil, fmt.Errorf("the page is too long, %d bytes; use kubectl for this", out.Len())
 	}
-	title := p.title
-	for _, value := range v.Path {
-		if p.pattern != "/" && strings.Contains(p.pattern, "{name}") && value == v.Path["name"] {
-			title = summary.Line(value)
+	title := summary.Line(strings.TrimSpace(p.title + " " + v.subject()))
+	return json.Marshal(shown{title, p.section, sum.Name, v.Session.Role, assetsVersion(), sum.Summary, state(sum), template.HTML(out.String())}) //nolint:gosec // made by html/template
+}
+
+// subject is what the page is about, for its title; empty if it is about all.
+func (v *visit) subject() string {
+	if name := v.Path["name"]; name != "" {
+		return v.Path["namespace"] + "/" + name
+	}
+	for _, p := range v.Status.PeerList() {
+		if string(p.ID) == v.Path["id"] {
+			return cmp.Or(p.Name, p.ID.Short())
 		}
 	}
-	return json.Marshal(shown{title, p.section, sum.Name, v.Session.Role, sum.Summary, state(sum), template.HTML(out.String())}) //nolint:gosec // made by html/template
+	return v.Query.Get("namespace")
 }
 
 // state is the colour of a device.

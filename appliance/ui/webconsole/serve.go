@@ -2,6 +2,7 @@ package webconsole
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/rand"
@@ -11,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"net/http"
 	"net/netip"
@@ -32,7 +34,8 @@ var assets embed.FS
 // header; so no other site can send a request in the user's name.
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; manifest-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'"
 
-// static has the files that need no sign-in, compressed, by path; "/" is the page into which all others are loaded.
+// static has the files that need no sign-in, compressed, by path; "/" is the page into which all others are loaded. It
+// has the version of all, by which an open page notices an upgrade.
 var static = sync.OnceValue(func() map[string]file {
 	out := map[string]file{}
 	entries, err := assets.ReadDir("assets")
@@ -44,6 +47,7 @@ var static = sync.OnceValue(func() map[string]file {
 		if err != nil {
 			panic(err)
 		}
+		raw = bytes.Replace(raw, []byte(`content="ASSETS"`), []byte(`content="`+assetsVersion()+`"`), 1)
 		var packed bytes.Buffer
 		z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression)
 		_, _ = z.Write(raw)
@@ -57,6 +61,37 @@ var static = sync.OnceValue(func() map[string]file {
 		}
 	}
 	return out
+})
+
+// named is the page with the name of a device in it.
+func (f file) named(name string) file {
+	f.raw = bytes.ReplaceAll(f.raw, []byte("DEVICE"), []byte(html.EscapeString(name)))
+	f.packed = nil
+	sum := sha256.Sum256(f.raw)
+	f.tag = `"` + hex.EncodeToString(sum[:8]) + `"`
+	return f
+}
+
+// name is what the device is called on the LAN.
+func (c *Console) name() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.names) > 0 {
+		return strings.TrimSuffix(c.names[0], ".local")
+	}
+	return cmp.Or(c.cfg.Page.Host(), "this device")
+}
+
+// assetsVersion changes with any of the assets.
+var assetsVersion = sync.OnceValue(func() string {
+	sum := sha256.New()
+	entries, _ := assets.ReadDir("assets")
+	for _, e := range entries {
+		raw, _ := assets.ReadFile(path.Join("assets", e.Name()))
+		fmt.Fprintf(sum, "%s %d ", e.Name(), len(raw))
+		sum.Write(raw)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:8])
 })
 
 type file struct {
@@ -98,7 +133,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s, ok := c.session(r)
 	if !ok {
-		answer(w, http.StatusUnauthorized, failure{"you are not signed in, or the sign-in has ended", "sign in with a new code: sudo rivulet console login"})
+		answer(w, http.StatusUnauthorized, failure{Error: "you are not signed in, or the sign-in has ended", Cure: "sign in with a new code: sudo rivulet console login"})
 		return
 	}
 	kind, rest, _ := strings.Cut(call, "/")
@@ -121,6 +156,9 @@ func (c *Console) serveStatic(w http.ResponseWriter, r *http.Request) {
 	if !ok && !strings.HasPrefix(r.URL.Path, "/assets/") {
 		f, ok = static()["/"], true // a page, which the script asks for
 	}
+	if f.kind == types[".html"] {
+		f = f.named(c.name())
+	}
 	switch {
 	case !ok:
 		http.NotFound(w, r)
@@ -134,7 +172,7 @@ func (c *Console) serveStatic(w http.ResponseWriter, r *http.Request) {
 		h.Set("ETag", f.tag)
 		h.Set("Vary", "Accept-Encoding")
 		body := f.raw
-		if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		if f.packed != nil && strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 			h.Set("Content-Encoding", "gzip")
 			body = f.packed
 		}
@@ -164,7 +202,7 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 		Code string `json:"code"`
 	}
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-		answer(w, http.StatusBadRequest, failure{"the request is unreadable", "load the page again"})
+		answer(w, http.StatusBadRequest, failure{Error: "the request is unreadable", Cure: "load the page again"})
 		return
 	}
 	from := r.RemoteAddr
@@ -185,11 +223,13 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 type failure struct {
 	Error string `json:"error"`
 	Cure  string `json:"cure,omitempty"`
+	// Title is that of a page that shows nothing but the error.
+	Title string `json:"title,omitempty"`
 }
 
 func failed(err error) failure {
 	text, cure := cure.Split(err)
-	return failure{text, cure}
+	return failure{Error: text, Cure: cure}
 }
 
 func answer(w http.ResponseWriter, status int, v any) {
@@ -229,12 +269,22 @@ func (c *Console) servePage(w http.ResponseWriter, r *http.Request, s Session, p
 	tick := time.NewTicker(liveEvery)
 	defer tick.Stop()
 	var last []byte
+	ends := ""
 	for quiet := 0; ; quiet++ {
 		shown, err := c.show(r.Context(), s, at)
 		if err != nil {
-			shown, _ = json.Marshal(failed(err))
+			f := failed(err)
+			if errors.Is(err, errNoPage) {
+				f.Title = "There is no such page"
+			}
+			shown, _ = json.Marshal(f)
 		}
 		_ = out.SetWriteDeadline(time.Now().Add(answerTime))
+		if now := c.ending(s); now != ends {
+			ends = now
+			blob, _ := json.Marshal(map[string]string{"ends": ends})
+			fmt.Fprintf(w, "data: %s\n\n", blob) //nolint:errcheck // the next write fails, too
+		}
 		switch {
 		case !bytes.Equal(shown, last):
 			_, err = fmt.Fprintf(w, "data: %s\n\n", shown)
@@ -252,10 +302,24 @@ func (c *Console) servePage(w http.ResponseWriter, r *http.Request, s Session, p
 			return
 		case <-tick.C:
 		}
-		if !c.access.valid(s.ID) {
+		var ok bool
+		if s, ok = c.access.used(s.ID); !ok {
 			return
 		}
 	}
+}
+
+// ending warns of a sign-in that ends soon; empty if it does not.
+func (c *Console) ending(s Session) string {
+	left := s.End().Sub(c.now())
+	if left > endingSoon {
+		return ""
+	}
+	how := "Sign in again with a new code: sudo rivulet console login."
+	if s.Role == View {
+		how = "An administrator keeps it on the page People; or sign in again with a new code."
+	}
+	return fmt.Sprintf("This sign-in ends in %s. %s", span(left), how)
 }
 
 // The errors of pages and actions that have a status of their own.
@@ -273,6 +337,9 @@ func statusOf(err error) int {
 	}
 	return http.StatusUnprocessableEntity
 }
+
+// endingSoon is how long before its end a sign-in is warned of.
+const endingSoon = 3 * 24 * time.Hour
 
 // ticket gives one download to a browser, which cannot send the token with it.
 type ticket struct {

@@ -52,7 +52,9 @@ type testDevice struct {
 	mu      sync.Mutex
 	asked   []string // METHOD PATH BODY
 	answers map[string]json.RawMessage
-	rest    *rest.Config // nil: the engine starts
+	fails   map[string]string        // METHOD PATH to the error
+	held    map[string]chan struct{} // METHOD PATH to what its answer waits for
+	rest    *rest.Config             // nil: the engine starts
 }
 
 func (d *testDevice) setREST(cfg *rest.Config) {
@@ -65,6 +67,23 @@ func (d *testDevice) answer(to string, with json.RawMessage) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.answers[to] = with
+}
+
+// fail makes requests fail with an error; the empty one ends that.
+func (d *testDevice) fail(to, with string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fails == nil {
+		d.fails = map[string]string{}
+	}
+	d.fails[to] = with
+}
+
+// hold makes answers wait until a channel is closed.
+func (d *testDevice) hold(to string, until chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.held = map[string]chan struct{}{to: until}
 }
 
 // kubernetes is a client of it.
@@ -116,8 +135,15 @@ func newDevice(t *testing.T) *testDevice {
 			d.asked = append(d.asked, strings.TrimSpace(at+" "+string(body)))
 		}
 		a, ok := d.answers[at]
+		failure, held := d.fails[at], d.held[at]
 		d.mu.Unlock()
+		if held != nil {
+			<-held
+		}
 		api.JSON(func(*http.Request) (any, error) {
+			if failure != "" {
+				return nil, errors.New(failure)
+			}
 			if ok {
 				return a, nil
 			}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -57,7 +58,7 @@ func (c *Console) serveStream(w http.ResponseWriter, r *http.Request, s Session,
 	var err error
 	switch kind {
 	case "log":
-		err = c.follow(ctx, out, operate.LogRequest{Namespace: namespace, Pod: pod, Container: query.Get("container"), Previous: query.Has("previous"), Follow: !query.Has("previous")})
+		err = c.follow(ctx, out, operate.LogRequest{Namespace: namespace, Pod: pod, Container: query.Get("container"), Previous: query.Has("previous"), Follow: !query.Has("previous"), Since: since(query)})
 	case "shell":
 		if !s.Role.Includes(Admin) {
 			answer(w, http.StatusForbidden, failed(fmt.Errorf("%w: a shell needs the role admin", errRole)))
@@ -70,10 +71,22 @@ func (c *Console) serveStream(w http.ResponseWriter, r *http.Request, s Session,
 		return
 	}
 	end := "It has ended."
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		end = fmt.Sprintf("It was open for %v.", streamTime)
+	case err != nil && ctx.Err() == nil:
 		end = err.Error()
 	}
 	_ = out.send(map[string]string{"end": end})
+}
+
+// since is the age of the oldest line that a browser has not seen yet; 0: all.
+func since(query url.Values) time.Duration {
+	n, err := strconv.ParseUint(query.Get("since"), 10, 31)
+	if err != nil {
+		return 0
+	}
+	return time.Duration(n) * time.Second
 }
 
 // endWith cancels a stream when its session has ended.
