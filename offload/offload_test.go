@@ -373,7 +373,7 @@ func streams(t *testing.T, a *device, name string) {
 		}
 	})
 	t.Run("port-forward", func(t *testing.T) {
-		address, stop := a.forward(t, name)
+		address, stop := a.forward(t, name, 8080, false)
 		defer stop()
 		conn, err := net.Dial("tcp", address)
 		must(t, err)

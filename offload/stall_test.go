@@ -15,6 +15,7 @@ import (
 type stall struct {
 	mu   sync.Mutex
 	over chan struct{} // nil while the link works
+	rate atomic.Int64  // bytes per second of a connection, each way; 0: no bound
 }
 
 func (s *stall) set(on bool) {
@@ -57,12 +58,21 @@ func (s *stall) wrap(c net.Conn) net.Conn {
 func (c *stallable) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.link.wait(c.closed)
+	c.link.pace(n)
 	return n, err
 }
 
 func (c *stallable) Write(b []byte) (int, error) {
 	c.link.wait(c.closed)
+	c.link.pace(len(b))
 	return c.Conn.Write(b)
+}
+
+// pace takes the time that a slow link takes for n bytes.
+func (s *stall) pace(n int) {
+	if rate := s.rate.Load(); rate > 0 {
+		time.Sleep(time.Duration(int64(n) * int64(time.Second) / rate))
+	}
 }
 
 func (c *stallable) Close() error {

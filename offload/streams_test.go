@@ -115,15 +115,19 @@ func (d *device) attachments(t *testing.T) {
 	}
 }
 
-// forward opens a port-forward to a pod and returns where it listens.
-func (d *device) forward(t *testing.T, name string) (address string, stop func()) {
+// forward opens a port-forward to a port of a pod and returns where it listens.
+func (d *device) forward(t *testing.T, name string, port int, webSocket bool) (address string, stop func()) {
 	t.Helper()
 	r := d.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace("lab").Name(name).SubResource("portforward")
 	transport, upgrader, err := spdy.RoundTripperFor(d.Config)
 	must(t, err)
 	dialer := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", r.URL())
+	if webSocket {
+		dialer, err = portforward.NewSPDYOverWebsocketDialer(r.URL(), d.Config)
+		must(t, err)
+	}
 	end, ready := make(chan struct{}), make(chan struct{})
-	f, err := portforward.New(dialer, []string{"0:8080"}, end, ready, io.Discard, io.Discard)
+	f, err := portforward.New(dialer, []string{fmt.Sprint("0:", port)}, end, ready, io.Discard, io.Discard)
 	must(t, err)
 	failed := make(chan error, 1)
 	go func() { failed <- f.ForwardPorts() }()
@@ -141,7 +145,7 @@ func (d *device) forward(t *testing.T, name string) (address string, stop func()
 func (d *device) manyForwards(t *testing.T) {
 	var addresses []string
 	for range 20 {
-		address, stop := d.forward(t, "talk")
+		address, stop := d.forward(t, "talk", 8080, false)
 		defer stop()
 		addresses = append(addresses, address, address)
 	}

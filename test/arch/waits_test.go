@@ -44,6 +44,7 @@ var sleeps = map[string]struct {
 	"image/device/build/disk_test.go TestDiskIsReproducible":               {1, "the times of FAT have steps of 2 s"},
 	"offload/give_test.go silentLink":                                      {1, "a link that flaps"},
 	"offload/streams_test.go largeFile":                                    {1, "a link that stalls"},
+	"offload/stall_test.go pace":                                           {1, "a slow link"},
 	"offload/survival_test.go TestSurvival":                                {1, "a cut of 10 s"},
 	"test/harness/lab/crash_test.go TestUpKilledAnywhere":                  {1, "the moment of the kill"},
 	"test/suites/ops/matrix_test.go TestPowerCutsWhileAGoodVersionIsTried": {1, "the moment of the cut"},

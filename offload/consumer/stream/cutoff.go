@@ -27,9 +27,21 @@ import (
 //
 // The kernel resets a connection that is closed while the client still sends; the client might then report "broken
 // pipe" and never read the failure.
+//
+// For the same reason pings of the client wait here while the connection is used. An API server closes as soon as the
+// last output is in the kernel. A ping that it has not read, or that comes later, makes the kernel drop the output that a
+// slow link has not taken yet. In a connection without traffic a ping harms nothing, and keeps the routers' and load
+// balancers' entries on the way.
 
 // lingers is how long the client may take to close after the failure was sent.
 const lingers = 10 * time.Second
+
+// quiet is how long nothing may have passed in either direction before a ping does: as long as a silent link keeps its
+// streams, so nothing is on its way then, and shorter than load balancers wait (30 to 60 s).
+const quiet = 20 * time.Second
+
+// mostPings bounds the waiting pings of a client, which sends the next when the last is answered.
+const mostPings = 16
 
 // mostStreams bounds the stored streams of a client; a command has five.
 const mostStreams = 100
@@ -52,8 +64,14 @@ type cutoff struct {
 	io.ReadWriteCloser
 	target string
 	linger time.Duration
+	quiet  time.Duration
+
+	writing sync.Mutex // held while something is written to the target
 
 	mu      sync.Mutex
+	used    time.Time // when something passed
+	pings   [][]byte  // those that wait, mostPings at most
+	wake    *time.Timer
 	up      frames // what the client sends
 	control bytes.Buffer
 	headers *spdy.Framer
@@ -73,29 +91,82 @@ type cutoff struct {
 }
 
 func newCutoff(inner io.ReadWriteCloser, target string) *cutoff {
-	c := &cutoff{ReadWriteCloser: inner, target: target, linger: lingers, replied: map[spdy.StreamId]bool{}, closed: make(chan struct{}), buf: make([]byte, 32<<10)}
+	c := &cutoff{ReadWriteCloser: inner, target: target, linger: lingers, quiet: quiet, used: time.Now(), replied: map[spdy.StreamId]bool{}, closed: make(chan struct{}), buf: make([]byte, 32<<10)}
 	c.headers, _ = spdy.NewFramer(io.Discard, &c.control) // fails only without a reader
 	return c
 }
 
-// Write passes on what the client sends. Only Read reports a broken connection: an error here would close the client's
-// side before the failure is sent.
+// Write passes on complete frames of the client; pings wait. Only Read reports a broken connection: an error here would
+// close the client's side before the failure is sent.
 func (c *cutoff) Write(b []byte) (int, error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
 	c.mu.Lock()
-	c.up.feed(b, func(frame []byte) {
-		if frame[0]&0x80 != 0 && c.headers != nil {
-			c.syn(frame)
+	out := c.up.feed(b, func(frame []byte) (pass bool) {
+		if frame[0]&0x80 == 0 || c.headers == nil {
+			return true
 		}
+		c.syn(frame)
+		return !isPing(frame) || !c.hold(frame)
 	})
+	if len(out) > 0 {
+		c.used = time.Now()
+	}
 	c.mu.Unlock()
+	c.send(out)
+	return len(b), nil
+}
+
+// send writes to the target; c.writing is held.
+func (c *cutoff) send(b []byte) {
+	if len(b) == 0 {
+		return
+	}
 	if _, err := c.ReadWriteCloser.Write(b); err != nil {
 		_ = c.ReadWriteCloser.Close() // ends Read, if it has not ended
 	}
-	return len(b), nil
+}
+
+// hold keeps a ping until the connection is quiet, and reports whether it does; c.mu is held.
+func (c *cutoff) hold(ping []byte) bool {
+	if len(c.pings) == mostPings {
+		return false
+	}
+	c.pings = append(c.pings, bytes.Clone(ping))
+	if len(c.pings) == 1 {
+		c.wake = time.AfterFunc(c.quiet-time.Since(c.used), c.pass)
+	}
+	return true
+}
+
+// pass sends the waiting pings if the connection is quiet, and is called again otherwise.
+func (c *cutoff) pass() {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	select {
+	case <-c.closed:
+		return
+	default:
+	}
+	c.mu.Lock()
+	if left := c.quiet - time.Since(c.used); left > 0 {
+		c.wake.Reset(left)
+		c.mu.Unlock()
+		return
+	}
+	out := bytes.Join(c.pings, nil)
+	c.pings = nil
+	c.mu.Unlock()
+	c.send(out)
 }
 
 func (c *cutoff) Close() error {
 	c.once.Do(func() { close(c.closed) })
+	c.mu.Lock()
+	if c.wake != nil {
+		c.wake.Stop()
+	}
+	c.mu.Unlock()
 	return c.ReadWriteCloser.Close()
 }
 
@@ -127,13 +198,17 @@ func (c *cutoff) Read(p []byte) (int, error) {
 		}
 		n, err := c.ReadWriteCloser.Read(c.buf)
 		c.mu.Lock()
-		c.out = c.down.feed(c.buf[:n], func(frame []byte) {
+		if n > 0 {
+			c.used = time.Now()
+		}
+		c.out = c.down.feed(c.buf[:n], func(frame []byte) (pass bool) {
 			switch {
 			case frame[0]&0x80 == 0:
 				c.failed = c.failed || spdy.StreamId(binary.BigEndian.Uint32(frame)) == c.errors && len(frame) > 8
 			case binary.BigEndian.Uint16(frame[2:]) == uint16(spdy.TypeSynReply) && len(frame) >= 12 && len(c.replied) < mostStreams:
 				c.replied[spdy.StreamId(binary.BigEndian.Uint32(frame[8:])&0x7fffffff)] = true
 			}
+			return true
 		})
 		if err != nil {
 			c.ended = err
@@ -176,6 +251,10 @@ func reset(id spdy.StreamId) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(frame, uint32(id)), uint32(spdy.Cancel))
 }
 
+func isPing(frame []byte) bool {
+	return frame[0]&0x80 != 0 && binary.BigEndian.Uint16(frame[2:]) == uint16(spdy.TypePing)
+}
+
 // frames splits a SPDY connection into its frames: a header of eight bytes, of which the last three are the length of
 // the rest.
 type frames struct {
@@ -183,12 +262,13 @@ type frames struct {
 	blind bool // a frame was too large to be held
 }
 
-// feed takes new bytes and returns complete frames, each passed to see.
-func (f *frames) feed(b []byte, see func(frame []byte)) []byte {
+// feed takes new bytes and returns the complete frames for which see is true.
+func (f *frames) feed(b []byte, see func(frame []byte) (pass bool)) []byte {
 	if f.blind {
 		return bytes.Clone(b)
 	}
 	f.part = append(f.part, b...)
+	var out []byte
 	whole := 0
 	for {
 		rest := f.part[whole:]
@@ -198,17 +278,18 @@ func (f *frames) feed(b []byte, see func(frame []byte)) []byte {
 		size := 8 + int(binary.BigEndian.Uint32(rest[4:])&0xffffff)
 		if size > largest {
 			f.blind = true
-			out := bytes.Clone(f.part)
+			out = append(out, rest...)
 			f.part = nil
 			return out
 		}
 		if len(rest) < size {
 			break
 		}
-		see(rest[:size])
+		if see(rest[:size]) {
+			out = append(out, rest[:size]...)
+		}
 		whole += size
 	}
-	out := bytes.Clone(f.part[:whole])
 	f.part = append(f.part[:0], f.part[whole:]...)
 	return out
 }

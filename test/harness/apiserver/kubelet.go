@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -39,7 +40,8 @@ const EndsLabel = fakenodes.EndsLabel
 // Kubelet stands in for a node and its kubelet: pods bound to it are said to run
 // and end, and streams are answered, without any container.
 //
-//	logs          one line with the pod's name and the tailLines asked for; followed, another each 100 ms
+//	logs          one line with the pod's name and the tailLines asked for; followed, another each 100 ms; with limitBytes,
+//	              zeros up to that size
 //	exec          stdin comes back on stdout in capitals when it has ended, the command's last word is the exit code
 //	              "sizes" tells the sizes of its terminal instead
 //	attach        stdin comes back in capitals as it comes, on stderr if there is no terminal; sizes are told in between
@@ -114,7 +116,11 @@ func (k *Kubelet) listen(t testing.TB) int {
 		if q.Get("previous") == "true" {
 			_, _ = io.WriteString(w, "previous ")
 		}
-		fmt.Fprintf(w, "log of %s/%s tail=%s\n", r.PathValue("pod"), r.PathValue("container"), q.Get("tailLines"))
+		n, _ := fmt.Fprintf(w, "log of %s/%s tail=%s\n", r.PathValue("pod"), r.PathValue("container"), q.Get("tailLines"))
+		if limit, err := strconv.Atoi(q.Get("limitBytes")); err == nil {
+			_, _ = w.Write(make([]byte, max(0, limit-n)))
+			return
+		}
 		for n := 1; q.Get("follow") == "true" && r.Context().Err() == nil; n++ {
 			if _, err := fmt.Fprintf(w, "line %d\n", n); err != nil || http.NewResponseController(w).Flush() != nil {
 				return
