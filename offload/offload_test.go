@@ -100,6 +100,8 @@ func TestPodsRunAway(t *testing.T) {
 
 	t.Run("a pod that only the provider refuses comes home, or says why", func(t *testing.T) { refusedThere(t, a, b) })
 
+	t.Run("a pod that the provider's policy holds says so", func(t *testing.T) { gatedThere(t, a, b) })
+
 	t.Run("a Job runs once and stays finished", func(t *testing.T) {
 		a.create(t, job("sum", map[string]string{apiserver.EndsLabel: "0"}))
 		await.Empty(t, time.Minute, "job complete", func(ctx context.Context) string {

@@ -7,12 +7,15 @@ import (
 	"testing"
 	"time"
 
+	admissionv1beta1 "k8s.io/api/admissionregistration/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
 	"rivulet/test/harness/await"
 )
@@ -74,4 +77,52 @@ func refusedThere(t *testing.T, a, b *device) {
 	for _, d := range []*device{a, b} {
 		must(t, d.Client.NodeV1().RuntimeClasses().Delete(ctx, "own", metav1.DeleteOptions{}))
 	}
+}
+
+// gatedThere is the part about a provider whose own policy holds pods by a scheduling gate, as Kueue does: home names the
+// gate and whose it is, and the pod runs when the provider removes it.
+func gatedThere(t *testing.T, a, b *device) {
+	ctx := t.Context()
+	policies, bindings := b.Client.AdmissionregistrationV1beta1().MutatingAdmissionPolicies(), b.Client.AdmissionregistrationV1beta1().MutatingAdmissionPolicyBindings()
+	ignore := admissionv1beta1.Ignore
+	must(t, second(policies.Create(ctx, &admissionv1beta1.MutatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "queue"}, Spec: admissionv1beta1.MutatingAdmissionPolicySpec{
+		FailurePolicy: &ignore, ReinvocationPolicy: admissionv1beta1.NeverReinvocationPolicy,
+		MatchConstraints: &admissionv1beta1.MatchResources{ResourceRules: []admissionv1beta1.NamedRuleWithOperations{{RuleWithOperations: admissionv1beta1.RuleWithOperations{
+			Operations: []admissionv1beta1.OperationType{admissionv1beta1.Create}, Rule: admissionv1beta1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}}}}}},
+		MatchConditions: []admissionv1beta1.MatchCondition{{Name: "queued", Expression: `object.metadata.?labels.?queued.orValue('') == 'yes'`}},
+		Mutations: []admissionv1beta1.Mutation{{PatchType: admissionv1beta1.PatchTypeJSONPatch, JSONPatch: &admissionv1beta1.JSONPatch{
+			Expression: `[JSONPatch{op: 'add', path: '/spec/schedulingGates', value: [{'name': 'kueue.x-k8s.io/admission'}]}]`}}},
+	}}, metav1.CreateOptions{})))
+	must(t, second(bindings.Create(ctx, &admissionv1beta1.MutatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "queue"}, Spec: admissionv1beta1.MutatingAdmissionPolicyBindingSpec{PolicyName: "queue"}}, metav1.CreateOptions{})))
+	await.Empty(t, time.Minute, "the policy is in force", func(ctx context.Context) string {
+		p := bare("probe", corev1.PodSpec{})
+		p.Namespace, p.Labels = "default", map[string]string{"queued": "yes"}
+		made, err := b.Client.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err != nil || len(made.Spec.SchedulingGates) == 0 {
+			return fmt.Sprint("no gate: ", err)
+		}
+		return ""
+	})
+	held := bare("held", corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}}})
+	held.Labels = map[string]string{"queued": "yes"}
+	a.create(t, held)
+	var at *corev1.Pod
+	await.Empty(t, time.Minute, "home names the gate, and whose it is", func(ctx context.Context) string {
+		p, err := a.Client.CoreV1().Pods("lab").Get(ctx, "held", metav1.GetOptions{})
+		must(t, err)
+		at = p
+		c := translate.Condition(&p.Status, translate.OffloadedCondition)
+		const gate = "its owner's policy or queue holds the pod by scheduling gate kueue.x-k8s.io/admission"
+		if p.Status.Reason != translate.ReasonGated || !strings.Contains(p.Status.Message, "on b: "+gate) || c == nil || !strings.Contains(c.Message, gate) {
+			return fmt.Sprintf("%+v", p.Status)
+		}
+		return ""
+	})
+	is := b.away(ctx, t, string(at.UID))[0]
+	must(t, second(b.Client.CoreV1().Pods(is.Namespace).Patch(ctx, is.Name, types.JSONPatchType, []byte(`[{"op":"remove","path":"/spec/schedulingGates"}]`), metav1.PatchOptions{})))
+	a.running(t, "held", "")
+	must(t, a.Client.CoreV1().Pods("lab").Delete(ctx, "held", metav1.DeleteOptions{}))
+	a.gone(t, "held")
+	must(t, bindings.Delete(ctx, "queue", metav1.DeleteOptions{}))
+	must(t, policies.Delete(ctx, "queue", metav1.DeleteOptions{}))
 }

@@ -63,6 +63,7 @@ const (
 	Ended        = "ended"         // it ran to its end
 	Starting     = "starting"      // starting
 	LeftOut      = "left-out"      // parts of a Service are unreachable from the pod's node
+	Gated        = "gated"         // a scheduling gate holds it, at home or at its peer
 	NotScheduled = "not-scheduled" // the scheduler has reported no reason
 	Stopped      = "stopped"       // paused, suspended, or without replicas
 	Unmade       = "unmade"        // its pods cannot be made
@@ -340,7 +341,9 @@ func (f Facts) placed(node *corev1.Node) (out []Reason) {
 	}
 	switch p.Status.Reason {
 	case translate.ReasonUnschedulable:
-		return []Reason{{NoRoom, p.Spec.NodeName + " took it and has no device for it: " + short(p.Status.Message), "it goes elsewhere after a while; or: rivulet cordon " + p.Spec.NodeName + ", and delete the pod"}}
+		return []Reason{{NoRoom, p.Spec.NodeName + " took it and has no device for it: " + short(p.Status.Message), f.another("wait for room there")}}
+	case translate.ReasonGated:
+		return []Reason{{Gated, short(p.Status.Message), f.another("ask the owner of " + p.Spec.NodeName + ": nothing at home removes the gate")}}
 	case translate.ReasonPending:
 		return []Reason{{Starting, p.Spec.NodeName + " has not made it yet" + colon(short(p.Status.Message)), "rivulet doctor peer " + p.Spec.NodeName}}
 	case translate.ReasonGone:
@@ -359,6 +362,12 @@ func (f Facts) placed(node *corev1.Node) (out []Reason) {
 		return []Reason{f.notReady()}
 	}
 	return f.slow(node)
+}
+
+// another is the cure of a pod that its node has taken and does not start: it stays there until it is deleted.
+func (f Facts) another(first string) string {
+	p := f.Pod
+	return fmt.Sprintf("%s; or have it made elsewhere: rivulet cordon %s; and then: rivulet kubectl delete pod -n %s %s", first, p.Spec.NodeName, p.Namespace, p.Name)
 }
 
 func colon(s string) string {

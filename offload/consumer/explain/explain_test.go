@@ -193,6 +193,13 @@ func TestWhy(t *testing.T) {
 			p.Status.Conditions[len(p.Status.Conditions)-1].Status = corev1.ConditionFalse
 		})), Nodes: two, Now: now, Events: []corev1.Event{{InvolvedObject: corev1.ObjectReference{UID: "u"}, Reason: translate.ReasonMisfit, ReportingController: translate.EventReporter, Message: "x; rivulet kubectl delete namespace lab", LastTimestamp: metav1.NewTime(now)}}},
 			Starting, "it runs and is not ready yet", "rivulet kubectl logs"},
+		"a gate at home": {Facts{Pod: asks("1", func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "queue"}} }), Nodes: two}, Gated, "it has a scheduling gate: queue", "rivulet kubectl edit pod -n lab web"},
+		"a gate of its peer": {Facts{Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
+			p.Status.Reason, p.Status.Message = translate.ReasonGated, "on lab-2: its owner's policy or queue holds the pod by scheduling gate queue, and starts it by removing that"
+		})), Nodes: two}, Gated, "on lab-2: its owner's policy or queue holds the pod by scheduling gate queue", "ask the owner of lab-2: nothing at home removes the gate; or have it made elsewhere: rivulet cordon lab-2; and then: rivulet kubectl delete pod -n lab web"},
+		"no node of its peer": {Facts{Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
+			p.Status.Reason, p.Status.Message = translate.ReasonUnschedulable, "on lab-2: 0/1 nodes are available"
+		})), Nodes: two}, NoRoom, "lab-2 took it and has no device for it: on lab-2: 0/1 nodes", "wait for room there; or have it made elsewhere: rivulet cordon lab-2; and then: rivulet kubectl delete pod -n lab web"},
 		"refused": {Facts{Pod: asks("2", on("lab-2", func(p *corev1.Pod) {
 			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: translate.OffloadedCondition, Status: corev1.ConditionFalse, Reason: translate.ReasonRefused, Message: "offload: this pod cannot run on another cluster because of spec.hostNetwork (the host's network is home's); remove the field"})
 		})), Nodes: two}, Refused, "spec.hostNetwork", "remove the field"},

@@ -20,7 +20,7 @@ import (
 func (f Facts) unscheduled() (out []Reason) {
 	p := f.Pod
 	if len(p.Spec.SchedulingGates) > 0 {
-		return []Reason{{NotScheduled, "it has a scheduling gate: " + p.Spec.SchedulingGates[0].Name, "remove it, or wait for who does"}}
+		return []Reason{{Gated, "it has a scheduling gate: " + p.Spec.SchedulingGates[0].Name, "the queue or policy that added it removes it; or by hand: rivulet kubectl edit pod -n " + p.Namespace + " " + p.Name}}
 	}
 	if say := f.own("OffloadTooLate"); say != "" {
 		what, cure, _ := strings.Cut(say, "; ")

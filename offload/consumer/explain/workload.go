@@ -221,7 +221,7 @@ func (w *workload) stuck(known bool, pods int) []Reason {
 }
 
 // severity is the order of problems in worst: what stops all pods comes before what one pod waits for.
-var severity = []string{Refused, Image, Platform, Configured, Crash, Claim, Pressure, Port, NoRoom, Selector, Link, Quota, Taint, TooLate, Class, Probe, NotScheduled, Ended, Deleting, Slow, Starting}
+var severity = []string{Refused, Image, Platform, Configured, Crash, Claim, Pressure, Port, NoRoom, Selector, Link, Quota, Taint, TooLate, Class, Probe, Gated, NotScheduled, Ended, Deleting, Slow, Starting}
 
 // worst is the problem of the worst of some pods, the first of equal ones.
 func (f Facts) worst(pods []corev1.Pod) []Reason {

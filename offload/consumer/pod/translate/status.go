@@ -28,6 +28,7 @@ const (
 	ReasonRefused       = "OffloadRefused"       // it cannot or may not run away
 	ReasonPending       = "OffloadPending"       // the provider has not made it yet
 	ReasonUnschedulable = "OffloadUnschedulable" // the provider has no node for it
+	ReasonGated         = "OffloadGated"         // the provider holds it by a scheduling gate of its own
 	ReasonGone          = "OffloadGone"          // it ran away and is gone
 	ReasonLost          = "ProviderLost"         // its provider is silent (condition Ready)
 	ReasonNotEnded      = "OffloadNotEnded"      // it was deleted, and the provider refuses to end it (event)
@@ -114,6 +115,9 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	if shorter := ShorterGrace(home, p); shorter != "" {
 		sent.Message += ", which " + shorter
 	}
+	if held := heldThere(p); held != "" {
+		sent.Message = "sent to " + view.Node + "; " + held
+	}
 	setCondition(home, &st, sent)
 
 	going := home.DeletionTimestamp != nil && away.Finished == ""
@@ -147,7 +151,9 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	for _, c := range from.Conditions {
 		switch c.Type {
 		case corev1.PodScheduled:
-			if c.Status == corev1.ConditionFalse {
+			if held := heldThere(p); held != "" {
+				st.Reason, st.Message = ReasonGated, fmt.Sprintf("on %s: %s", view.Node, held)
+			} else if c.Status == corev1.ConditionFalse {
 				st.Reason, st.Message = ReasonUnschedulable, fmt.Sprintf("on %s: %s", view.Node, view.Words.Of(c.Message))
 			}
 		case corev1.PodReady: // below, with home's gates
@@ -158,6 +164,18 @@ func status(home *corev1.Pod, away Away, view View) corev1.PodStatus {
 	}
 	setCondition(home, &st, ready(home, Condition(from, corev1.PodReady)))
 	return st
+}
+
+// heldThere is the text if the target holds the pod by scheduling gates; home's gates are not sent.
+func heldThere(away *corev1.Pod) string {
+	if away == nil || len(away.Spec.SchedulingGates) == 0 {
+		return ""
+	}
+	gate, more := peer.Line(away.Spec.SchedulingGates[0].Name, 80), ""
+	if n := len(away.Spec.SchedulingGates); n > 1 {
+		more = fmt.Sprintf(" and %d more", n-1)
+	}
+	return fmt.Sprintf("its owner's policy or queue holds the pod by scheduling gate %s%s, and starts it by removing that", gate, more)
 }
 
 // ShorterGrace is the text if the provider ends the pod sooner than home would.

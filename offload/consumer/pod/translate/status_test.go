@@ -92,6 +92,8 @@ func TestWhatKeepsAPodFromStartingIsShown(t *testing.T) {
 	unschedulable := translatetest.Running()
 	unschedulable.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes are available"}}}
+	gated := unschedulable.DeepCopy()
+	gated.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "kueue.x-k8s.io/admission"}, {Name: "other"}}
 	evicted := translatetest.Running()
 	evicted.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "disk"}
 	for name, c := range map[string]struct {
@@ -101,6 +103,7 @@ func TestWhatKeepsAPodFromStartingIsShown(t *testing.T) {
 		"no pod yet":        {Away{}, ReasonPending, "waiting for b"},
 		"quota":             {Away{Trouble: "exceeded quota"}, ReasonPending, "on b: exceeded quota"},
 		"no node":           {Away{Pod: unschedulable}, ReasonUnschedulable, "on b: 0/1 nodes"},
+		"a gate":            {Away{Pod: gated}, ReasonGated, "on b: its owner's policy or queue holds the pod by scheduling gate kueue.x-k8s.io/admission and 1 more"},
 		"evicted, replaced": {Away{Pod: evicted}, ReasonPending, "Evicted"},
 	} {
 		st := Status(translatetest.Ungated(), c.away, view)
