@@ -315,9 +315,9 @@ func (c *Console) ending(s Session) string {
 	if left > endingSoon {
 		return ""
 	}
-	how := "Sign in again with a new code: sudo rivulet console login."
+	how := "Sign in again with a new code: sudo rivulet console login"
 	if s.Role == View {
-		how = "An administrator keeps it on the page People; or sign in again with a new code."
+		how = "An administrator keeps it on the page People; or sign in again with a new code"
 	}
 	return fmt.Sprintf("This sign-in ends in %s. %s", span(left), how)
 }

@@ -14,6 +14,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/burst"
 	"rivulet/appliance/diagnose/doctor"
+	"rivulet/appliance/ui/webconsole"
 	"rivulet/appliance/vcluster"
 	"rivulet/offload/consumer/move"
 	"rivulet/offload/policy"
@@ -41,6 +42,13 @@ func (c *common) complete(root *cobra.Command) {
 	for _, verb := range []string{"status", "remove"} {
 		first["burst "+verb] = c.burstNames
 	}
+	first["vcluster sleep"], first["token revoke"], first["console end"] = c.vclusterNames, c.tokenNames, c.sessionNames
+	for _, verb := range []string{"remove", "standby", "upgrade"} {
+		first["nodes "+verb] = c.memberNames
+	}
+	for _, verb := range []string{"status", "report", "sleep", "kubeconfigs", "delete"} {
+		first["course "+verb] = c.courseNames
+	}
 	values := map[string]names{
 		"consume": oneOf("on", "off"), "provide": oneOf("on", "off"), "when": oneOf(string(policy.Burst), string(policy.Remote), string(policy.Any)), "role": oneOf("view", "edit", "admin"),
 		"network": oneOf("none", "auto", "stream", "udp"), "pod-security": oneOf("auto", "restricted", "as-is"), "order": oneOf("last", "equal"), "arch": oneOf("amd64", "arm64"),
@@ -67,6 +75,14 @@ func (c *common) complete(root *cobra.Command) {
 		}
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 			find := values[f.Name]
+			switch verb + " " + f.Name {
+			case "console login role":
+				find = oneOf(string(webconsole.View), string(webconsole.Operate), string(webconsole.Admin))
+			case "broker only": // fingerprints of groups, which no device here has
+				find = nil
+			case "offload prefer":
+				find = oneOf("cheapest", "nearest", "spread", "none")
+			}
 			switch f.Name {
 			// Files, and the values of outputFlag.
 			case "config", "kubeconfig", "passphrase-file", "boot", "root", "output", "dir":
@@ -204,12 +220,45 @@ func (c *common) imageNames(ctx context.Context, _ *cobra.Command) (out []string
 }
 
 func (c *common) inviteNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	return c.openInvites(ctx, false)
+}
+
+func (c *common) tokenNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	return c.openInvites(ctx, true)
+}
+
+func (c *common) openInvites(ctx context.Context, join bool) (out []string, err error) {
 	var l api.Invites
 	err = api.Call(ctx, c.dirs.Run, http.MethodGet, "/v1/invites", nil, &l)
-	for _, i := range l.Invites {
+	for _, i := range l.Of(join).Invites {
 		if i.State(l.Now) == "open" {
 			out = append(out, i.ID)
 		}
+	}
+	return out, err
+}
+
+func (c *common) memberNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	list, err := c.nodes(ctx)
+	for i := range list {
+		out = append(out, list[i].Name)
+	}
+	return out, err
+}
+
+func (c *common) courseNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	_, all, err := allCourses(ctx, c)
+	for i := range all {
+		out = append(out, all[i].Name)
+	}
+	return out, err
+}
+
+func (c *common) sessionNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+	var l webconsole.Sessions
+	err = api.Call(ctx, c.dirs.Run, http.MethodGet, "/v1/console/sessions", nil, &l)
+	for _, s := range l.Sessions {
+		out = append(out, s.ID)
 	}
 	return out, err
 }

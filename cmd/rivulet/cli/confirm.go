@@ -30,28 +30,77 @@ func confirm(cmd *cobra.Command, what string) error {
 	return typed(cmd, what, "yes")
 }
 
-// typed prints what ends and asks for a word.
+// typed prints what ends and asks for a word; y is short for yes. Ctrl-C ends the question.
 func typed(cmd *cobra.Command, what, word string) error {
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s\nGo on? Type %s: ", sentence(what), word)
-	answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
-	if err != nil || strings.TrimSpace(answer) != word {
+	line, err := answer(cmd)
+	if err != nil {
+		return err
+	}
+	if line = strings.TrimSpace(line); line != word && (word != "yes" || !strings.EqualFold(line, "y")) {
 		return &exitError{exitFailed, errors.New("nothing was done")}
 	}
 	return nil
 }
 
-// again is the command line of a verb, with --yes.
+// answer reads a line, the empty one at the end of the input, and fails when the command is interrupted.
+func answer(cmd *cobra.Command) (string, error) {
+	lines := make(chan string, 1)
+	go func() { // after an interruption it reads until the process ends
+		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+		lines <- line
+	}()
+	ctx := cmd.Context()
+	if ctx == nil { // of a verb that is not executed
+		ctx = context.Background()
+	}
+	select {
+	case line := <-lines:
+		return line, nil
+	case <-ctx.Done():
+		fmt.Fprintln(cmd.ErrOrStderr())
+		return "", context.Cause(ctx)
+	}
+}
+
+// again is the command line of a verb, with --yes, for a shell.
 func again(cmd *cobra.Command) string {
-	line := append([]string{cmd.CommandPath()}, cmd.Flags().Args()...)
-	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-		switch {
-		case f.Changed && f.Value.String() == "true":
-			line = append(line, "--"+f.Name)
-		case f.Changed:
-			line = append(line, "--"+f.Name+"="+f.Value.String())
+	line := strings.Fields(cmd.CommandPath())
+	if os.Getenv("SUDO_USER") != "" {
+		line = append([]string{"sudo"}, line...)
+	}
+	for _, word := range cmd.Flags().Args() {
+		line = append(line, quoted(word))
+	}
+	add := func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
 		}
-	})
+		for _, v := range values {
+			switch {
+			case !f.Changed:
+			case f.Value.Type() == "bool" && v == "true":
+				line = append(line, "--"+f.Name)
+			default:
+				line = append(line, "--"+f.Name+"="+quoted(v))
+			}
+		}
+	}
+	cmd.LocalNonPersistentFlags().VisitAll(add)
+	cmd.InheritedFlags().VisitAll(add)
 	return strings.Join(append(line, "--yes"), " ")
+}
+
+// quoted is a word of a shell's command line.
+func quoted(word string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_./:=@%+,-", r)
+	}
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // whatThereIs describes in sentences what a running device has; empty without an answer.

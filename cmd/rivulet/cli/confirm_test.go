@@ -113,7 +113,7 @@ func TestVerbsThatEndAsk(t *testing.T) {
 			return
 		}
 		_, out, err := execute(t, dir, append(strings.Fields(verb), strings.Fields(args)...))
-		if err == nil || exitCode(err) != exitUsage || !strings.HasSuffix(err.Error(), "; there is no terminal to ask at, add --yes: rivulet "+strings.TrimSpace(verb+" "+args)+" --yes") {
+		if err == nil || exitCode(err) != exitUsage || !strings.HasSuffix(err.Error(), "; there is no terminal to ask at, add --yes: rivulet "+strings.TrimSpace(verb+" "+args)+" --runtime="+dir+" --state="+dir+" --yes") {
 			t.Errorf("rivulet %s %s: %v, %s", verb, args, err, out)
 			return
 		}

@@ -26,8 +26,8 @@ func TestReferenceOfCommands(t *testing.T) {
 	root := newRoot("engine")
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Commands\n\n%s\n\nEvery verb has these flags, too:\n\n```\n%s```\n\n", sentence(root.Short), root.PersistentFlags().FlagUsages())
-	fmt.Fprintf(&b, "Exit codes: %d done; %d failed; %d the command line is wrong; %d `status`: running, but not ready; %d `run`: starting again does not help.\n",
-		exitOK, exitFailed, exitUsage, exitNotReady, exitConfig)
+	fmt.Fprintf(&b, "Exit codes: %d done; %d failed; %d the command line is wrong, or a yes is missing; %d done or read, and what it is about is not (yet) as it should be: `status` of a device that is not ready, a peer that has to approve as well; %d `run`: starting again does not help; %d ended by Ctrl-C.\n",
+		exitOK, exitFailed, exitUsage, exitNotReady, exitConfig, exitSignal)
 	for _, g := range root.Groups() {
 		fmt.Fprintf(&b, "\n## %s\n", strings.TrimSuffix(g.Title, ":"))
 		describeGroup(&b, root, g.ID)

@@ -26,8 +26,9 @@ const (
 	exitOK       = 0
 	exitFailed   = 1
 	exitUsage    = 2
-	exitNotReady = 3  // status: running, but not ready
-	exitConfig   = 78 // run: a restart does not help (EX_CONFIG of sysexits.h)
+	exitNotReady = 3   // it was done or read, and what is asked about is not (yet) as it should be
+	exitConfig   = 78  // run: a restart does not help (EX_CONFIG of sysexits.h)
+	exitSignal   = 130 // Ctrl-C, or a signal to end
 )
 
 // exitError has an exit code with, or instead of, a message.
@@ -56,11 +57,15 @@ func Arguments(args []string) []string {
 func Main(args []string, engineName string) int {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
+	defer context.AfterFunc(ctx, cancel)() // the second one ends the process at once
 	root := newRoot(engineName)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
+	}
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
+		return exitSignal
 	}
 	if msg := err.Error(); msg != "" {
 		fmt.Fprintln(root.ErrOrStderr(), "rivulet: "+oneLine(withSudo(msg, args)))
@@ -71,7 +76,11 @@ func Main(args []string, engineName string) int {
 // withSudo converts the cure for users other than root to a command line.
 func withSudo(msg string, args []string) string {
 	if what, ok := strings.CutSuffix(msg, "; use sudo"); ok {
-		return what + "; sudo rivulet " + strings.Join(args, " ")
+		words := make([]string, len(args))
+		for i, a := range args {
+			words[i] = quoted(a)
+		}
+		return what + "; sudo rivulet " + strings.Join(words, " ")
 	}
 	return msg
 }

@@ -62,19 +62,30 @@ func show(cmd *cobra.Command, c *common, watch bool, print func(io.Writer, api.S
 	return showEach(cmd, c, watch, time.Second, get, print)
 }
 
-// showEach is show for any answer.
+// showEach is show for any answer. What is watched may restart: that it does not run is shown then, and it goes on.
 func showEach[T any](cmd *cobra.Command, c *common, watch bool, every time.Duration, get func(context.Context) (T, error), print func(io.Writer, T) error) error {
 	out := cmd.OutOrStdout()
+	var since time.Time // of its silence
 	for {
 		st, err := get(cmd.Context())
-		if err != nil {
+		switch {
+		case cmd.Context().Err() != nil || err != nil && !watch:
 			return err
+		case err == nil:
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
 		}
 		if watch && isTerminal(out) && !c.forProgram() {
 			fmt.Fprint(raw(out), "\033[H\033[2J")
 		}
-		if err := print(out, st); err != nil || !watch || !changes.Wait(cmd.Context(), every) {
+		if err != nil {
+			fmt.Fprintf(cmd.ErrOrStderr(), "no answer for %s: %s\n", time.Since(since).Round(time.Second), oneLine(err.Error()))
+		} else if err := print(out, st); err != nil || !watch {
 			return err
+		}
+		if !changes.Wait(cmd.Context(), every) {
+			return nil
 		}
 	}
 }
