@@ -162,3 +162,43 @@ func headings(text string) (out []string) {
 	}
 	return out
 }
+
+// The list at the top of the how-tos has every chapter: a reader takes what is not in it for what there is not.
+func TestTheListOfHowTosIsComplete(t *testing.T) {
+	const page = "docs/guide/how-to.md"
+	text := pagesOf(t)[page]
+	list, _, _ := strings.Cut(text, "\n## ")
+	chapters := regexp.MustCompile(`(?m)^## (.+)$`).FindAllStringSubmatch(text, -1)
+	for _, c := range chapters {
+		if anchor := headings("# " + c[1])[0]; !strings.Contains(list, "(#"+anchor+")") {
+			t.Errorf("%s: the list lacks #%s", page, anchor)
+		}
+	}
+	if len(chapters) < 20 {
+		t.Errorf("only %d chapters found", len(chapters))
+	}
+}
+
+// A file of a release that a page or a help names is one that a release has, by docs/design/release.md.
+func TestFilesOfAReleaseHaveTheirNames(t *testing.T) {
+	const list = "docs/design/release.md"
+	named := regexp.MustCompile(`rivulet[-_](v[0-9]+\.[0-9]+\.[0-9]+|VERSION)[-_][A-Za-z0-9._-]*[A-Za-z0-9]`)
+	version, arch := regexp.MustCompile(`v[0-9]+\.[0-9]+\.[0-9]+`), strings.NewReplacer("amd64", "ARCH", "arm64", "ARCH")
+	plain := func(name string) string { return arch.Replace(version.ReplaceAllString(name, "VERSION")) }
+	pages, seen := pagesOf(t), 0
+	var has []string
+	for _, name := range named.FindAllString(pages[list], -1) {
+		has = append(has, plain(name))
+	}
+	for page, text := range pages {
+		for _, name := range named.FindAllString(text, -1) {
+			seen++
+			if !slices.Contains(has, strings.TrimSuffix(plain(name), ".sig")) && !slices.Contains(has, strings.Replace(plain(name), ".sig", ".zst", 1)) {
+				t.Errorf("%s: no release has %s; %s has the list", page, name, list)
+			}
+		}
+	}
+	if seen < 5 || len(has) < 4 {
+		t.Errorf("only %d names found, %d of them in the list", seen, len(has))
+	}
+}

@@ -32,8 +32,10 @@ func TestReferenceOfHealth(t *testing.T) {
 var forUsers = map[string][2]string{
 	"rivulet.dev/offload":       {"label of a Namespace or a Pod", "Namespace: when its pods go away: `burst`, `remote`, `any`, `off`; `rivulet offload` writes it. Pod: `off` keeps it at home; it is read when the pod is made, so write it into the template"},
 	"rivulet.dev/offload-to":    {"label of a Namespace", "only to the target of this name, on all of its platforms"},
+	"rivulet.dev/prefer":        {"label of a Namespace", "which place its pods fill first: `cheapest`, `nearest` or `spread`; `rivulet offload --prefer` writes it"},
+	"rivulet.dev/virtual-node":  {"label of a Node, in a pod's nodeAffinity", "`DoesNotExist` keeps the pod on machines of this cluster"},
 	"rivulet.dev/open-to":       {"label of a Namespace or a Service", "opens its pods to other clusters: `all`, `group` or the ID of a peer; `rivulet open` writes it"},
-	"rivulet.dev/reflect":       {"annotation of an object or a Namespace", "`off` keeps an object at home; on a Namespace it says so of kinds ([reflection](../design/reflection.md))"},
+	"rivulet.dev/reflect":       {"annotation of an object or a Namespace", "`off` keeps an object at home; `on` sends a Secret or a ConfigMap to every target of its namespace, also without a pod that refers to it; on a Namespace it says so of kinds ([reflection](../design/reflection.md))"},
 	"rivulet.dev/share":         {"label of an image in containerd", "`true` lets pods of other clusters use it ([images](../design/tenancy.md#images))"},
 	"rivulet.dev/away-class":    {"annotation of a PersistentVolumeClaim", "the provider's StorageClass, which it has to lend; without it the provider's default"},
 	"rivulet.dev/ingress-class": {"annotation of an Ingress", "its class on the target; without it the target's default"},
@@ -126,8 +128,9 @@ func TestReferenceOfPorts(t *testing.T) {
 		{"appliance/ui/webconsole", "Port", false, "TCP ", "the web console, where it is on: after a sign-in. **Open to the LAN**"},
 		{"fabric/broker", "DefaultPort", false, "TCP and UDP ", "of `rivulet broker` alone, on its own host; `--listen` is another. Open to everybody"},
 	})
-	b.WriteString("\n`rivulet doctor --only ports,firewall` names whatever else has one of them, and a firewall that closes one. A Service of type LoadBalancer opens its own ports " +
-		"([loadbalancer](../design/loadbalancer.md)); `tunnel.streamPort` adds one ([configuration](configuration.md)). That a scan of all ports of a device finds no others: test/suites/peers.\n\n" +
+	b.WriteString("\n`rivulet doctor --only ports,firewall` names whatever else has one of them, and a firewall that closes one. That a scan of all ports of a device on which nothing of the following is used finds no others: test/suites/peers.\n\n" +
+		"**What the owner opens to the LAN besides**, as on any cluster: Services of type LoadBalancer ([loadbalancer](../design/loadbalancer.md)) and NodePort (30000 to 32767), host ports of pods, `vclusters.ports` for Services of virtual clusters, " +
+		"`tunnel.streamPort` ([configuration](configuration.md)). Pods of other clusters and of virtual clusters open none of these but what `vclusters.ports` allows.\nOn a device of the image the status page and the console are on from the start; on a PC both are off until the configuration says so.\n\n" +
 		"## Of the gateway pod on a foreign cluster\n\nReached through the foreign cluster's API server or a Service there: [burst-network](../design/burst-network.md).\n\n| port | what |\n|---|---|\n")
 	factsTable(t, &b, []fact{
 		{"fabric/gateway/gatewayproto", "StreamPort", false, "TCP ", "streams of the tunnel"},

@@ -20,6 +20,7 @@ var noRole = map[string]string{
 	"k3s-containerd.toml": "written at each start", "k3s-kubelet.yaml": "written at each start", "k3s-scheduler.yaml": "written at each start",
 	"k3s-registries.yaml": "written at each start", "k3s-workers.json": "written again by the server", "k3s-join-token": "written again on a worker",
 	"backup.json":     "written again by a restore",
+	"firstboot.json":  "of the machine and its card",
 	"datastore.clean": "of the engine's last end", "probe": "of the disk",
 	".backup/": "of a backup at work", ".backup.lock": "of a backup at work", ".restore/": "of a restore at work",
 	"before-restore-TIME/": "what was set aside", "before-rollback-TIME/": "what was set aside",

@@ -136,7 +136,7 @@ func TestMemory(t *testing.T) {
 	for _, tc := range []struct {
 		total, free string
 		want        Status
-	}{{"948304", "500000", Pass}, {"948304", "50000", Warn}, {"750000", "500000", Warn}, {"443000", "300000", Fail}} {
+	}{{"948304", "500000", Pass}, {"948304", "50000", Warn}, {"750000", "500000", Warn}, {"443000", "300000", Warn}, {"380000", "300000", Fail}} {
 		found(t, machine(t, files{"/proc/meminfo": "MemTotal: " + tc.total + " kB\nMemFree: 9 kB\nMemAvailable:  " + tc.free + " kB\n"}), memory, tc.want)
 	}
 	found(t, machine(t, nil), memory, Skip)

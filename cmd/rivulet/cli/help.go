@@ -100,7 +100,7 @@ var examples = map[string]string{
 	"image rm":            "sudo rivulet image rm shop/web:2\nsudo rivulet image rm --unused",
 	"backup":              "sudo rivulet backup cluster.backup\nsudo rivulet backup - --volumes | ssh HOST 'cat > cluster.backup'",
 	"restore":             "sudo rivulet restore cluster.backup",
-	"upgrade":             "sudo rivulet upgrade rivulet-v1.2.0-arm64",
+	"upgrade":             "sudo rivulet upgrade rivulet-v1.2.0-linux-arm64.zst",
 	"reset":               "sudo rivulet reset",
 	"support":             "sudo rivulet support\nsudo rivulet support -o - | ssh HOST 'cat > support.tar.gz'",
 	"metrics":             "sudo rivulet metrics",

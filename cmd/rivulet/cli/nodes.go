@@ -255,7 +255,7 @@ func newNodesSwitch(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "switch",
 		Short: "let a standby be the server from now on, for example before this device is switched off",
-		Long:  "Connections of pods and peers go on after about three seconds, the API answers again after about fifteen. This device is a worker then, and a standby.",
+		Long:  "Connections of pods and peers go on after about two seconds, the API answers again after about eight. This device is a worker then, and a standby.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := needRoot("nodes switch"); err != nil {

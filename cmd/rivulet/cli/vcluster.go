@@ -33,7 +33,7 @@ func newVCluster(c *common) *cobra.Command {
 		Use:   "vcluster",
 		Short: "virtual clusters: each has its own control plane, which sleeps when unused",
 		Long: "A virtual cluster has its own API server, datastore and administrator. Its process can access only its own folder of this device.\n" +
-			"When it is unused, the process ends; the next request starts it again, and waits for it. Its pods run on this device, within `vclusters` of the configuration, and continue meanwhile.",
+			"When it is unused, the process ends; the next request starts it again, and waits for it. Its pods run on this device, within `vclusters` of the configuration, and on peers that --targets names; they continue meanwhile.",
 	}, newVClusterCreate(c), newVClusterList(c), newVClusterDescribe(c), newVClusterConnect(c), newVClusterKubeconfig(c), newVClusterSet(c),
 		newVClusterAct(c, "sleep", "is asleep", "end its control plane now, in use or not; the next request starts it again"),
 		newVClusterAct(c, "pause", "is paused", "stop its control plane until it is resumed; requests do not wake it"),
