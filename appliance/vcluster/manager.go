@@ -741,10 +741,7 @@ func (k *Manager) Await(ctx context.Context, name string) (View, error) {
 		case Awake:
 			return v, nil
 		case Paused:
-			if v.Owner != (Owner{}) { // the command would be refused, and who uses it has no other
-				return v, fmt.Errorf("%s is paused; its course has ended, or its teacher has paused it: ask there (spec.expires of the Course, or spec.paused of VirtualCluster %s)", name, v.Owner)
-			}
-			return v, fmt.Errorf("%s is paused; resume it: rivulet vcluster resume %s", name, name)
+			return v, pausedError{v}
 		case Deleting:
 			return v, fmt.Errorf("%s is being deleted; see: rivulet vcluster list", name)
 		case Failed:
@@ -758,6 +755,16 @@ func (k *Manager) Await(ctx context.Context, name string) (View, error) {
 			return v, fmt.Errorf("%s: %w while it starts; see: rivulet vcluster logs %s", name, ctx.Err(), name)
 		}
 	}
+}
+
+// pausedError is that of a paused virtual cluster, for who runs this device.
+type pausedError struct{ View }
+
+func (e pausedError) Error() string {
+	if e.Owner != (Owner{}) { // the command would be refused
+		return fmt.Sprintf("%s is paused; its course has ended, or its object is paused: change spec.expires of the Course, or spec.paused of VirtualCluster %s", e.Name, e.Owner)
+	}
+	return fmt.Sprintf("%s is paused; resume it: rivulet vcluster resume %[1]s", e.Name)
 }
 
 // klogLine matches the prefix of a Kubernetes log line, which is of no use to users.

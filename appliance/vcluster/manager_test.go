@@ -6,11 +6,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -882,6 +884,42 @@ func TestPausedIsShownAtOnce(t *testing.T) {
 		c.state, c.want = was, true
 		if v := c.brief(); v.State != Paused {
 			t.Errorf("from %s: %s", was, v.State)
+		}
+	}
+}
+
+// Who uses a virtual cluster from elsewhere reads what such a person can do: no command of the device, but whom to ask.
+func TestUsersReadWhatTheyCanDo(t *testing.T) {
+	for state, want := range map[State]string{Paused: "ask whoever gave you this access to resume it", Deleting: "not there any more; ask", Failed: "does not start; ask", Starting: "try again in a minute"} {
+		k := New(Config{})
+		c := newCluster(k, record{Spec: Spec{Name: "ann"}, ID: "x", Paused: state == Paused, Deleting: state == Deleting})
+		k.all, k.ctx = map[string]*cluster{"ann": c}, t.Context()
+		ctx, cancel := context.WithCancel(t.Context())
+		if c.state = state; state == Starting {
+			cancel()
+		}
+		if state == Failed { // it is asked for, and fails again
+			go func() { c.failed(errors.New("secret of the host")) }()
+		}
+		err := k.Ready(ctx, "x", "ann", false)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret of the host") {
+			t.Errorf("%s: %v, want %q", state, err, want)
+		}
+	}
+}
+
+// Root's kubeconfig of a paused one would lead to a closed port.
+func TestAPausedOneIsNotConnectedTo(t *testing.T) {
+	k, mux := New(Config{State: t.TempDir()}), http.NewServeMux()
+	k.Routes(mux)
+	k.ctx = t.Context()
+	for want, owner := range map[string]Owner{"rivulet vcluster resume ann": {}, "spec.paused of VirtualCluster lab/ann": {Namespace: "lab", Name: "ann"}} {
+		k.all = map[string]*cluster{"ann": newCluster(k, record{Spec: Spec{Name: "ann"}, Owner: owner, Paused: true})}
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/vclusters/ann/kubeconfig", nil))
+		if w.Code < 400 || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%d %s, want %q", w.Code, w.Body, want)
 		}
 	}
 }

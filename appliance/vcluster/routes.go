@@ -117,6 +117,9 @@ func (k *Manager) Routes(mux *http.ServeMux) {
 		return k.Await(r.Context(), v.Name)
 	}))
 	mux.Handle("GET /v1/vclusters/{name}/kubeconfig", api.JSON(func(r *http.Request) (any, error) {
+		if v, err := k.Get(r.PathValue("name")); err == nil && v.State == Paused {
+			return nil, pausedError{v} // its port is closed
+		}
 		raw, err := k.rootKubeconfig(r.PathValue("name"))
 		return api.Text{Text: string(raw)}, err
 	}))

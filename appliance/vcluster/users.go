@@ -2,6 +2,7 @@ package vcluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -96,11 +97,12 @@ func (k *Manager) of(id peer.ID) (string, error) {
 	return name, nil
 }
 
-// Ready returns nil once it is awake for a request of the user, or the reason why it is not.
+// Ready returns nil once it is awake for a request of the user, or the reason why it is not, with what a user of it can
+// do, who has no access to this device.
 func (k *Manager) Ready(ctx context.Context, id peer.ID, user string, watches bool) error {
 	name, err := k.of(id)
 	if err != nil {
-		return err
+		return errors.New("it is not there any more; ask whoever gave you this access")
 	}
 	c, err := k.get(name)
 	if err != nil {
@@ -116,7 +118,16 @@ func (k *Manager) Ready(ctx context.Context, id peer.ID, user string, watches bo
 	case v.State == Asleep && watches:
 		return controlplane.ErrAsleep
 	}
-	_, err = k.Await(ctx, name)
+	v, err = k.Await(ctx, name)
+	switch {
+	case err == nil:
+	case v.State == Paused:
+		return errors.New("it is paused, and nothing in it is lost; ask whoever gave you this access to resume it")
+	case v.State == Failed:
+		return fmt.Errorf("its control plane does not start; ask whoever gave you this access to look at it: rivulet vcluster describe %s", name)
+	case ctx.Err() != nil:
+		return fmt.Errorf("it is being started: %w; try again in a minute", ctx.Err())
+	}
 	return err
 }
 

@@ -248,7 +248,7 @@ func (f *front) answer(w http.ResponseWriter, q *http.Request, r record, ok bool
 	case err != nil:
 		refuse(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "virtual cluster %s: %v", r.VCluster, err)
 	default:
-		way.Serve(w, q, apiproxy.As{User: userName(r.User), Itself: true, Silent: "virtual cluster " + r.VCluster + " does not answer; see on the device: rivulet vcluster describe " + r.VCluster}, q.URL.Path, q.URL.RawPath)
+		way.Serve(w, q, apiproxy.As{User: userName(r.User), Itself: true, Silent: "virtual cluster " + r.VCluster + " does not answer; try again, or ask whoever gave you this access to look at it: rivulet vcluster describe " + r.VCluster}, q.URL.Path, q.URL.RawPath)
 	}
 }
 

@@ -96,7 +96,7 @@ var actions = map[string]action{
 		return result{Notice: "The invite is revoked."}, c.call(ctx, http.MethodPost, "/v1/invites/revoke", api.Word{Invite: q.Get("id")}, nil)
 	}},
 	"fix":             {Admin, fix},
-	"vcluster-pause":  {Operate, vclusterAct("pause", "%s sleeps. A request does not wake it; its pods go on.")},
+	"vcluster-sleep":  {Operate, vclusterAct("sleep", "%s sleeps. The next request wakes it; its pods go on.")},
 	"vcluster-resume": {Operate, vclusterAct("resume", "%s is awake.")},
 	"vcluster-create": {Admin, vclusterCreate},
 	"vcluster-kubeconfig": {Admin, func(ctx context.Context, c *Console, q *call) (result, error) {

@@ -159,8 +159,8 @@ func TestButtons(t *testing.T) {
 	asked("revoke", "DELETE /v1/kubeconfigs/anna")
 
 	open(b, d, "/vclusters")
-	press(b, `button[data-do="vcluster-pause"]`)
-	asked("sleep", "POST /v1/vclusters/ann/pause")
+	press(b, `button[data-do="vcluster-sleep"]`)
+	asked("sleep", "POST /v1/vclusters/ann/sleep")
 	b.Do("a name", chromedp.SendKeys("#vc", "carl"))
 	press(b, `form[data-do="vcluster-create"] button`)
 	asked("create", `POST /v1/vclusters {"name":"carl"`)

@@ -192,7 +192,7 @@ func (c *controller) one(ctx context.Context, course *Course, all map[string]*Co
 	names, err := course.members()
 	groups, e := course.groups(all)
 	keep, e2 := course.keep()
-	if err := errors.Join(err, e, e2); err != nil {
+	if err := errors.Join(append(templateFaults(map[string]any{"template": course.Spec.Template}), err, e, e2)...); err != nil {
 		return c.status(ctx, course, mine, Status{PausedFor: course.Status.PausedFor}, condition(Ready, false, "Invalid", err.Error()))
 	}
 	at := running

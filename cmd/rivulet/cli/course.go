@@ -329,6 +329,9 @@ func createFrom(cmd *cobra.Command, c *common, file string) error {
 	if len(list) == 0 {
 		return fmt.Errorf("%s: there is no object in it; it has YAML documents of kind Course or VirtualCluster", file)
 	}
+	if err := mistakes(file, list, time.Now()); err != nil {
+		return err
+	}
 	ctx := cmd.Context()
 	cfg, err := c.usable(ctx)
 	if err != nil {
@@ -382,4 +385,22 @@ func createFrom(cmd *cobra.Command, c *common, file string) error {
 		}
 	}
 	return nil
+}
+
+// mistakes is the error with a line for each field of a file that cannot be what it is.
+func mistakes(file string, list []*unstructured.Unstructured, now time.Time) error {
+	var all []error
+	for _, u := range list {
+		var faults []error
+		if u.GetKind() == courses.Kind {
+			faults = courses.Faults(u, now)
+		} else {
+			spec, _ := u.Object["spec"].(map[string]any)
+			faults = objects.Faults(u.GetName(), "spec", spec)
+		}
+		for _, fault := range faults {
+			all = append(all, fmt.Errorf("%s: %s %s: %w", file, strings.ToLower(u.GetKind()), u.GetName(), fault))
+		}
+	}
+	return errors.Join(all...)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/config"
 	"rivulet/appliance/engine/images"
+	"rivulet/appliance/vcluster"
 	"rivulet/offload/consumer"
 )
 
@@ -35,6 +37,10 @@ type pushed struct {
 	Images []string `json:"images"`
 	// Peers pull the images from here when a pod of this cluster needs them.
 	Peers []string `json:"peers,omitempty"`
+	// Shared: pods of peers and of virtual clusters here may use them.
+	Shared bool `json:"shared"`
+	// kept is how many virtual clusters are here, which may not use them.
+	kept int
 }
 
 func newImagePush(c *common) *cobra.Command {
@@ -87,7 +93,7 @@ func newImagePush(c *common) *cobra.Command {
 					return fmt.Errorf("peerImages is false, so peers cannot fetch images from here; take that line out of %s, or leave --to and --all out", in.File)
 				}
 			}
-			done := pushed{}
+			done := pushed{Shared: share}
 			end := busy("bringing the image in")
 			done.Images, err = device.Import(cmd.Context(), file, name, share)
 			end()
@@ -97,12 +103,16 @@ func newImagePush(c *common) *cobra.Command {
 			if done.Peers, err = canFetch(cmd.Context(), device, done.Images, nodes); err != nil {
 				return err
 			}
+			var have []vcluster.View
+			if !share && api.Call(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/vclusters", nil, &have) == nil { // it need not run
+				done.kept = len(have)
+			}
 			return result(cmd, c, done, printPushed)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&name, "name", "", "name the image NAME:TAG instead of the names in the file")
-	f.BoolVar(&share, "share", false, "pods of other clusters here may use it, too")
+	f.BoolVar(&share, "share", false, "pods of virtual clusters and of peers here may use it, too")
 	f.StringSliceVar(&to, "to", nil, "check that these peers can fetch it")
 	f.BoolVar(&all, "all", false, "check it for all connected peers")
 	return withOutput(c, cmd)
@@ -156,6 +166,9 @@ func architectures(h images.Held) (out []string) {
 func printPushed(out io.Writer, done pushed) error {
 	for _, name := range done.Images {
 		fmt.Fprintf(out, "%s is here\n", name)
+	}
+	if done.kept > 0 && !done.Shared {
+		fmt.Fprintln(out, "the virtual clusters here may not use it; for them and for peers' pods: rivulet image push --share FILE; for those of a course: images in its file")
 	}
 	if len(done.Peers) > 0 {
 		fmt.Fprintf(out, "fetched from here when a pod needs it: %s\n", join(done.Peers))

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ func newVClusterKubeconfig(c *common) *cobra.Command {
 		Short: "make kubeconfigs for users of virtual clusters, for laptops on the LAN",
 		Long: "They work through the control port (TCP 7442) until they expire, are revoked, or the virtual cluster is deleted. A request wakes it.\n" +
 			"One is printed; for several, for example by a pattern such as 's*', use --dir, or --link for links from which a browser or curl gets the file once.\n" +
+			"Of several, those that have access already keep it: after new members came, the same command makes theirs.\n" +
 			"Roles apply to the whole virtual cluster: admin has all rights there. See: rivulet kubeconfig list; end one: rivulet kubeconfig revoke USER --vcluster NAME",
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -49,8 +51,17 @@ func newVClusterKubeconfig(c *common) *cobra.Command {
 					return err
 				}
 			}
-			var links []vclusterLink
-			for i, name := range names {
+			var have []string
+			if len(names) > 1 && !q.Replace {
+				var given api.Kubeconfigs
+				if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodGet, "/v1/kubeconfigs", nil, &given); err != nil {
+					return err
+				}
+				have, names = served(names, q.User, given.Kubeconfigs)
+			}
+			links := []vclusterLink{}
+			var failed []error
+			for _, name := range names {
 				one := q
 				one.VCluster = name
 				if one.User == "" {
@@ -58,12 +69,17 @@ func newVClusterKubeconfig(c *common) *cobra.Command {
 				}
 				link, err := giveVCluster(cmd, c, one, dir, server)
 				if err != nil && len(names) > 1 {
-					err = fmt.Errorf("%s: %w; %d of %d are made, name the others for the rest", name, err, i, len(names))
+					err = fmt.Errorf("%s: %w", name, err)
 				}
-				if err != nil {
-					return err
+				if failed = append(failed, err); err == nil {
+					links = append(links, link)
 				}
-				links = append(links, link)
+			}
+			if len(have) > 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%d have access already and keep it: %s; to end it and make others: --replace\n", len(have), strings.Join(have, ", "))
+			}
+			if err := errors.Join(failed...); err != nil {
+				return err
 			}
 			if q.Link && c.forProgram() {
 				return c.print(cmd.OutOrStdout(), links)
@@ -81,6 +97,20 @@ func newVClusterKubeconfig(c *common) *cobra.Command {
 	f.StringVar(&dir, "dir", "", "write NAME.kubeconfig into this folder")
 	f.BoolVar(&q.Link, "link", false, "print links, and QR codes on a terminal, valid once within seven days")
 	return withOutput(c, cmd)
+}
+
+// served divides virtual clusters into those where the user, or one of the same name, has access, and the others.
+func served(names []string, user string, given []api.Kubeconfig) (have, rest []string) {
+	for _, name := range names {
+		if slices.ContainsFunc(given, func(k api.Kubeconfig) bool {
+			return k.VCluster == name && k.User == cmp.Or(user, name) && (k.State == "active" || k.State == "unused")
+		}) {
+			have = append(have, name)
+		} else {
+			rest = append(rest, name)
+		}
+	}
+	return have, rest
 }
 
 // vclusterLink is a link in the output for programs.

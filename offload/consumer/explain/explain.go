@@ -405,7 +405,10 @@ func (f Facts) containers(node *corev1.Node) (out []Reason) {
 				continue
 			}
 			cure := "bring it here, if its name is right: rivulet image push FILE.tar"
-			if node != nil && node.Labels[policy.VirtualNodeLabel] != "" {
+			switch {
+			case p.Labels[policy.OriginLabel] != "":
+				cure = "what is pushed here is for pods of this cluster; for those of others, too, if its name is right: rivulet image push --share FILE.tar"
+			case node != nil && node.Labels[policy.VirtualNodeLabel] != "":
 				cure = "bring it here, and " + target(node) + " gets it: rivulet image push --to " + target(node) + " FILE.tar; or: keep pods off that peer: rivulet cordon " + target(node)
 			}
 			if NotYetValid(w.Message) {

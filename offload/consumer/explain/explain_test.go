@@ -203,10 +203,14 @@ func TestWhy(t *testing.T) {
 		"refused": {Facts{Pod: asks("2", on("lab-2", func(p *corev1.Pod) {
 			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: translate.OffloadedCondition, Status: corev1.ConditionFalse, Reason: translate.ReasonRefused, Message: "offload: this pod cannot run on another cluster because of spec.hostNetwork (the host's network is home's); remove the field"})
 		})), Nodes: two}, Refused, "spec.hostNetwork", "remove the field"},
-		"no image away":            {Facts{Pod: asks("1", on("lab-2", waits("ImagePullBackOff", "not found"))), Nodes: two}, Image, "image web:1 is not on lab-2", "rivulet image push --to lab-2 FILE.tar; or: "},
-		"no image by the clock":    {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2026-12-01T10:00:00Z is before 2027-02-01T00:00:00Z"))), Nodes: two}, Image, "image web:1 is not on home", "set the clock of home"},
-		"an old certificate":       {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2026-12-01T10:00:00Z is after 2026-02-01T00:00:00Z"))), Nodes: two}, Image, "image web:1 is not on home", "rivulet image push FILE.tar"},
-		"no image at home":         {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "not found"))), Nodes: two}, Image, "image web:1 is not on home", "rivulet image push FILE.tar"},
+		"no image away":         {Facts{Pod: asks("1", on("lab-2", waits("ImagePullBackOff", "not found"))), Nodes: two}, Image, "image web:1 is not on lab-2", "rivulet image push --to lab-2 FILE.tar; or: "},
+		"no image by the clock": {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2026-12-01T10:00:00Z is before 2027-02-01T00:00:00Z"))), Nodes: two}, Image, "image web:1 is not on home", "set the clock of home"},
+		"an old certificate":    {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2026-12-01T10:00:00Z is after 2026-02-01T00:00:00Z"))), Nodes: two}, Image, "image web:1 is not on home", "rivulet image push FILE.tar"},
+		"no image at home":      {Facts{Pod: asks("1", on("home", waits("ErrImagePull", "not found"))), Nodes: two}, Image, "image web:1 is not on home", "rivulet image push FILE.tar"},
+		"no image for a tenant": {Facts{Pod: asks("1", on("home", func(p *corev1.Pod) {
+			p.Labels = map[string]string{policy.OriginLabel: "someone"}
+			waits("ImagePullBackOff", "the image cannot be had here")(p)
+		})), Nodes: two}, Image, "image web:1 is not on home", "rivulet image push --share FILE.tar"},
 		"an image for others":      {Facts{Pod: asks("1", on("lab-2", nil)), Nodes: two, Events: event(translate.ReasonMisfit, "image web:1 does not run on lab-2 (linux/amd64): exec format error")}, Platform, "does not run on lab-2", "kubernetes.io/arch"},
 		"the peer's quota is full": {Facts{Pod: asks("1", on("lab-2", nil)), Nodes: two, Events: event("FailedCreate", "exceeded quota: rivulet")}, Quota, "exceeded quota", "rivulet cordon lab-2"},
 		"a secret that is missing": {Facts{Pod: asks("1", on("home", waits("CreateContainerConfigError", `secret "x" not found`))), Nodes: two}, Configured, `secret "x" not found`, "make what it names"},
