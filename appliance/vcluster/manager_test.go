@@ -891,7 +891,7 @@ func TestPausedIsShownAtOnce(t *testing.T) {
 // Who uses a virtual cluster from elsewhere reads what such a person can do: no command of the device, but whom to ask.
 func TestUsersReadWhatTheyCanDo(t *testing.T) {
 	for state, want := range map[State]string{Paused: "ask whoever gave you this access to resume it", Deleting: "not there any more; ask", Failed: "does not start; ask", Starting: "try again in a minute"} {
-		k := New(Config{})
+		k := New(Config{State: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 		c := newCluster(k, record{Spec: Spec{Name: "ann"}, ID: "x", Paused: state == Paused, Deleting: state == Deleting})
 		k.all, k.ctx = map[string]*cluster{"ann": c}, t.Context()
 		ctx, cancel := context.WithCancel(t.Context())
