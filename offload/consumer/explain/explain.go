@@ -306,7 +306,7 @@ func (f Facts) link(node *corev1.Node) []Reason {
 			if l, known := f.Links[id]; id != "" && known && l.Connected {
 				return []Reason{{Link, target(node) + " lends nothing now: " + cmp.Or(short(c.Message), c.Reason), lendAgain(target(node))}}
 			} else if id != "" {
-				cure = comesBack(target(node))
+				cure = comesBackTo(node)
 			}
 			return []Reason{{Code: Link, What: "its node " + node.Name + " is not ready: " + cmp.Or(short(c.Message), c.Reason), Cure: cure}}
 		}
@@ -317,6 +317,27 @@ func (f Facts) link(node *corev1.Node) []Reason {
 // comesBack is the cure for a peer that does not answer.
 func comesBack(name string) string {
 	return "is it on, is rivulet running there, is it on the network? To find out: rivulet doctor peer " + name + "; or: if it is gone for good: rivulet unpeer " + name + " --force"
+}
+
+// comesBackTo is comesBack for the target of a virtual node, which may be a campus.
+func comesBackTo(n *corev1.Node) string {
+	if name, ok := campus(n); ok {
+		return "is this device online, and that cluster up? To find out: rivulet burst status " + name + "; or: if it is gone for good: rivulet burst remove " + name + " --force"
+	}
+	return comesBack(target(n))
+}
+
+// examine is the command that shows the state of a virtual node's target.
+func examine(n *corev1.Node) string {
+	if name, ok := campus(n); ok {
+		return "rivulet burst status " + name
+	}
+	return "rivulet doctor peer " + target(n)
+}
+
+// campus returns the name of the burst target of a virtual node; ok is false for peers.
+func campus(n *corev1.Node) (name string, ok bool) {
+	return strings.TrimPrefix(target(n), "burst-"), n.Labels[policy.KindLabel] == "burst"
 }
 
 func target(node *corev1.Node) string { return cmp.Or(node.Labels[policy.TargetLabel], node.Name) }
@@ -345,7 +366,11 @@ func (f Facts) placed(node *corev1.Node) (out []Reason) {
 	case translate.ReasonGated:
 		return []Reason{{Gated, short(p.Status.Message), f.another("ask the owner of " + p.Spec.NodeName + ": nothing at home removes the gate")}}
 	case translate.ReasonPending:
-		return []Reason{{Starting, p.Spec.NodeName + " has not made it yet" + colon(short(p.Status.Message)), "rivulet doctor peer " + p.Spec.NodeName}}
+		cure := "rivulet doctor peer " + p.Spec.NodeName
+		if node != nil {
+			cure = examine(node)
+		}
+		return []Reason{{Starting, p.Spec.NodeName + " has not made it yet" + colon(short(p.Status.Message)), cure}}
 	case translate.ReasonGone:
 		return []Reason{{Ended, "it ran on " + p.Spec.NodeName + " and is no more" + colon(short(p.Status.Message)), "delete the pod; its controller makes another"}}
 	}

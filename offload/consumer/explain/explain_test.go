@@ -193,6 +193,10 @@ func TestWhy(t *testing.T) {
 			p.Status.Conditions[len(p.Status.Conditions)-1].Status = corev1.ConditionFalse
 		})), Nodes: two, Now: now, Events: []corev1.Event{{InvolvedObject: corev1.ObjectReference{UID: "u"}, Reason: translate.ReasonMisfit, ReportingController: translate.EventReporter, Message: "x; rivulet kubectl delete namespace lab", LastTimestamp: metav1.NewTime(now)}}},
 			Starting, "it runs and is not ready yet", "rivulet kubectl logs"},
+		"its campus is cut off": {Facts{Pod: asks("1", on("burst-uni", running)), Nodes: []corev1.Node{node("burst-uni", "4", func(n *corev1.Node) {
+			n.Labels = map[string]string{policy.VirtualNodeLabel: "burst.1", policy.TargetLabel: "burst-uni", policy.KindLabel: "burst"}
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "ProviderNotReady", Message: "uni: the server is not reached"}}
+		})}}, Link, "its node burst-uni is not ready: uni: the server is not reached", "rivulet burst status uni; or: if it is gone for good: rivulet burst remove uni --force"},
 		"a gate at home": {Facts{Pod: asks("1", func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "queue"}} }), Nodes: two}, Gated, "it has a scheduling gate: queue", "rivulet kubectl edit pod -n lab web"},
 		"a gate of its peer": {Facts{Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
 			p.Status.Reason, p.Status.Message = translate.ReasonGated, "on lab-2: its owner's policy or queue holds the pod by scheduling gate queue, and starts it by removing that"

@@ -45,7 +45,7 @@ func (f Facts) pressed(n *corev1.Node, kind corev1.NodeConditionType) Reason {
 		r := Reason{Pressure, n.Name + " has " + string(kind) + ": " + x.what + ", and it takes no new pods", x.cure}
 		switch p := f.problem(x.code, ""); {
 		case n.Labels[policy.VirtualNodeLabel] != "":
-			r.Cure = "rivulet doctor peer " + target(n)
+			r.Cure = examine(n)
 		case p != nil:
 			r.What, r.Cure = r.What+" ("+p.Text+")", p.Cure
 		case f.Running && kind == corev1.NodeDiskPressure:
@@ -70,7 +70,11 @@ func (f Facts) state(n *corev1.Node, t *corev1.Taint) (r Reason, of bool) {
 	}
 	switch {
 	case t.Key == policy.WithdrawnTaint:
-		return Reason{Taint, target(n) + " lends nothing any more", lendAgain(target(n))}, true
+		cure := lendAgain(target(n))
+		if _, ok := campus(n); ok {
+			cure = examine(n)
+		}
+		return Reason{Taint, target(n) + " lends nothing any more", cure}, true
 	case t.Key == policy.UnchosenTaint:
 		return unchosen(target(n)), true
 	case t.Key == corev1.TaintNodeUnschedulable:
@@ -81,7 +85,7 @@ func (f Facts) state(n *corev1.Node, t *corev1.Taint) (r Reason, of bool) {
 		}
 		cure := "it goes by itself; if it stays: rivulet doctor"
 		if n.Labels[policy.VirtualNodeLabel] != "" {
-			cure += " peer " + target(n)
+			cure = "it goes by itself; if it stays: " + examine(n)
 		}
 		return Reason{Taint, n.Name + " has taint " + t.ToString() + ", which the system sets and takes off", cure}, true
 	}

@@ -21,7 +21,9 @@ type Report struct {
 	Server    string `json:"server"`
 	Version   string `json:"version"`
 	Namespace string `json:"namespace"`
-	User      string `json:"user,omitempty"`
+	// Identity is that of the namespace.
+	Identity Identity `json:"identity,omitzero"`
+	User     string   `json:"user,omitempty"`
 	// Missing are rights that the user lacks. Role grants them, as YAML; empty if none is missing.
 	Missing []Missing `json:"missing,omitempty"`
 	Role    string    `json:"role,omitempty"`
@@ -103,7 +105,7 @@ func Examine(ctx context.Context, s Settings, c Credential, cluster string) (Rep
 	if err != nil {
 		return r, explain(err, s.Namespace)
 	}
-	r.Room, r.Security = rules.room(s.Limits), rules.security
+	r.Room, r.Security, r.Identity = rules.room(s.Limits), rules.security, rules.identity
 	if rules.unmeasured != "" {
 		r.Notes = append(r.Notes, noTop+rules.unmeasured)
 	}

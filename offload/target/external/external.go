@@ -45,6 +45,8 @@ type Config struct {
 	Settings   Settings // complete
 	Credential Credential
 	Cluster    string // home's ID
+	// ID is that of the target; empty is ID of server and namespace. It stays when the namespace gets another address.
+	ID string
 	// Network is nil if pods there and home do not reach each other.
 	Network Network
 	// Received is called with the target's state after every check; may be nil.
@@ -88,7 +90,7 @@ func New(cfg Config) (*Target, error) {
 		return nil, err
 	}
 	cfg.CheckEvery = cmp.Or(cfg.CheckEvery, checkEvery)
-	t := &Target{cfg: cfg, kept: &foreign.Kept{From: cfg.Credential.Origin()}, id: ID(cfg.Credential.Server, cfg.Settings.Namespace), used: map[string]bool{}}
+	t := &Target{cfg: cfg, kept: &foreign.Kept{From: cfg.Credential.Origin()}, id: cmp.Or(cfg.ID, ID(cfg.Credential.Server, cfg.Settings.Namespace)), used: map[string]bool{}}
 	t.conns, t.streams = connrotation.NewDialer(raw.Dial), connrotation.NewDialer(raw.Dial)
 	raw.Dial = t.conns.DialContext
 	raw.Wrap(t.link.Wrap)

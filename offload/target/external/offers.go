@@ -20,11 +20,12 @@ import (
 )
 
 const (
-	// checkEvery is the interval of checks of the campus, in addition to its watch, and checkTimeout bounds one check.
-	checkEvery, checkTimeout = 10 * time.Second, 10 * time.Second
-	// patience is how many checks in a row have to fail before the node is NotReady: the way to a campus is the
-	// Internet.
-	patience = 3
+	// checkEvery is the interval of checks of the campus, in addition to its watch; checkTimeout bounds one that also reads
+	// what rarely changes.
+	checkEvery, checkTimeout = 5 * time.Second, 10 * time.Second
+	// silence is how long the campus may give no good answer before the node is NotReady. After a failure a check follows in
+	// retry.
+	silence, retry = 11 * time.Second, time.Second
 	// trust is how many have to succeed after that.
 	trust = 2
 	// rereadEvery is the interval in which rarely changing state is read: nodes, Pod Security, and the usage of home's
@@ -48,6 +49,8 @@ type Health struct {
 	Arch     string              `json:"arch,omitempty"`
 	Version  string              `json:"version,omitempty"`
 	Room     corev1.ResourceList `json:"room,omitempty"`
+	// Identity is that of the namespace.
+	Identity Identity `json:"identity,omitzero"`
 	// Refused: the credential is refused.
 	Refused bool `json:"refused,omitempty"`
 	// Notes are information, not obstacles.
@@ -64,16 +67,17 @@ func (t *Target) follow(ctx context.Context, end context.CancelCauseFunc, out ch
 	}()
 	var health Health
 	var reread time.Time
-	failed, good, lost := 0, 0, true // no answer yet
+	good, lost := 0, true  // no answer yet
+	answered := time.Now() // well
 	for {
 		begun := time.Now()
-		now, running, err := t.check(ctx, begun.Sub(reread) >= rereadEvery)
+		now, running, err := t.check(ctx, begun.Sub(reread) >= rereadEvery, limitOf(answered, lost))
 		if unwelcome(err) && ctx.Err() == nil && t.cfg.Credential.Renewed() != "" {
 			// After a refusal files are read and commands run again. A certificate belongs to its connection, so the
 			// connections are closed as well.
 			t.conns.CloseAll()
 			t.streams.CloseAll()
-			now, running, err = t.check(ctx, begun.Sub(reread) >= rereadEvery)
+			now, running, err = t.check(ctx, begun.Sub(reread) >= rereadEvery, checkTimeout)
 		}
 		if ctx.Err() != nil {
 			return
@@ -95,8 +99,9 @@ func (t *Target) follow(ctx context.Context, end context.CancelCauseFunc, out ch
 		}
 		switch {
 		case err == nil:
-			failed, good = 0, good+1
-			health.Since, health.RTT = time.Now(), time.Since(begun)
+			good++
+			answered = time.Now()
+			health.Since, health.RTT = answered, answered.Sub(begun)
 			if lost && health.Version != "" && good < trust {
 				break // it was lost, and trust is not reached yet
 			}
@@ -106,22 +111,25 @@ func (t *Target) follow(ctx context.Context, end context.CancelCauseFunc, out ch
 			}
 			lost = false
 			health.Ready, health.Refused, health.Reason, health.Version, health.Arch = true, false, "", running, last.Architecture
-			health.Security, health.Room, health.Notes = now.security, last.Allocatable, nil
+			health.Identity, health.Security, health.Room, health.Notes = now.identity, now.security, last.Allocatable, nil
 			if now.unmeasured != "" {
 				health.Notes = []string{noTop + now.unmeasured}
 			}
 			offer.Replace(out, last)
-		case failed+1 >= patience, final(err):
-			failed, good, lost = failed+1, 0, true
+		case time.Since(answered) >= silence, final(err):
+			good, lost = 0, true
 			health.Ready, health.Refused, health.Reason = false, unwelcome(err), fmt.Sprintf("%s: %v", t.cfg.Settings.Name, explain(err, t.cfg.Settings.Namespace))
 			offer.Replace(out, offer.Offer{Reason: health.Reason}) // the nodes keep the rest of the last offer
 		default:
-			failed, good = failed+1, 0
+			good = 0
 		}
 		if t.cfg.Received != nil {
 			t.cfg.Received(health)
 		}
 		pause := t.cfg.CheckEvery
+		if err != nil && !lost {
+			pause = min(pause, retry)
+		}
 		if errors.Is(err, errNoWay) {
 			pause = wayEvery
 		}
@@ -156,17 +164,27 @@ func final(err error) bool {
 	return errors.Is(err, errNoWay) || unwelcome(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
 }
 
-// check reads the campus's state; with all, also what rarely changes.
-func (t *Target) check(ctx context.Context, all bool) (state, string, error) {
+// limitOf is how long a check may wait for its first answer: so that a silent campus is lost after silence.
+func limitOf(answered time.Time, lost bool) time.Duration {
+	if lost {
+		return checkTimeout
+	}
+	return max(silence-time.Since(answered), retry)
+}
+
+// check reads the campus's state; with all, also what rarely changes. first bounds the first request, and all of them if all is false.
+func (t *Target) check(ctx context.Context, all bool, first time.Duration) (state, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	running, err := serverVersion(ctx, t.campus)
+	soon, cancelSoon := context.WithTimeout(ctx, first)
+	defer cancelSoon()
+	running, err := serverVersion(soon, t.campus)
 	if err != nil {
 		return state{}, "", err
 	}
 	if !all {
 		// The cheapest request that shows that the credential is still valid.
-		_, err := t.campus.CoreV1().Pods(t.cfg.Settings.Namespace).List(ctx, metav1.ListOptions{Limit: 1, FieldSelector: "metadata.name=rivulet"})
+		_, err := t.campus.CoreV1().Pods(t.cfg.Settings.Namespace).List(soon, metav1.ListOptions{Limit: 1, FieldSelector: "metadata.name=rivulet"})
 		return t.rules.get(), running, err
 	}
 	now, err := read(ctx, t.campus, t.raw, t.cfg.Settings, t.cfg.Cluster)

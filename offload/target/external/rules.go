@@ -31,8 +31,9 @@ type state struct {
 	// security is the enforced Pod Security level; empty if unknown.
 	security string
 	// arches are those of the nodes, if they can be read, labels what they have in common.
-	arches []string
-	labels map[string]string
+	arches   []string
+	labels   map[string]string
+	identity Identity
 	// unmeasured is why the usage of pods cannot be read; empty if it can.
 	unmeasured string
 }
@@ -121,6 +122,9 @@ func read(ctx context.Context, client kubernetes.Interface, config *rest.Config,
 	}
 	out.arches, out.labels = platforms(nodes)
 	out.unmeasured = unmeasured(ctx, client, s.Namespace)
+	if out.identity, err = identify(ctx, client, s.Namespace); err != nil {
+		return out, err
+	}
 	out.security, err = security(ctx, client, config, s.Namespace)
 	return out, err
 }

@@ -1,6 +1,7 @@
 package external
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -25,7 +26,7 @@ func Spec(cfg Config) (target.Spec, error) {
 		return target.Spec{}, fmt.Errorf("burst: %w", err)
 	}
 	sum := sha256.Sum256(key) // not the credential itself
-	id := ID(cfg.Credential.Server, cfg.Settings.Namespace)
+	id := cmp.Or(cfg.ID, ID(cfg.Credential.Server, cfg.Settings.Namespace))
 	return target.Spec{
 		ID: id, Name: "burst-" + cfg.Settings.Name, Short: strings.TrimPrefix(id, "burst.")[:6], Kind: Kind,
 		Labels: map[string]string{policy.PriceLabel: cfg.Settings.Price},
