@@ -40,14 +40,15 @@ type Home struct {
 // list of targets is read.
 type lateGateway struct {
 	home       Home
+	id         string // of the target
 	settings   external.Settings
 	credential external.Credential
 	inner      atomic.Pointer[gatewaypod.Gateway]
 }
 
 // Gateway returns the gateway between home and the pods of an external target.
-func (h Home) Gateway(settings external.Settings, credential external.Credential) (Gateway, error) {
-	return &lateGateway{home: h, settings: settings, credential: credential}, nil
+func (h Home) Gateway(id string, settings external.Settings, credential external.Credential) (Gateway, error) {
+	return &lateGateway{home: h, id: id, settings: settings, credential: credential}, nil
 }
 
 var errNotYet = errors.New("this cluster itself is not up yet")
@@ -80,7 +81,6 @@ func (b *lateGateway) build() (*gatewaypod.Gateway, error) {
 		return nil, err
 	}
 	cluster := b.home.Cluster
-	id := external.ID(b.credential.Server, b.settings.Namespace)
 	image, shell := b.settings.Image, ""
 	if name, ok := strings.CutPrefix(image, shellImage); ok {
 		image, shell = "", name
@@ -88,7 +88,7 @@ func (b *lateGateway) build() (*gatewaypod.Gateway, error) {
 	return gatewaypod.New(gatewaypod.Config{
 		Name: b.settings.Name, ClusterID: cluster, Campus: campus, Namespace: b.settings.Namespace,
 		Labels: map[string]string{rewrite.HomeLabel: cluster}, Home: home,
-		Offloaded:   func(namespace string) bool { return offload.Offloaded(namespace, id) },
+		Offloaded:   func(namespace string) bool { return offload.Offloaded(namespace, b.id) },
 		Changed:     offload.Namespaces().Changed,
 		ServiceName: rewrite.Names{Cluster: cluster}.Away,
 		HomeAPI:     b.home.API,

@@ -66,8 +66,8 @@ func (m *Manager) Remove(ctx context.Context, name string, force bool) (Removed,
 func (m *Manager) retire(e *entry) {
 	delete(m.entries, e.Settings.Name)
 	e.way.stop()
-	if e.credential.Kubeconfig == nil {
-		return // never used with this credential
+	if e.credential.Kubeconfig == nil || e.Origin == "" {
+		return // never used
 	}
 	e.File = false
 	e.Removed = time.Now()
@@ -76,13 +76,17 @@ func (m *Manager) retire(e *entry) {
 	m.cfg.Log.Info("burst target removed", "name", e.Settings.Name, "server", e.Server, "namespace", e.Settings.Namespace)
 }
 
-// clear deletes this cluster's objects at the target.
+// clear deletes this cluster's objects at the target, unless another target uses its namespace: then they are that one's.
 func (m *Manager) clear(ctx context.Context, e *entry) (int, error) {
 	if e.broken != nil && e.credential.Kubeconfig == nil {
 		return 0, e.broken
 	}
 	ctx, cancel := context.WithTimeout(ctx, purgeTimeout)
 	defer cancel()
+	if used, err := m.inUse(ctx, e, cancel); used || err != nil {
+		return 0, err
+	}
+	defer m.purged(e)
 	return external.Purge(ctx, e.credential, e.Settings.Namespace, m.cfg.Cluster)
 }
 

@@ -39,7 +39,7 @@ type Config struct {
 	Cluster string             // its ID
 	Health  *health.Tracker
 	// Gateway returns the gateway between home and pods at a target; nil: this build has none.
-	Gateway func(external.Settings, external.Credential) (Gateway, error)
+	Gateway func(id string, _ external.Settings, _ external.Credential) (Gateway, error)
 	// Settle is the time after which a cleaned-up target is checked once more: requests sent before its removal are
 	// completed then.
 	Settle time.Duration
@@ -60,6 +60,8 @@ type Manager struct {
 	leaving []*entry          // removed, but the target may still have objects
 	set     SetTargets        // nil while offloading does not run
 	wanted  []config.Burst    // of the configuration file
+	running bool              // gateways run
+	stale   bool              // offloading has been given another choice of targets than the present one
 }
 
 // entry is one target.
@@ -70,6 +72,8 @@ type entry struct {
 	double     error // why it is not used beside others
 	doubt      error // why the presently configured kubeconfig is not used
 	health     external.Health
+	next       *entry    // the configuration's with another address, until it is known which namespace that is
+	purge      func()    // ends a cleanup; nil if there is none
 	way        *way      // nil without a network
 	cleared    time.Time // when nothing was left of it, for the first time
 }
@@ -148,15 +152,20 @@ func (m *Manager) reread() (changed bool) {
 			had.doubt = e.broken
 			continue
 		case had.same(e):
-			had.doubt = nil
+			had.doubt, had.next = nil, nil
 			continue
-		case e.broken == nil && had.id() != e.id():
+		case e.broken == nil && had.credential.Kubeconfig != nil && had.Settings.Namespace != e.Settings.Namespace:
 			m.retire(had)
+		case e.broken == nil && had.credential.Kubeconfig != nil && !sameServer(had.Server, e.Server):
+			if had.next == nil || !had.next.same(e) {
+				had.next, had.doubt = e, fmt.Errorf("its new address %s has not answered yet", e.Server)
+				m.wake()
+			}
+			continue
 		default:
-			had.way.stop()
+			e.follow(had)
 		}
 		m.entries[c.Name] = e
-		m.join(e)
 		changed = true
 	}
 	for name, e := range m.entries {
@@ -172,9 +181,6 @@ func (m *Manager) reread() (changed bool) {
 	}
 	return changed
 }
-
-// id is that of the target.
-func (e *entry) id() string { return external.ID(e.Server, e.Settings.Namespace) }
 
 func (e *entry) same(o *entry) bool {
 	a, _ := external.Spec(external.Config{Settings: e.Settings, Credential: e.credential}) // broken ones differ by that
@@ -215,19 +221,24 @@ func (m *Manager) configured(c config.Burst) *entry {
 func (m *Manager) publish() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.choose()
+	m.stale = false
 	if m.set == nil {
 		return
 	}
 	var specs []target.Spec
 	complete := m.unread == nil // nodes of targets in a list that cannot be read stay
-	seen := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(m.entries)) {
 		e := m.entries[name]
-		if e.broken != nil {
+		if e.broken != nil || errors.Is(e.double, errUnsure) {
 			complete = false // its node, if it has one from before, stays
 			continue
 		}
-		c := external.Config{Settings: e.Settings, Credential: e.credential, Cluster: m.cfg.Cluster, CheckEvery: m.cfg.CheckEvery, Received: func(h external.Health) { m.received(name, h) }}
+		if e.double != nil {
+			continue
+		}
+		server := e.Server
+		c := external.Config{ID: e.id(), Settings: e.Settings, Credential: e.credential, Cluster: m.cfg.Cluster, CheckEvery: m.cfg.CheckEvery, Received: func(h external.Health) { m.received(name, server, h) }}
 		if e.Settings.Network != external.NetworkNone {
 			c.Network = lane{m, name}
 		}
@@ -236,20 +247,21 @@ func (m *Manager) publish() {
 			e.broken = err
 			continue
 		}
-		if other, twice := seen[spec.ID]; twice {
-			e.double = fmt.Errorf("namespace %s of %s is target %s already; remove one of them", e.Settings.Namespace, e.Server, other)
-			continue
-		}
-		seen[spec.ID], e.double = name, nil
 		specs = append(specs, spec)
 	}
 	m.set(external.Kind, specs, complete)
 }
 
-func (m *Manager) received(name string, h external.Health) {
+func (m *Manager) received(name, server string, h external.Health) {
 	m.mu.Lock()
-	if e := m.entries[name]; e != nil {
+	if e := m.entries[name]; e != nil && e.Server == server {
 		e.health = h
+		if h.Identity.Known() && h.Identity != e.Identity {
+			e.Identity = h.Identity
+			m.stale = true
+			m.kept()
+			m.wake() // whose the others are
+		}
 	}
 	m.mu.Unlock()
 	m.evaluate()
@@ -263,18 +275,18 @@ func (m *Manager) wake() {
 func (m *Manager) Run(ctx context.Context) error {
 	defer m.stopWays()
 	m.mu.Lock()
-	for _, e := range m.entries {
-		m.join(e)
-	}
+	m.running = true
 	m.mu.Unlock()
 	m.publish()
 	tick := time.NewTicker(evaluateEvery)
 	defer tick.Stop()
 	for {
-		if m.reread() {
+		changed := m.reread()
+		unsure := m.identify(ctx)
+		if changed || m.other() {
 			m.publish()
 		}
-		again := m.sweep(ctx)
+		again := m.sweep(ctx) || unsure
 		m.evaluate()
 		var soon <-chan time.Time
 		if again {
@@ -325,20 +337,16 @@ func (m *Manager) Add(ctx context.Context, q Request) (external.Report, error) {
 		m.mu.Unlock()
 		return external.Report{}, err
 	}
-	id := external.ID(q.Credential.Server, q.Settings.Namespace)
-	for _, other := range m.entries {
-		if other.Settings.Name != name && other.id() == id {
-			m.mu.Unlock()
-			return external.Report{}, fmt.Errorf("namespace %s of %s is target %s already; use that, or remove it first: rivulet burst remove %s", q.Settings.Namespace, q.Credential.Server, other.Settings.Name, other.Settings.Name)
-		}
-	}
 	m.mu.Unlock()
+	if err := m.taken(q, nil); err != nil {
+		return external.Report{}, err
+	}
 	switch {
 	case had != nil && had.File:
 		return external.Report{}, fmt.Errorf("target %s is in the configuration file; change it there", name)
 	case had != nil && !q.Replace && !useless:
 		return external.Report{}, fmt.Errorf("there is a target %s already; choose another name, or give --replace for another credential or other settings", name)
-	case had != nil && had.id() != id:
+	case had != nil && had.Settings.Namespace != q.Settings.Namespace:
 		return external.Report{}, fmt.Errorf("target %s is namespace %s of %s; remove it before that name is another's: rivulet burst remove %s", name, had.Settings.Namespace, had.Server, name)
 	case q.Settings.Network != external.NetworkNone && m.cfg.Gateway == nil:
 		return external.Report{}, fmt.Errorf("this build has no gateway for network %s; use --network none", q.Settings.Network)
@@ -352,18 +360,25 @@ func (m *Manager) Add(ctx context.Context, q Request) (external.Report, error) {
 	if !report.Fit() {
 		return report, ErrUnfit
 	}
+	if err := m.taken(q, &report.Identity); err != nil {
+		return report, err
+	}
 	e := &entry{record: record{Settings: q.Settings, Server: q.Credential.Server, Added: time.Now(),
-		Sealed: m.seal.close(name, q.Credential.Kubeconfig)}, credential: q.Credential}
+		Identity: report.Identity, Sealed: m.seal.close(name, q.Credential.Kubeconfig)}, credential: q.Credential}
 	m.mu.Lock()
 	if had = m.entries[name]; had != nil {
-		had.way.stop()
+		e.follow(had)
 	}
 	m.entries[name] = e
 	m.leaving = slices.DeleteFunc(m.leaving, func(l *entry) bool { // it is added again
-		return l.id() == id
+		same, _ := l.sameAs(e)
+		if same {
+			l.stopPurge()
+		}
+		return same
 	})
+	m.choose()
 	err = m.save()
-	m.join(e)
 	m.mu.Unlock()
 	if err != nil {
 		return report, fmt.Errorf("burst: %w", err)

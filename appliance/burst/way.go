@@ -31,14 +31,14 @@ const firstPause, longestPause = time.Second, time.Minute
 
 // join starts the gateway of a target, if it needs one; m.mu is held.
 func (m *Manager) join(e *entry) {
-	if e.way != nil || e.broken != nil || e.Settings.Network == external.NetworkNone {
+	if e.way != nil || e.broken != nil || e.double != nil || e.Settings.Network == external.NetworkNone {
 		return
 	}
 	if m.cfg.Gateway == nil {
 		e.broken = errNoGateway
 		return
 	}
-	g, err := m.cfg.Gateway(e.Settings, e.credential)
+	g, err := m.cfg.Gateway(e.id(), e.Settings, e.credential)
 	if err != nil {
 		e.broken = err
 		return
@@ -88,6 +88,7 @@ func (w *way) failure() error {
 
 func (m *Manager) stopWays() {
 	m.mu.Lock()
+	m.running = false
 	var all []*way
 	for _, e := range m.entries {
 		all = append(all, e.way)
