@@ -317,6 +317,24 @@ type View struct {
 	Took time.Duration `json:"took,omitempty"`
 }
 
+// Uses is the use of each resource, and the quota if there is one.
+func (v View) Uses() string {
+	var out []string
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, corev1.ResourceStorage} {
+		out = append(out, string(name)+" "+v.UseOf(name))
+	}
+	return strings.Join(out, ", ")
+}
+
+// UseOf is what its pods and claims request of a resource, and the quota if there is one.
+func (v View) UseOf(name corev1.ResourceName) string {
+	used := v.Use[name]
+	if most, bounded := v.Quota[name]; bounded {
+		return used.String() + " of " + most.String()
+	}
+	return used.String()
+}
+
 // Manager manages all virtual clusters. Its methods may be called at any time.
 type Manager struct {
 	cfg Config

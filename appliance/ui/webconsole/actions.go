@@ -116,6 +116,7 @@ var actions = map[string]action{
 		}
 		return c.kubeconfig(ctx, q, want)
 	}},
+	"vcluster-delete":   {Admin, vclusterDelete},
 	"kubeconfig":        {Admin, kubeconfig},
 	"kubeconfig-revoke": {Admin, kubeconfigRevoke},
 	"code":              {Admin, code},
@@ -418,6 +419,19 @@ func vclusterCreate(ctx context.Context, c *Console, q *call) (result, error) {
 		return result{}, err
 	}
 	return result{Notice: fmt.Sprintf("%s can be used, after %.1f s.", v.Name, v.Took.Seconds())}, nil
+}
+
+// vclusterDelete ends a virtual cluster. One that was made from an object is that object's.
+func vclusterDelete(ctx context.Context, c *Console, q *call) (result, error) {
+	name := q.Get("name")
+	var v vcluster.View
+	if err := c.get(ctx, vclusterPath(name), &v); err != nil {
+		return result{}, err
+	}
+	if ask, yes := q.confirmed(fmt.Sprintf("virtual cluster %s is deleted, with all that is in it. It uses: %s. Nothing of it comes back", v.Name, v.Uses())); !yes {
+		return ask, nil
+	}
+	return result{Notice: v.Name + " is deleted."}, c.call(ctx, http.MethodDelete, vclusterPath(name), nil, nil)
 }
 
 func kubeconfig(ctx context.Context, c *Console, q *call) (result, error) {

@@ -394,9 +394,10 @@ func vclusters(ctx context.Context, c *Console, v *visit) (any, error) {
 		return nil, err
 	}
 	return struct {
-		All  []vcluster.View
-		More int
-	}{all[:min(len(all), maxRows)], max(0, len(all)-maxRows)}, nil
+		All     []vcluster.View
+		More    int
+		Colours map[vcluster.State]string
+	}{all[:min(len(all), maxRows)], max(0, len(all)-maxRows), map[vcluster.State]string{vcluster.Awake: "done", vcluster.Asleep: "off", vcluster.Paused: "warning", vcluster.Failed: "failed"}}, nil
 }
 
 func people(ctx context.Context, c *Console, v *visit) (any, error) {

@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"math"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,8 @@ const (
 	maxGraphs  = 16
 	// graphWidth is the number of values of a line, in minutes each; a graph is a day long.
 	graphWidth = 288
+	// leastWidth is the least number of values that a graph shows: an hour.
+	leastWidth = graphWidth / 24
 )
 
 // graphs are the figures of one page, as they were read.
@@ -31,6 +34,9 @@ type graph struct {
 	Title      string
 	Path       template.HTMLAttr
 	Last, Most string
+	// Width is the number of values, From the age of the first one in words: a graph of a new device begins with it.
+	Width int
+	From  string
 }
 
 // figures reads series of the last 24 hours, a name or NAME{LABEL=VALUE} each.
@@ -68,16 +74,21 @@ func line(a history.Answer, title, name, label string, format func(float64) stri
 			}
 		}
 		values, most, last := make([]float64, graphWidth), 0.0, math.NaN()
-		for i := range values {
-			values[i] = mean(day[i*len(day)/graphWidth : (i+1)*len(day)/graphWidth])
-			if !math.IsNaN(values[i]) {
-				most, last = max(most, values[i]), values[i]
+		for _, v := range day {
+			if !math.IsNaN(v) {
+				most, last = max(most, v), v
 			}
 		}
 		if math.IsNaN(last) {
 			return graph{}, false
 		}
-		return graph{title, template.HTMLAttr(`d="` + drawnLine(values, most) + `"`), format(last), format(most)}, true //nolint:gosec // numbers only
+		for i := range values {
+			values[i] = mean(day[i*len(day)/graphWidth : (i+1)*len(day)/graphWidth])
+		}
+		first := min(slices.IndexFunc(values, func(v float64) bool { return !math.IsNaN(v) }), graphWidth-leastWidth)
+		values = values[first:]
+		span := span(time.Duration(len(values)) * 24 * time.Hour / graphWidth)
+		return graph{title, template.HTMLAttr(`d="` + drawnLine(values, most) + `"`), format(last), format(most), len(values), span}, true //nolint:gosec // numbers only
 	}
 	return graph{}, false
 }

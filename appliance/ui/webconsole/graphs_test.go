@@ -32,11 +32,14 @@ func TestLines(t *testing.T) {
 		label, most, last string
 		parts             int // of the line
 	}{
-		"full": {"", "1437", "1437", 1}, "hour": {"", "3", "3", 1}, "zero": {"", "0", "0", 1}, "holes": {"", "1", "1", 7}, "of": {"b", "7", "7", 1},
+		"full": {"", "1439", "1439", 1}, "hour": {"", "3", "3", 1}, "zero": {"", "0", "0", 1}, "holes": {"", "1", "1", 7}, "of": {"b", "7", "7", 1},
 	} {
 		g, ok := line(a, "T", name, tt.label, number)
 		if !ok || g.Most != tt.most || g.Last != tt.last && name != "holes" || strings.Count(string(g.Path), "M") != tt.parts {
 			t.Errorf("%s: %v %s %s, %d parts", name, ok, g.Most, g.Last, strings.Count(string(g.Path), "M"))
+		}
+		if from := map[string]string{"hour": "60 min", "of": "60 min"}[name]; from != "" && (g.From != from || g.Width != leastWidth) {
+			t.Errorf("%s begins %s ago, %d values", name, g.From, g.Width)
 		}
 		if len(g.Path) > 12*graphWidth {
 			t.Errorf("%s: a path of %d bytes", name, len(g.Path))

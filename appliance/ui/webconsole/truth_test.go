@@ -304,9 +304,10 @@ func TestManyWorkloadsFit(t *testing.T) {
 func TestNothingOfOthersEndsUnasked(t *testing.T) {
 	d := newDevice(t)
 	token := d.token(t, Admin)
+	d.answer("GET /v1/vclusters/ann", json.RawMessage(`{"name": "ann", "pods": 3}`))
 	d.answer("GET /v1/kubeconfigs", json.RawMessage(`{"kubeconfigs": [{"user": "owner", "vcluster": "ann", "state": "active", "expires": "2026-06-01T10:00:00Z"}]}`))
 	for action, form := range map[string]map[string][]string{
-		"vcluster-kubeconfig": {"name": {"ann"}}, "session-end": {"id": {d.access.list()[0].ID}}, "invite-revoke": {"id": {"3f2a"}}, "backup": {},
+		"vcluster-kubeconfig": {"name": {"ann"}}, "vcluster-delete": {"name": {"ann"}}, "session-end": {"id": {d.access.list()[0].ID}}, "invite-revoke": {"id": {"3f2a"}}, "backup": {},
 	} {
 		code, body, _ := d.do(t, http.MethodPost, "/api/do/"+action, token, form)
 		if done := d.did(); code != http.StatusOK || !strings.Contains(body, `"confirm"`) || len(done) > 0 {

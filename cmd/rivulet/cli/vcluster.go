@@ -195,24 +195,6 @@ func ownerText(v vcluster.View) string {
 	return "VirtualCluster " + v.Owner.String()
 }
 
-// quotaText is the use of each resource, and the bound if there is one.
-func quotaText(v vcluster.View) string {
-	var out []string
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourcePods, corev1.ResourceStorage} {
-		out = append(out, string(name)+" "+ofQuota(v, name))
-	}
-	return strings.Join(out, ", ")
-}
-
-// ofQuota is what its pods and claims request of a resource.
-func ofQuota(v vcluster.View, name corev1.ResourceName) string {
-	used := v.Use[name]
-	if most, bounded := v.Quota[name]; bounded {
-		return used.String() + " of " + most.String()
-	}
-	return used.String()
-}
-
 func newVClusterList(c *common) *cobra.Command {
 	return withOutput(c, &cobra.Command{
 		Use: "list", Short: "list the virtual clusters of this device", Args: noArgs,
@@ -236,9 +218,9 @@ func printVClusters(out io.Writer, all []vcluster.View, wide bool) error {
 		if !v.LastUse.IsZero() {
 			last = v.LastUse.UTC().Format(time.DateTime)
 		}
-		cells := []any{v.Name, v.State, v.Since.UTC().Format(time.DateTime), last, dash(v.LastUser), v.Pods, ofQuota(v, corev1.ResourceCPU), ofQuota(v, corev1.ResourceMemory), mebibytes(v.Disk), dash(v.Reason)}
+		cells := []any{v.Name, v.State, v.Since.UTC().Format(time.DateTime), last, dash(v.LastUser), v.Pods, v.UseOf(corev1.ResourceCPU), v.UseOf(corev1.ResourceMemory), mebibytes(v.Disk), dash(v.Reason)}
 		if wide {
-			cells = append(cells, ofLimit(v.Private, v.Memory), ofLimit(v.Stored, v.Datastore), v.Address, v.Sleep, seconds(v.Took), v.Created.UTC().Format(time.DateTime), quotaText(v))
+			cells = append(cells, ofLimit(v.Private, v.Memory), ofLimit(v.Stored, v.Datastore), v.Address, v.Sleep, seconds(v.Took), v.Created.UTC().Format(time.DateTime), v.Uses())
 		}
 		return cells
 	})
@@ -288,7 +270,7 @@ func printVCluster(out io.Writer, v vcluster.View) error {
 	return pairs(out, [][2]string{
 		{"name", v.Name}, {"state", string(v.State)}, {"reason", dash(v.Reason)}, {"since", v.Since.UTC().Format(time.DateTime)}, {"address", v.Address.String()},
 		{"created", v.Created.UTC().Format(time.DateTime)}, {"sleeps", sleep}, {"process", pid}, {"memory", ofLimit(v.Private, v.Memory)}, {"datastore", ofLimit(v.Stored, v.Datastore)},
-		{"object", ownerText(v)}, {"targets", dash(strings.Join(v.Targets, ", "))}, {"uses", quotaText(v)}, {"disk", mebibytes(v.Disk)}, {"last start", fmt.Sprintf("%.1f s", v.Took.Seconds())},
+		{"object", ownerText(v)}, {"targets", dash(strings.Join(v.Targets, ", "))}, {"uses", v.Uses()}, {"disk", mebibytes(v.Disk)}, {"last start", fmt.Sprintf("%.1f s", v.Took.Seconds())},
 	})
 }
 
@@ -431,7 +413,7 @@ func newVClusterDelete(c *common) *cobra.Command {
 				var v vcluster.View
 				text := "virtual cluster " + name + " is deleted, with all that is in it"
 				if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(name), nil, &v); err == nil {
-					text += ". It uses: " + quotaText(v)
+					text += ". It uses: " + v.Uses()
 				}
 				what = append(what, text)
 			}
