@@ -121,6 +121,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return err
 	}
 	c.copyGrace(home, away.Pod)
+	sayUnpermitted(c.cfg.Recorder, home, st)
 	return errors.Join(err, c.writeStatus(ctx, home, st))
 }
 
