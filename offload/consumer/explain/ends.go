@@ -23,6 +23,10 @@ var cures = []struct{ word, cure string }{
 	{"Evict", again}, {"DeletionBy", again}, {"TerminationByKubelet", again}, {translate.ReasonGone, again}, {"ContainerStatusUnknown", again},
 }
 
+// unfound are the words of resolvers of libraries for a name that does not exist: Go, glibc, musl, curl, busybox, Java,
+// Node.js, PostgreSQL, Redis.
+var unfound = []string{"no such host", "Name or service not known", "Name does not resolve", "ould not resolve host", "bad address", "UnknownHostException", "ENOTFOUND", "could not translate host name", "nodename nor servname"}
+
 const again = "its controller makes another; a bare pod has to be made again"
 
 // sayings are last words of programs which run at home and end away, with what keeps them from running there.
@@ -50,6 +54,12 @@ func (f Facts) ending(container, reason, message string) (what, cure string, byO
 		}
 	}
 	if node := f.node(f.Pod.Spec.NodeName); node != nil && node.Labels[policy.VirtualNodeLabel] != "" {
+		for _, words := range unfound {
+			if strings.Contains(message+"\n"+f.LastLines[container], words) {
+				return "a name was not found: away only Services of namespaces that are offloaded exist; " + what,
+					"offload the namespace of that Service as well; what has to stay at home does with the label rivulet.dev/offload=off in its template: rivulet offload NAMESPACE; its last words: " + f.logs(container) + " --previous", true
+			}
+		}
 		for _, s := range sayings {
 			if strings.Contains(message+"\n"+f.LastLines[container], s.words) {
 				return fmt.Sprintf("%s; %s", s.what, what), strings.Replace(s.cure, "LOGS", f.logs(container), 1), true

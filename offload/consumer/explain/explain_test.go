@@ -231,6 +231,14 @@ func TestWhy(t *testing.T) {
 			waits("CrashLoopBackOff", "back-off")(p)
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 126, Reason: "Error", Message: "sh: ping: Operation not permitted"}
 		})), Nodes: two}, Crash, "no NET_RAW", "rivulet.dev/offload=off"},
+		"it looks for a Service that is not away": {Facts{Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
+			waits("CrashLoopBackOff", "back-off")(p)
+			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}
+		})), Nodes: two, LastLines: map[string]string{"c": "dial tcp: lookup postgres.db.svc on 10.43.0.10:53: no such host"}}, Crash, "only Services of namespaces that are offloaded exist", "rivulet offload NAMESPACE"},
+		"at home no name is missing by that": {Facts{Pod: asks("1", on("home", func(p *corev1.Pod) {
+			waits("CrashLoopBackOff", "back-off")(p)
+			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}
+		})), Nodes: two, LastLines: map[string]string{"c": "lookup postgres.db.svc: no such host"}}, Crash, "last with 1 (Error)", "--previous"},
 		"its pods are evicted": {Facts{Nodes: two, Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
 			waits("CrashLoopBackOff", "back-off")(p)
 			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Evicted", Message: `Usage of EmptyDir volume "x" exceeds the limit "64Mi".`}
