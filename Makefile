@@ -34,6 +34,10 @@ LDFLAGS   = -s -w -extldflags '-static$(if $(filter arm,$(GOARCH)), $(arm_fixed)
 # without any it takes none. See docs/design/upgrade.md.
 ROOT_KEYS ?=
 
+# Where releases are published, without a slash at the end: install.sh lies in it. Nothing is published while it is
+# empty. The README and the quick start write RELEASES for it; a test in test/arch compares them.
+RELEASES ?=
+
 # With ARCH (amd64, arm64 or armv7): what is released, into bin/ARCH, the same bytes
 # on every machine. Without: for this machine, sooner. See docs/design/release.md.
 ARCHES := amd64 arm64 armv7

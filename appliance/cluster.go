@@ -67,7 +67,7 @@ func (s *System) engineConfig() (engine.Config, error) {
 	return engine.Config{
 		Executable: s.exe, Argv0: s.cfg.EngineName,
 		StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run,
-		BundleBin: helpers.Bin(), PauseImage: helpers.Image("pause"),
+		BundleBin: helpers.Bin(), Images: []string{helpers.Image("pause"), helpers.Image("hello")},
 		Iptables: func(ctx context.Context) (iptables.Choice, error) { return iptables.Choose(ctx, helpers.Netfilter()) },
 		NodeName: s.nodeName, NodeIP: s.nodeIP, Join: s.worker.Engine(), Elect: s.worker.Leased(),
 		PodCIDR: fixed.PodCIDR, ServiceCIDR: fixed.ServiceCIDR, ClusterDNS: fixed.ClusterDNS,

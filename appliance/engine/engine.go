@@ -41,8 +41,10 @@ type Config struct {
 	Executable, Argv0 string
 	// StateDir and RunDir are Rivulet's folders.
 	StateDir, RunDir string
-	// BundleBin is the folder of the unpacked helpers, PauseImage the image tar.
-	BundleBin, PauseImage string
+	// BundleBin is the folder of the unpacked helpers.
+	BundleBin string
+	// Images are the bundle's archives of images, imported at each start; the pause image is one of them.
+	Images []string
 	// Iptables selects the iptables for the engine.
 	Iptables             func(context.Context) (iptables.Choice, error)
 	NodeName             string

@@ -38,7 +38,7 @@ func testConfig(t *testing.T) Config {
 	return Config{
 		Executable: "/bin/sh", Argv0: "rivulet-engine-under-test",
 		StateDir: filepath.Join(dir, "state"), RunDir: filepath.Join(dir, "run"),
-		BundleBin: dir, PauseImage: pause, NodeName: "a",
+		BundleBin: dir, Images: []string{pause}, NodeName: "a",
 		NodeIP:  netip.MustParseAddr("100.127.1.1"),
 		PodCIDR: netip.MustParsePrefix("10.42.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16"),
 		ClusterDNS: netip.MustParseAddr("10.43.0.10"),

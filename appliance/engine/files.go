@@ -82,7 +82,12 @@ func (e *Engine) prepareFiles() error {
 	if err := e.linkTools(); err != nil {
 		return err
 	}
-	return copyIfChanged(e.cfg.PauseImage, filepath.Join(images, "rivulet-pause.tar"))
+	for _, image := range e.cfg.Images {
+		if err := copyIfChanged(image, filepath.Join(images, "rivulet-"+filepath.Base(image))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // linkTools makes containerd, kubectl, ctr and crictl available in PATH for k3s.

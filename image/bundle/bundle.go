@@ -75,7 +75,7 @@ func (d Dir) Path(name string) string { return filepath.Join(d.Bin(), name) }
 // rivulet/appliance/engine/iptables).
 func (d Dir) Netfilter() string { return filepath.Join(d.root, current, "netfilter") }
 
-// Image is the path of an image archive (docker-archive tar), for example pause.
+// Image is the path of an image archive (docker-archive tar): pause or hello.
 func (d Dir) Image(name string) string {
 	return filepath.Join(d.root, d.id, "images", name+".tar")
 }
@@ -100,5 +100,9 @@ func Unpack(dir string, log *slog.Logger) (Dir, error) {
 	return unpack(dir, source{id: info.SHA256, data: packed}, log)
 }
 
-// PauseImage is the name of the image in Image("pause").
-const PauseImage = "rivulet.dev/pause:1"
+// PauseImage and HelloImage are the names of the images in Image("pause") and Image("hello"): the sandbox of pods, and an
+// example for the guide.
+const (
+	PauseImage = "rivulet.dev/pause:1"
+	HelloImage = "rivulet.dev/hello:1"
+)

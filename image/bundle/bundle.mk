@@ -24,7 +24,7 @@ bundle_run := env -u GOOS -u GOARCH go run -buildvcs=false
 # The gateway pod's program for foreign clusters, whose nodes need not be like us. See docs/design/burst-network.md.
 gateways := $(addprefix _build/gateway/,amd64 arm64)
 
-bundle_helpers := $(addprefix $(bundle_in)/,runc containerd-shim-runc-v2 cni rivulet-tunnel pause xtables libm.so.6 debs.stamp) $(gateways)
+bundle_helpers := $(addprefix $(bundle_in)/,runc containerd-shim-runc-v2 cni rivulet-tunnel pause hello xtables libm.so.6 debs.stamp) $(gateways)
 bundle_sources  = $(filter-out %_test.go,$(shell find $(1) -name '*.go' 2>/dev/null))
 
 .PHONY: bundle
@@ -100,6 +100,11 @@ bundle_c := -Os -nostdlib -ffreestanding -fno-stack-protector -fno-asynchronous-
 $(bundle_in)/pause: cmd/rivulet-pause/pause.c image/bundle/freestanding/call.h image/bundle/bundle.mk | $(bundle_in)
 	@echo "  BUILD  pause"
 	@$(BUNDLE_CC) $(bundle_c) -static -Wl,-z,noseparate-code -Iimage/bundle/freestanding -o $@ $<
+
+# The example image's program: docs/guide/quick-start.md.
+$(bundle_in)/hello: go.mod $(call bundle_sources,cmd/rivulet-hello) | $(bundle_in)
+	@echo "  BUILD  hello"
+	@CGO_ENABLED=0 $(bundle_go) -ldflags "$(bundle_ld)" -o $@ ./cmd/rivulet-hello
 
 $(bundle_in)/xtables: cmd/rivulet-xtables/xtables.c image/bundle/freestanding/call.h image/bundle/bundle.mk | $(bundle_in)
 	@echo "  BUILD  xtables"

@@ -3,17 +3,19 @@
 #
 #   sh install.sh [--from FOLDER|URL] [--unsigned]
 #
-# Without --from: the folder of this script. The file SHA256SUMS has to be signed by one of the
+# Without --from: the folder of this script, or RELEASES below if no release lies there. The file SHA256SUMS has to be signed by one of the
 # root keys below (Ed25519, image/signed; openssl 3 checks it), and every file that is used
 # has to have its hash there. Nothing is run or installed before. --unsigned leaves the
 # signature out, for a release of your own. Debian takes the .deb, systems with RPM the .rpm,
 # others the binary, which installs itself.
 set -eu
 
-# Base64, separated by commas. Filled in by make release.
+# Base64, separated by commas, and the place where releases are published. Filled in by make release.
 ROOT_KEYS=
+RELEASES=
 
 from=$(dirname "$0")
+[ -z "$RELEASES" ] || [ -f "$from/SHA256SUMS" ] || from=$RELEASES
 unsigned=
 fail() { echo "install.sh: $*" >&2; exit 1; }
 while [ $# -gt 0 ]; do

@@ -15,7 +15,7 @@ package: $(package_nfpm)
 	@CGO_ENABLED=1 env -u GOOS -u GOARCH $(GO) run -tags "$(TAGS)" ./cmd/rivulet-pages _build/pages $(BUILD_TIME)
 	@chmod -R u=rwX,go=rX _build/pages # whatever the umask: modes are part of the package
 	@for kind in deb rpm; do \
-		SOURCE_DATE_EPOCH=$(BUILD_TIME) PACKAGE_ARCH=$(call package_arch,$(PACKAGE_ARCH)) PACKAGE_VERSION=$(VERSION) PACKAGE_BINARY=$(BINARY) PACKAGE_PAGES=_build/pages \
+		SOURCE_DATE_EPOCH=$(BUILD_TIME) PACKAGE_ARCH=$(call package_arch,$(PACKAGE_ARCH)) PACKAGE_VERSION=$(VERSION) PACKAGE_BINARY=$(BINARY) PACKAGE_HOMEPAGE="$(RELEASES)" PACKAGE_PAGES=_build/pages \
 			$(package_nfpm) package -f image/package/nfpm.yaml -p $$kind -t $(INTO) || exit 1; done
 
 # What test/suites/systemd installs, upgrades and removes: two versions, of this machine's binary and of the same with a byte more.

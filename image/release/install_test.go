@@ -41,7 +41,7 @@ func TestInstallScriptChecksWhatItInstalls(t *testing.T) {
 		if strings.HasSuffix(name, ".zst") { // run does these, finish the others
 			fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), name)
 		}
-		if err := finish("", base64.StdEncoding.EncodeToString(root), dir, nil, &sums); err != nil {
+		if err := finish("", installer{roots: base64.StdEncoding.EncodeToString(root)}, dir, nil, &sums); err != nil {
 			t.Fatal(err)
 		}
 		all, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
@@ -99,6 +99,32 @@ func TestInstallScriptChecksWhatItInstalls(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The one line of the README: the script comes through a pipe, and the release from where that was published.
+func TestInstallScriptKnowsWhereItsReleaseIs(t *testing.T) {
+	dir := t.TempDir()
+	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	defer server.Close()
+	t.Chdir("../..")
+	var sums strings.Builder
+	write(t, dir, "rivulet-v0.1.0-linux-amd64.zst", nil)
+	fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(nil), "rivulet-v0.1.0-linux-amd64.zst")
+	if err := finish("", installer{releases: server.URL}, dir, nil, &sums); err != nil {
+		t.Fatal(err)
+	}
+	tools := map[string]string{"uname": "echo x86_64\n", "dpkg": "", "rpm": "", "zstd": "exit 0\n", "curl": "exec " + must(exec.LookPath("curl")) + ` "$@"` + "\n"}
+	out, err := installWith(t, "-c", tools, fmt.Sprintf("cd /; curl -fsSL %s/install.sh | sh -s -- --unsigned", server.URL))
+	if err != nil || !strings.Contains(out, "good: rivulet-v0.1.0-linux-amd64.zst") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func must(path string, err error) string {
+	if err != nil {
+		panic(err)
+	}
+	return path
 }
 
 // install.sh takes what the system is for, whatever the kernel is, and says so where there is nothing for it. The

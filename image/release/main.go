@@ -36,14 +36,15 @@ func main() {
 	imageArches := flag.String("images", "", "architectures whose images are published with it, from IN/image; none: no images")
 	packaged := flag.String("packages", "", "folder with ARCH/*.deb and *.rpm; none: no packages")
 	roots := flag.String("roots", "", "public root keys, for install.sh")
+	releases := flag.String("releases", "", "where releases are published, for install.sh")
 	flag.Parse()
-	if err := run(*version, *in, *out, *sizes, *packaged, *roots, flag.Args(), strings.Fields(*imageArches)); err != nil {
+	if err := run(*version, *in, *out, *sizes, *packaged, installer{*roots, *releases}, flag.Args(), strings.Fields(*imageArches)); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-func run(version, in, out, sizes, packaged, roots string, arches, imageArches []string) error {
+func run(version, in, out, sizes, packaged string, with installer, arches, imageArches []string) error {
 	if err := os.RemoveAll(out); err != nil {
 		return err
 	}
@@ -81,7 +82,7 @@ func run(version, in, out, sizes, packaged, roots string, arches, imageArches []
 	if err := sources(out, arches); err != nil {
 		return err
 	}
-	if err := finish(packaged, roots, out, arches, &sums); err != nil {
+	if err := finish(packaged, with, out, arches, &sums); err != nil {
 		return err
 	}
 	if sizes != "" {
@@ -116,8 +117,11 @@ func packages(list string, arches []string) (out [][]string) {
 	return out
 }
 
+// installer is what install.sh has to know: the public root keys and where releases are published.
+type installer struct{ roots, releases string }
+
 // finish adds packages, the installer and the hashes of all files that are neither image nor binary.
-func finish(packaged, roots, out string, arches []string, sums *strings.Builder) error {
+func finish(packaged string, with installer, out string, arches []string, sums *strings.Builder) error {
 	if packaged != "" {
 		for _, arch := range arches {
 			files, err := filepath.Glob(filepath.Join(packaged, arch, "rivulet*.[dr][ep][bm]")) // .deb, .rpm
@@ -135,7 +139,7 @@ func finish(packaged, roots, out string, arches []string, sums *strings.Builder)
 	if err != nil {
 		return err
 	}
-	script = []byte(strings.Replace(string(script), "\nROOT_KEYS=\n", "\nROOT_KEYS="+roots+"\n", 1))
+	script = []byte(strings.Replace(string(script), "\nROOT_KEYS=\nRELEASES=\n", "\nROOT_KEYS="+with.roots+"\nRELEASES="+with.releases+"\n", 1))
 	if err := os.WriteFile(filepath.Join(out, "install.sh"), script, 0o755); err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ release: ## bin/release: each architecture: binary, .deb, .rpm, bill of material
 	@for a in $(ARCHES); do $(MAKE) --no-print-directory deps ARCH=$$a && $(MAKE) --no-print-directory build ARCH=$$a || exit 1; done
 	@rm -rf _build/package
 	@for a in $(ARCHES); do $(MAKE) --no-print-directory package BINARY=$(BIN)/$$a/rivulet PACKAGE_ARCH=$$a INTO=_build/package/$$a || exit 1; done
-	@$(GO) run ./image/release -version $(VERSION) -in $(BIN) -out $(BIN)/release -sizes bench/sizes.md -packages _build/package -roots "$(ROOT_KEYS)" -images "$(IMAGES)" $(ARCHES)
+	@$(GO) run ./image/release -version $(VERSION) -in $(BIN) -out $(BIN)/release -sizes bench/sizes.md -packages _build/package -roots "$(ROOT_KEYS)" -releases "$(RELEASES)" -images "$(IMAGES)" $(ARCHES)
 	@[ -z "$(SIGN_KEY)" ] || $(GO) run ./image/signed/sign file -key $(SIGN_KEY) -certificate $(SIGN_CERT) $(BIN)/release/SHA256SUMS $$(ls $(BIN)/release/*.zst $(BIN)/release/*.bundle 2>/dev/null)
 
 # Those that are not this machine's: this one's is what all other tests try.

@@ -33,7 +33,7 @@ func TestAReleaseIsTheSameTwice(t *testing.T) {
 		if said, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, said)
 		}
-		if err := run("v0.1.0", in, out, "", packaged, "root", []string{"amd64"}, nil); err != nil {
+		if err := run("v0.1.0", in, out, "", packaged, installer{roots: "root"}, []string{"amd64"}, nil); err != nil {
 			t.Fatal(err)
 		}
 		all[i] = map[string]string{}

@@ -202,3 +202,34 @@ func TestFilesOfAReleaseHaveTheirNames(t *testing.T) {
 		t.Errorf("only %d names found, %d of them in the list", seen, len(has))
 	}
 }
+
+// Where releases are published is one variable of the Makefile. While it is empty, the pages that say how to install write
+// RELEASES in its place and that nothing is published; then they have the address.
+func TestPagesSayWhereReleasesAre(t *testing.T) {
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	variable := regexp.MustCompile(`(?m)^RELEASES \?=(.*)$`).FindSubmatch(makefile)
+	if variable == nil {
+		t.Fatal("the Makefile has no line RELEASES ?=")
+	}
+	at := strings.TrimSpace(string(variable[1]))
+	published := at != ""
+	if !published {
+		at = "RELEASES"
+	}
+	command, none := "curl -fsSL "+at+"/install.sh | sudo sh", "No release is published yet"
+	for _, page := range []string{"README.md", "docs/guide/quick-start.md"} {
+		text, err := os.ReadFile(filepath.Join(root, page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), command) {
+			t.Errorf("%s does not say: %s", page, command)
+		}
+		if strings.Contains(string(text), none) == published {
+			t.Errorf("%s: RELEASES of the Makefile is %q; does the page say %q?", page, at, none)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/pkg/archive/compression"
@@ -70,12 +71,12 @@ func Inspect(at string) (File, error) {
 	return f, err
 }
 
-// reserved refuses the names of the image in which every pod begins, and of those that tenants have had fetched.
+// reserved refuses the names of the bundled images, which all tenants may use, and of those that tenants have had fetched.
 func reserved(names ...string) error {
-	pause, _, _ := strings.Cut(tenantimages.Pause, ":")
 	for _, name := range names {
 		repository, _, _ := strings.Cut(name, ":")
-		if host, _, _ := strings.Cut(name, "/"); repository == pause || strings.HasSuffix(host, ".rivulet.invalid") {
+		bundled := slices.ContainsFunc(tenantimages.Bundled, func(b string) bool { return strings.HasPrefix(b, repository+":") })
+		if host, _, _ := strings.Cut(name, "/"); bundled || strings.HasSuffix(host, ".rivulet.invalid") {
 			return fmt.Errorf("%s is a name of Rivulet's own; give the image another one: docker tag %s NAME:TAG", name, name)
 		}
 	}

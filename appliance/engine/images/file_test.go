@@ -11,6 +11,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"rivulet/image/bundle"
+	"rivulet/offload/nodeagent/tenantimages"
 )
 
 func archive(t *testing.T, files map[string]string) []byte {
@@ -55,6 +58,7 @@ func TestLook(t *testing.T) {
 		"the same, zipped":     {raw: zipped(t, docker), names: "docker.io/library/web:1 ghcr.io/x/y:2"},
 		"OCI archive":          {raw: archive(t, oci), names: "docker.io/library/db:3"},
 		"the pause image":      {raw: archive(t, map[string]string{"manifest.json": `[{"RepoTags":["rivulet.dev/pause:1"]}]`}), fail: "a name of Rivulet's own"},
+		"the example":          {raw: archive(t, map[string]string{"manifest.json": `[{"RepoTags":["rivulet.dev/hello:2"]}]`}), fail: "a name of Rivulet's own"},
 		"one of a tenant":      {raw: archive(t, map[string]string{"index.json": `{"manifests":[{"annotations":{"io.containerd.image.name":"tenants.rivulet.invalid/x/docker.io/library/db:3"}}]}`}), fail: "a name of Rivulet's own"},
 		"two names, one shown": {raw: archive(t, map[string]string{"oci-layout": "{}", "manifest.json": `[{"RepoTags":["web:1"]}]`, "index.json": `{"manifests":[{"annotations":{"io.containerd.image.name":"rivulet.dev/pause:1"}}]}`}), fail: "a name of Rivulet's own"},
 		"without a name":       {raw: archive(t, map[string]string{"manifest.json": `[{"Config":"a.json","RepoTags":null}]`})},
@@ -127,5 +131,12 @@ func TestNamesGoTogether(t *testing.T) {
 		if got := strings.Join(goWith(list, name), " "); got != want {
 			t.Errorf("with %s go %s, want %s", name, got, want)
 		}
+	}
+}
+
+// The images that all tenants may use are those of the bundle.
+func TestBundledImages(t *testing.T) {
+	if want := []string{bundle.PauseImage, bundle.HelloImage}; !slices.Equal(tenantimages.Bundled, want) {
+		t.Errorf("%q, the bundle has %q", tenantimages.Bundled, want)
 	}
 }

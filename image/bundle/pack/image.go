@@ -3,12 +3,11 @@ package main
 import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"rivulet/image/bundle"
 	"rivulet/image/oci"
 )
 
-// pauseImage makes a docker-archive of an image with one file.
-func pauseImage(arch string, program []byte) ([]byte, error) {
-	return oci.Archive(bundle.PauseImage, arch, v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"},
-		[]oci.File{{Name: "pause", Content: program}})
+// imageOf makes a docker-archive of an image with one program, for a user without rights.
+func imageOf(tag, name, arch string, program []byte) ([]byte, error) {
+	return oci.Archive(tag, arch, v1.Config{Entrypoint: []string{"/" + name}, Env: []string{"PATH=/"}, User: "65535:65535"},
+		[]oci.File{{Name: name, Content: program}})
 }

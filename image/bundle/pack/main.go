@@ -25,6 +25,8 @@ import (
 var (
 	programs = []string{"cni", "containerd-shim-runc-v2", "rivulet-tunnel", "runc"}
 	plugins  = []string{"bandwidth", "bridge", "flannel", "host-local", "loopback", "portmap"}
+	// images are those of one program, which has the name of the archive.
+	images = []struct{ name, tag string }{{"hello", bundle.HelloImage}, {"pause", bundle.PauseImage}}
 )
 
 func main() {
@@ -91,15 +93,17 @@ func collect(arch, in string, gateways []string) ([]entry, error) {
 		return nil, err
 	}
 	all = append(all, filter...)
-	program, err := read(filepath.Join(in, "pause"))
-	if err != nil {
-		return nil, err
+	for _, i := range images {
+		program, err := read(filepath.Join(in, i.name))
+		if err != nil {
+			return nil, err
+		}
+		image, err := imageOf(i.tag, i.name, arch, program)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, file("images/"+i.name+".tar", 0o644, image))
 	}
-	image, err := pauseImage(arch, program)
-	if err != nil {
-		return nil, err
-	}
-	all = append(all, file("images/pause.tar", 0o644, image))
 	programs, err := gatewayPrograms(gateways)
 	if err != nil {
 		return nil, err

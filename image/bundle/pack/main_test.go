@@ -19,7 +19,7 @@ import (
 func helpers(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	names := append([]string{"pause", "xtables", "libm.so.6", "netfilter/lib/ld.so", "netfilter/lib/libxt_NAT.so", "netfilter/packages"}, programs...)
+	names := append([]string{"pause", "hello", "xtables", "libm.so.6", "netfilter/lib/ld.so", "netfilter/lib/libxt_NAT.so", "netfilter/packages"}, programs...)
 	if err := os.MkdirAll(filepath.Join(dir, "netfilter/lib"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -92,8 +92,8 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-func TestPauseImage(t *testing.T) {
-	archive, err := pauseImage("arm64", []byte("program"))
+func TestImages(t *testing.T) {
+	archive, err := imageOf(bundle.PauseImage, "pause", "arm64", []byte("program"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,9 +38,9 @@ import (
 // Registry is the host of all tenants' images in containerd. It does not exist in the DNS.
 const Registry = "tenants.rivulet.invalid"
 
-// Pause is the image that every device includes, the engine's PauseRef. It has no data of the owner, so tenants may use
-// it.
-const Pause = "rivulet.dev/pause:1"
+// Bundled are the images that every device includes: the sandbox of pods, and the guide's example. They have no data of
+// the owner, so tenants may use them.
+var Bundled = []string{"rivulet.dev/pause:1", "rivulet.dev/hello:1"}
 
 // maxMessage is the kubelet's own bound of an answer, in bytes.
 const maxMessage = 16 << 20
@@ -167,7 +167,7 @@ func (s *service) ImageStatus(ctx context.Context, r *runtime.ImageStatusRequest
 // shared reports whether the owner has labelled the image for all tenants or for a group of this one, or every device has
 // it.
 func (s *service) shared(ctx context.Context, consumer peer.ID, image string) (bool, error) {
-	if image == Pause {
+	if slices.Contains(Bundled, image) {
 		return true, nil
 	}
 	got, err := s.stored(ctx, image)

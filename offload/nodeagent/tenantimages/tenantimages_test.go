@@ -175,7 +175,7 @@ func TestAnImportedImageIsPulledAgain(t *testing.T) {
 
 // A tenant neither finds nor replaces what the owner or another consumer has, but what is shared.
 func TestTenantsHaveImagesOfTheirOwn(t *testing.T) {
-	below := &runtimes{has: map[string]bool{"a.b/private:1": false, "a.b/shared:1": true, "a.b/lesson:1": false, "a.b/kept:1": false, Pause: false},
+	below := &runtimes{has: map[string]bool{"a.b/private:1": false, "a.b/shared:1": true, "a.b/lesson:1": false, "a.b/kept:1": false, Bundled[0]: false, Bundled[1]: false},
 		given: map[string]string{"a.b/lesson:1": "kept+lab/db+lab/exam", "a.b/kept:1": "kept"}}
 	ctx, kubelet := below.kubelet(t)
 	of := func(consumer, image string) *runtime.ImageSpec {
@@ -193,7 +193,7 @@ func TestTenantsHaveImagesOfTheirOwn(t *testing.T) {
 		}
 		return got.GetImage().GetId()
 	}
-	if id("", "a.b/private:1") == "" || id("mallory", "a.b/private:1") != "" || id("mallory", "a.b/shared:1") != "a.b/shared:1" || id("mallory", Pause) != Pause {
+	if id("", "a.b/private:1") == "" || id("mallory", "a.b/private:1") != "" || id("mallory", "a.b/shared:1") != "a.b/shared:1" || id("mallory", Bundled[0]) != Bundled[0] || id("mallory", Bundled[1]) != Bundled[1] {
 		t.Error("the owner's images: what is not shared is found, or what is shared is not")
 	}
 	for consumer, has := range map[string]bool{"db-ann": true, "web-ben": false, "mallory": false} {
