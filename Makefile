@@ -85,7 +85,7 @@ deps: ## install the Debian packages that building (for ARCH) and the lab need; 
 build: ## build bin/rivulet and bin/rivulet-lab, or with ARCH bin/ARCH/rivulet
 	@image/progress build$(addprefix -,$(ARCH)) $(MAKE) --no-print-directory $(OUT)/rivulet $(if $(ARCH),,$(BIN)/rivulet-lab)
 
-$(OUT)/rivulet: go.mod go.sum Makefile $(BUNDLE) $(LICENSES) $(call gofiles,cmd/rivulet appliance fabric offload image systemd)
+$(OUT)/rivulet: go.mod go.sum Makefile $(BUNDLE) $(LICENSES) $(call gofiles,cmd/rivulet appliance docs fabric offload image systemd) $(wildcard docs/*.md docs/*/*.md)
 	@echo "building $@ (the first time about a quarter of an hour on two cores)"
 	@mkdir -p $(OUT)
 	@CGO_ENABLED=1 $(target) $(GO) build $(trimpath) -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./cmd/rivulet 2> >(grep -v 'dlopen\|pluginOpen\|plugin_dlopen\|^# rivulet/cmd' >&2)

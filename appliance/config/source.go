@@ -79,7 +79,7 @@ func (s Source) Load(now time.Time) Loaded {
 		l.Warnings, l.Unsaved = p.Warnings, s.keep(nil)
 		return s.over(l, p)
 	case errors.Is(err, fs.ErrNotExist):
-		l.Problems = Problems{{File: s.Path, Text: "there is no such file", Cure: "create it (rivulet config example shows one), or leave out --config and RIVULET_CONFIG"}}
+		l.Problems = Problems{{File: s.Path, Text: "there is no such file", Cure: "create it, from: rivulet config example; or leave out --config and RIVULET_CONFIG"}}
 	case errors.As(err, &problem):
 		l.Problems = Problems{*problem}
 	case err != nil:

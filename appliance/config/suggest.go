@@ -18,9 +18,9 @@ var elsewhere = map[string]string{
 	"configs":      "put it below registries",
 	"campus":       "write burst",
 	// Of k3s's config.yaml.
-	"node-ip":               "a device chooses its own address; see docs/design/node-address.md",
-	"cluster-cidr":          "networks of pods and Services are chosen at the first start (docs/design/node-address.md); where peers' pods are seen is set with: tunnel.peerCIDR",
-	"service-cidr":          "networks of pods and Services are chosen at the first start (docs/design/node-address.md)",
+	"node-ip":               "a device chooses its own address; see: rivulet docs node-address",
+	"cluster-cidr":          "networks of pods and Services are chosen at the first start (see: rivulet docs node-address); where peers' pods are seen is set with: tunnel.peerCIDR",
+	"service-cidr":          "networks of pods and Services are chosen at the first start (see: rivulet docs node-address)",
 	"node-name":             "write name",
 	"data-dir":              "the folder is set by the flag --state",
 	"server":                "devices find each other; to peer by hand: rivulet invite",
@@ -28,7 +28,7 @@ var elsewhere = map[string]string{
 	"cluster-init":          "each device is a cluster of its own; devices find each other",
 	"tls-san":               "for kubectl on other machines: rivulet kubeconfig",
 	"write-kubeconfig-mode": "for kubectl on other machines: rivulet kubeconfig",
-	"disable":               "what k3s adds to Kubernetes is not here: see docs/guide/coming-from-k3s.md",
+	"disable":               "what k3s adds to Kubernetes is not here: see: rivulet docs coming-from-k3s",
 }
 
 // unknownCure suggests the key that an unknown one may stand for.

@@ -105,14 +105,13 @@ func (e *Ending) findLent(ctx context.Context, client kubernetes.Interface, st a
 
 // Lost returns an error that names the data lost for good, and pods that nothing creates again.
 func (e *Ending) Lost() error {
-	const force = "; or: rivulet unpeer %s --force"
 	switch alone := drain.Alone(e.Pods); {
 	case len(e.Claims) > 0:
-		return fmt.Errorf("the data of %s are on %s and would be lost; bring them home: rivulet move volume %s home"+force, strings.Join(e.Claims, ", "), e.Peer, e.Claims[0], e.Peer)
+		return fmt.Errorf("the data of %s are on %s and would be lost; bring them home: rivulet move volume %s home; or: rivulet unpeer %[2]s --force", strings.Join(e.Claims, ", "), e.Peer, e.Claims[0])
 	case len(e.Data) > 0:
-		return fmt.Errorf("%s has data here, in %s, and would lose them; have them brought home from there: rivulet move volume NAMESPACE/CLAIM home"+force, e.Peer, strings.Join(e.Data, ", "), e.Peer)
+		return fmt.Errorf("%s has data here, in %s, and would lose them; have them brought home from there: rivulet move volume NAMESPACE/CLAIM home; or: rivulet unpeer %[1]s --force", e.Peer, strings.Join(e.Data, ", "))
 	case len(alone) > 0:
-		return fmt.Errorf("%w"+force, &drain.Unmanaged{Pods: alone}, e.Peer)
+		return fmt.Errorf("%w; or: rivulet unpeer %s --force", &drain.Unmanaged{Pods: alone}, e.Peer)
 	}
 	return nil
 }

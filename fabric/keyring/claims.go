@@ -81,7 +81,7 @@ func takes(from *peer.Record, to peer.Record) bool {
 func (c *Claims) sameKey(r peer.Record, owner string) error {
 	c.Refused(r, owner)
 	return &rpc.Error{Code: "same-key", Message: fmt.Sprintf("a WireGuard key of %s is that of another cluster that %s has as a peer", r.Name, c.Name()),
-		Cure: fmt.Sprintf("give it another key (on %s: rivulet rotate-key); if its disk was copied, it needs a state.db of its own (docs/design/peering.md)", r.Name)}
+		Cure: fmt.Sprintf("give it another key (on %s: rivulet rotate-key); if its disk was copied, it needs a state.db of its own (see: rivulet docs peering)", r.Name)}
 }
 
 // Vetted removes duplicate keys from stored records, in the order of trust: present keys count before next ones, and

@@ -172,7 +172,7 @@ var cures = map[string]string{
 	"closed":      "see the configuration (rivulet config show) of the cluster that says so",
 	"denied":      "to have it back, the cluster that says so has to name it: rivulet peer NAME",
 	"unpeered":    "to have it back, the cluster that says so has to name it: rivulet peer NAME",
-	"name-taken":  "if the device was set up anew: rivulet unpeer --force on the old ID, then rivulet approve on the new one; if it was not, somebody has taken its name: rivulet deny",
+	"name-taken":  "if the device was set up anew: first the old one: rivulet unpeer OLD-ID --force; then: rivulet approve ID; if it was not, somebody has taken its name: rivulet deny ID",
 	"no-proof":    "write the same trust (mode: group, and the secret) into the configuration of both",
 	"wrong-proof": "write the same secret into the configuration of both (trust.secret or trust.secretFile)",
 	"pending":     "run there: rivulet approve NAME",

@@ -171,7 +171,7 @@ func (m *Machine) keyless() string {
 	if !m.pinned || !m.rec.WireGuardKey.IsZero() {
 		return ""
 	}
-	return "the WireGuard key that is stored of it cannot be used, or is another peer's; it gets a tunnel as soon as it tells another: rivulet rotate-key on " + m.Handle()
+	return "the WireGuard key that is stored of it cannot be used, or is another peer's; it gets a tunnel as soon as it tells another; on " + m.Handle() + ": rivulet rotate-key"
 }
 
 // Specified returns the address, or the zero value if it is unspecified: of a cluster met through another only the

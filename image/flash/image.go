@@ -73,7 +73,7 @@ func Open(ctx context.Context, path string, trust Trust, p Progress) (*Image, er
 	default:
 		m.Signed = true
 		if len(trust.Roots) == 0 {
-			return nil, image("%w; use a release of rivulet, or build with ROOT_KEYS (see docs/design/upgrade.md)", signed.ErrNoRoots)
+			return nil, image("%w; use a release of rivulet, or build with ROOT_KEYS (see: rivulet docs upgrade)", signed.ErrNoRoots)
 		}
 	}
 	ranges, mapped, err := readBmap(path)

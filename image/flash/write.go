@@ -102,7 +102,7 @@ func open(d Disk, from string) (*os.File, error) {
 	f, err := os.OpenFile(d.Path, flags, 0)
 	switch {
 	case errors.Is(err, os.ErrPermission):
-		return nil, disk("%w; use: sudo rivulet flash", err)
+		return nil, disk("%w; use sudo", err)
 	case errors.Is(err, unix.EBUSY):
 		return nil, disk("%s is in use (mounted, perhaps elsewhere); unmount it first", d.Path)
 	case errors.Is(err, unix.EROFS):

@@ -71,7 +71,7 @@ func Roots() ([]ed25519.PublicKey, error) {
 		out = append(out, key)
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%w; use a release of rivulet, or build with ROOT_KEYS (see docs/design/upgrade.md)", ErrNoRoots)
+		return nil, fmt.Errorf("%w; use a release of rivulet, or build with ROOT_KEYS (see: rivulet docs upgrade)", ErrNoRoots)
 	}
 	return out, nil
 }

@@ -1,6 +1,9 @@
 package arch
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"net/url"
 	"os"
@@ -231,5 +234,38 @@ func TestPagesSayWhereReleasesAre(t *testing.T) {
 		if strings.Contains(string(text), none) == published {
 			t.Errorf("%s: RELEASES of the Makefile is %q; does the page say %q?", page, at, none)
 		}
+	}
+}
+
+// A message names a page by the command that shows it: an installed device has no folder docs.
+func TestMessagesNameNoFilesOfDocs(t *testing.T) {
+	seen := 0
+	for _, dir := range []string{"appliance", "cmd/rivulet", "fabric", "image/flash", "image/signed", "image/device", "offload", "systemd"} {
+		err := fs.WalkDir(os.DirFS(root), dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			set := token.NewFileSet()
+			file, err := parser.ParseFile(set, filepath.Join(root, path), nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				if text, ok := n.(*ast.BasicLit); ok && text.Kind == token.STRING {
+					seen++
+					if named.MatchString(text.Value) {
+						t.Errorf("%s: a message names a file of docs; write: rivulet docs PAGE", set.Position(text.Pos()))
+					}
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen < 1000 {
+		t.Errorf("only %d strings found", seen)
 	}
 }

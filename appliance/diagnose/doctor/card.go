@@ -22,7 +22,7 @@ func probeCardLife(_ context.Context, e *Env) Result {
 	if len(cards) == 0 {
 		return Skipf("there is no card or eMMC")
 	}
-	const cure = "copy it to a new one: rivulet backup, and soon"
+	const cure = "copy it to a new one, and soon: rivulet backup FILE"
 	var good, silent []string
 	worst := Result{Status: Pass}
 	for _, dir := range cards {

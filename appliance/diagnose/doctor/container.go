@@ -50,7 +50,7 @@ func probeOverlay(_ context.Context, e *Env) Result {
 
 // overlayCure is for the file system that takes no layers.
 func (e *Env) overlayCure(m mount) string {
-	const disk = "mount a disk with ext4 there: nano /etc/fstab; reboot (docs/guide/machines.md, \"The state on a disk of its own\")"
+	const disk = "mount a disk with ext4 there: nano /etc/fstab; reboot (\"The state on a disk of its own\" in: rivulet docs machines)"
 	switch {
 	case m.kind == "zfs":
 		return "update ZFS to 2.2 or newer (see: zfs version); or: " + disk

@@ -65,11 +65,12 @@ func (p Probe) Name() string { return p.Kind.Code }
 // Probes returns all of them, in the order of the report.
 func Probes() []Probe { return slices.Clone(probes) }
 
-// Find returns the probes of these names, in the order of the report.
+// Find returns the probes of these codes, in the order of the report. Problems with other codes are seen by the
+// supervisor: Report.Add has them.
 func Find(names []string) ([]Probe, error) {
 	for _, n := range names {
-		if !slices.ContainsFunc(probes, func(p Probe) bool { return p.Name() == n }) {
-			return nil, fmt.Errorf("there is no probe %q; see: rivulet doctor --list", n)
+		if !slices.ContainsFunc(health.Kinds(), func(k health.Kind) bool { return k.Code == n }) {
+			return nil, fmt.Errorf("there is no probe and no problem %q; see: rivulet doctor --list", n)
 		}
 	}
 	return slices.DeleteFunc(Probes(), func(p Probe) bool { return !slices.Contains(names, p.Name()) }), nil

@@ -222,8 +222,36 @@ func TestReportHasWhatTheSupervisorFound(t *testing.T) {
 	tr.SetAt(health.DiskSpace, health.Error, "", "full", "delete")
 	tr.Set(health.ClockNotSynchronized, "system", "let it")
 	var rep Report
-	rep.Add(tr.Problems())
+	rep.Add(tr.Problems(), nil, nil)
 	if len(rep.Findings) != 1 || rep.Findings[0].Name != "config-broken" || rep.Findings[0].Status != Fail || rep.Findings[0].Cure != "mend it" {
 		t.Errorf("%+v", rep.Findings)
+	}
+}
+
+// Each code that is named has a line: that of its problem, that there is none, or that nobody answers. Other problems
+// have none.
+func TestOnlyProblemsOfTheSupervisor(t *testing.T) {
+	if _, err := Find([]string{health.EngineSilent.Code}); err != nil {
+		t.Fatal(err)
+	}
+	var tr health.Tracker
+	tr.Set(health.EngineSilent, "silent", "wait")
+	tr.Set(health.BackupOld, "old", "rivulet backup FILE")
+	only := []string{health.EngineSilent.Code, health.TrustClosed.Code}
+	for _, c := range []struct {
+		problems []health.Problem
+		err      error
+		want     [2]Status
+	}{
+		{tr.Problems(), nil, [2]Status{Fail, Pass}},
+		{nil, nil, [2]Status{Pass, Pass}},
+		{nil, errors.New("not running"), [2]Status{Skip, Skip}},
+	} {
+		var rep Report
+		rep.Add(c.problems, only, c.err)
+		if len(rep.Findings) != 2 || rep.Findings[0].Name != only[0] || rep.Findings[1].Name != only[1] ||
+			rep.Findings[0].Status != c.want[0] || rep.Findings[1].Status != c.want[1] {
+			t.Errorf("%+v: %+v", c, rep.Findings)
+		}
 	}
 }

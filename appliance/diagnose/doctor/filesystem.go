@@ -31,7 +31,7 @@ func probeFilesystem(_ context.Context, e *Env) Result {
 		}
 	}
 	if len(bad) > 0 {
-		return Failf("back up (rivulet backup), check the file system (touch /forcefsck; reboot, or fsck from another system), and replace the card if errors come back",
+		return Failf("back up (rivulet backup FILE), check the file system (touch /forcefsck; reboot, or fsck from another system), and replace the card if errors come back",
 			"ext4 has counted errors: %s", strings.Join(bad, ", "))
 	}
 	if !ok {

@@ -72,7 +72,7 @@ func probeKernel(ctx context.Context, e *Env) Result {
 	}
 	r := Result{Status: worst, Text: "missing: " + strings.Join(missing, ", "), Cure: "use a kernel with these features; that of the distribution has them", Fix: both(load...)}
 	if r.Fix != nil {
-		r.Cure = "rivulet doctor --fix loads the modules"
+		r.Cure = "load the modules: rivulet doctor --fix"
 	}
 	return r
 }

@@ -25,7 +25,7 @@ func probeLimits(_ context.Context, e *Env) Result {
 	r := Warnf("sysctl -w "+strings.Join(set, " ")+", or: rivulet doctor --fix",
 		"%s: containers may fail with \"too many open files\"", strings.Join(names, ", "))
 	r.Fix = &Fix{
-		Says: "sets " + strings.Join(set, " ") + " until the next boot (rivulet run does so whenever it starts)",
+		Says: "sets " + strings.Join(set, " ") + " until the next boot (each start of rivulet run does so)",
 		Do: func(context.Context) error {
 			if left := host.RaiseLimitsAt(e.path("/proc/sys")); len(left) > 0 {
 				return errors.New(strings.Join(left, ", ") + " cannot be raised from here; set it on the host of this container")

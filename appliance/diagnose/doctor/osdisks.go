@@ -48,7 +48,7 @@ func probeOSDisks(ctx context.Context, e *Env) Result {
 		slices.Sort(twice)
 		cure := "take the copy out, or give it an identity of its own (tune2fs -U random, and its line in /etc/fstab and cmdline.txt)"
 		if e.exists(layout.RunSlot) {
-			cure = "take one of them out, back up what you need of it (sudo rivulet backup), and write it anew with rivulet flash, which gives each disk identities of its own"
+			cure = "take one of them out, back up what you need of it (sudo rivulet backup FILE), and write it anew with rivulet flash, which gives each disk identities of its own"
 		}
 		return Warnf(cure,
 			"the same file system twice: %s; the next boot may take the other", strings.Join(twice, ", "))

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -35,11 +36,18 @@ func (r Report) Count(s Status) (n int) {
 	return n
 }
 
-// Add appends a running supervisor's warnings and errors without a probe, so that both outputs agree.
-func (r *Report) Add(problems []health.Problem) {
+// Add appends a supervisor's warnings and errors without a probe, so that both outputs agree: all of them, or those with
+// the codes of only, each of which has a line. err is why the supervisor does not answer.
+func (r *Report) Add(problems []health.Problem, only []string, err error) {
 	for _, p := range problems {
 		status := map[health.Severity]Status{health.Error: Fail, health.Warning: Warn}[p.Severity]
-		if status != "" && !slices.ContainsFunc(probes, func(known Probe) bool { return known.Name() == p.Code }) {
+		if len(only) > 0 {
+			if !slices.Contains(only, p.Code) {
+				continue
+			}
+			status = cmp.Or(status, Pass) // for information
+		}
+		if status != "" && !probed(p.Code) {
 			title := p.Title
 			if p.Subject != "" {
 				title += " (" + p.Subject + ")"
@@ -47,6 +55,20 @@ func (r *Report) Add(problems []health.Problem) {
 			r.Findings = append(r.Findings, Finding{Name: p.Code, Title: title, Result: Result{Status: status, Text: p.Text, Cure: p.Cure}})
 		}
 	}
+	for _, k := range health.Kinds() {
+		if !slices.Contains(only, k.Code) || slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Name == k.Code }) {
+			continue
+		}
+		result := Passf("not so now")
+		if err != nil {
+			result = Skipf("only a running rivulet sees this: %v", err)
+		}
+		r.Findings = append(r.Findings, Finding{Name: k.Code, Title: k.Title, Result: result})
+	}
+}
+
+func probed(code string) bool {
+	return slices.ContainsFunc(probes, func(p Probe) bool { return p.Name() == code })
 }
 
 // Report updates the device's health: a failure is an error there, a warning a warning, and other results clear the

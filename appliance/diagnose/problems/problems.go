@@ -87,7 +87,7 @@ func reportCutOff(t *health.Tracker, nodes []offload.VirtualNode) {
 		if away := n.Pods - len(n.Refused); n.Kind == target.Peer && !n.Ready && away > 0 {
 			said[n.Name] = [2]string{
 				fmt.Sprintf("%d pods of this cluster are there, and nobody here sees how they are", away),
-				fmt.Sprintf("rivulet doctor peer %s finds the cause; if it is gone for good: rivulet unpeer %s --force", n.Target, n.Target),
+				fmt.Sprintf("find the cause: rivulet doctor peer %s; if it is gone for good: rivulet unpeer %s --force", n.Target, n.Target),
 			}
 		}
 	}
@@ -100,7 +100,7 @@ func reportUnknown(t *health.Tracker, volumes map[string][]string) {
 	for node, refs := range volumes {
 		said[node] = [2]string{
 			fmt.Sprintf("this cluster's datastore, which was put back, does not know data that are there: %d claims; nothing deletes them", len(refs)),
-			fmt.Sprintf("rivulet volumes lists them; for each, as for this one: rivulet volumes adopt %s, or rivulet volumes delete %[1]s", refs[0]),
+			fmt.Sprintf("list them: rivulet volumes; for each, as for this one: rivulet volumes adopt %s; or: rivulet volumes delete %[1]s", refs[0]),
 		}
 	}
 	t.Replace(health.VolumesUnknown, said)

@@ -44,7 +44,7 @@ func (c *collection) problems(st api.Status) {
 			keys = append(keys, k)
 		}
 	}
-	f := c.gauge("rivulet_health_problems", "Problems that hold now, by code (docs/reference/health.md).")
+	f := c.gauge("rivulet_health_problems", "Problems that hold now, by code (rivulet docs reference/health).")
 	for _, k := range keys {
 		f.add(count[k], "code", k.code, "severity", k.severity)
 	}

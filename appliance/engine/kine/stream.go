@@ -75,7 +75,7 @@ func hooked(ctx context.Context) error {
 		return err
 	}
 	if err := stream.RecvMsg(&etcdserverpb.WatchResponse{}); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("grpc does not take our watch server (docs/design/datastore.md), and kine's own loses events: %w", err)
+		return fmt.Errorf("grpc does not take our watch server (see: rivulet docs datastore), and kine's own loses events: %w", err)
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func (f *folder) check() {
 		case ".pem", ".crt", ".cer", ".key", ".p12", ".pfx":
 			f.certificate(name, ext)
 		default:
-			do := "name it for what it is: NAME.network, NAME.netdev, SSID.8021x, SSID.psk, SSID.open, or .pem, .crt, .cer, .key, .p12; see docs/design/firstboot.md"
+			do := "name it for what it is: NAME.network, NAME.netdev, SSID.8021x, SSID.psk, SSID.open, or .pem, .crt, .cer, .key, .p12; see: rivulet docs firstboot"
 			if better := strings.TrimSuffix(name, filepath.Ext(name)); taken[filepath.Ext(better)] != nil {
 				do = "rename it to " + better
 			}

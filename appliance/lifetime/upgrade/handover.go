@@ -164,9 +164,9 @@ func (h *Handover) View() *api.Upgrade {
 		o = *st.Last
 	}
 	h.Health.SetIf(st.Phase == Staged && len(held) > 0, health.UpgradeWaiting, fmt.Sprintf("version %s waits for %s", a.Next.Name, strings.Join(held, ", ")),
-		"it goes on when these pods have ended (label "+HoldLabel+"); rivulet upgrade --now does not wait, --cancel forgets it")
+		"it goes on when these pods have ended (label "+HoldLabel+"); do not wait: rivulet upgrade --now; forget it: rivulet upgrade --cancel")
 	h.Health.SetIf(st.Phase == Trying, health.UpgradeTrying, fmt.Sprintf("version %s is tried until %s", a.Next.Name, a.Begun.Add(a.Window).Local().Format(time.TimeOnly)),
-		"nothing is to be done; rivulet upgrade --cancel goes back to "+a.From.Name)
+		"nothing is to be done; back to "+a.From.Name+": rivulet upgrade --cancel")
 	text := fmt.Sprintf("version %s was tried and given up, %s runs: %s", o.Version, o.From, o.Reason)
 	if o.Aside != "" {
 		text += "; what it wrote is in " + o.Aside

@@ -209,7 +209,7 @@ func lock(dir string) (release func(), err error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
-		return nil, fmt.Errorf("%w; wait for its end (rivulet upgrade shows it) or stop it with: rivulet upgrade --cancel", ErrBusy)
+		return nil, fmt.Errorf("%w; wait for its end (see: rivulet upgrade) or stop it with: rivulet upgrade --cancel", ErrBusy)
 	}
 	return func() { f.Close() }, nil
 }

@@ -237,7 +237,7 @@ func (w *Watch) tooMuch(r Report) (problem, cure string) {
 			"end and start rivulet when it suits (pods go on), and please report it with: rivulet support"
 	case w.cfg.RAM > 0 && w.cfg.RAM < smallBoard && above(all, BudgetSmallBoard):
 		return fmt.Sprintf("Rivulet takes %d MB, on a board of 1 GB promised are %d", all/1e6, uint64(BudgetSmallBoard/1e6)),
-			"offload namespaces to a larger device (rivulet offload), or keep fewer objects in this cluster"
+			"offload namespaces to a larger device (rivulet offload NAMESPACE), or keep fewer objects in this cluster"
 	}
 	return "", ""
 }

@@ -20,7 +20,7 @@ func newBroker(c *common) *cobra.Command {
 		Use:   "broker",
 		Short: "be the place where clusters of a group meet that share no LAN",
 		Long: "It runs in the foreground on a host that all of them reach, needs no root, and prints the line for trust.broker of each device of the group. Its port is open for TCP and UDP.\n" +
-			"It introduces members of the same group to each other and relays their packets, encrypted, where they find no direct path. It has no secret of the group, and is no peer: docs/design/broker.md.\n" +
+			"It introduces members of the same group to each other and relays their packets, encrypted, where they find no direct path. It has no secret of the group, and is no peer: rivulet docs broker.\n" +
 			"The key is in the folder of --state, file broker.key; without it the broker has another ID.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

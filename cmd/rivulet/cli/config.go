@@ -230,7 +230,7 @@ func newConfigExplain() *cobra.Command {
 				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n  value     %s\n  default   %s\n  change    %s\n  variable  %s\n",
 					k.Name, k.What, k.Type(), dash(k.Default), k.Change, config.Variable(k.Name))
 				if k.See != "" {
-					fmt.Fprintf(cmd.OutOrStdout(), "  more      docs/design/%s.md\n", k.See)
+					fmt.Fprintf(cmd.OutOrStdout(), "  more      rivulet docs design/%s\n", k.See)
 				}
 			}
 			return nil

@@ -28,7 +28,7 @@ var ends = map[string]string{
 var endNothing = strings.Fields(`run status doctor doctor/peer config/check config/show config/reload config/example config/explain install peers approve
 	nodes nodes/upgrade nodes/standby token/create token/list token/revoke invite invite/list invite/revoke burst/plugin burst/list burst/status vcluster/create vcluster/list vcluster/describe vcluster/connect vcluster/kubeconfig
 	course/list course/status course/report course/sleep course/kubeconfigs vcluster/sleep vcluster/pause vcluster/resume vcluster/set vcluster/snapshot vcluster/restore vcluster/logs offload pods why trace cordon uncordon move/volume volumes volumes/adopt tenants services
-	open close image/push image/list backup upgrade support metrics metrics/grant metrics/list rotate-key broker firstboot end-pods console console/login console/list console/end kubectl ctr crictl version kubeconfig kubeconfig/list licenses help`)
+	open close image/push image/list backup upgrade support metrics metrics/grant metrics/list rotate-key broker firstboot end-pods console console/login console/list console/end kubectl ctr crictl version kubeconfig kubeconfig/list licenses docs help`)
 
 // fakeDevice is a supervisor beside an API server whose pods on peer b are those given, as JSON.
 // It returns the folder of both. Nothing may be changed at the API server.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"rivulet/appliance/diagnose/doctor"
 )
 
 // Every command line of Rivulet that the documents show is one that there is: each
@@ -61,24 +64,24 @@ func TestMessagesNameCommandsThatExist(t *testing.T) {
 				return err
 			}
 			ast.Inspect(file, func(n ast.Node) bool {
-				text, ok := n.(*ast.BasicLit)
-				if !ok || text.Kind != token.STRING {
+				text, ok := n.(ast.Expr)
+				if !ok {
 					return true
 				}
-				value, err := strconv.Unquote(text.Value)
-				if err != nil {
-					t.Error(err)
+				value, ok := joined(text)
+				if !ok {
+					return true
 				}
 				if strings.Contains(value, "ctr images import") || strings.Contains(value, "crictl rmi") {
 					t.Errorf("%s: images come and go by rivulet image push and rivulet image rm", set.Position(text.Pos()))
 				}
 				for _, words := range inMessage(value) {
 					seen++
-					if err := exists(newRoot("engine"), words); err != nil {
+					if err := works(newRoot("engine"), words); err != nil {
 						t.Errorf("%s: rivulet %s: %v", set.Position(text.Pos()), strings.Join(words, " "), err)
 					}
 				}
-				return true
+				return false
 			})
 			return nil
 		})
@@ -92,16 +95,44 @@ func TestMessagesNameCommandsThatExist(t *testing.T) {
 }
 
 var (
-	cure = regexp.MustCompile(`(?:: |; |\()(?:sudo )?(rivulet [^;,)]*)`)
-	hole = regexp.MustCompile(`%[a-z]`)
+	cure  = regexp.MustCompile("(?:^|: |; |\\()(?:sudo )?(rivulet [^;,)`\"\n]*)")
+	hole  = regexp.MustCompile(`%(\[\d+\])?[a-z]`)
+	label = regexp.MustCompile(`^rivulet [a-z ]+( v[0-9]+|credentials|peer)\b`) // of a key, in a hash
 )
 
-// inMessage returns the command lines of a message: each stands after a colon, a semicolon or a bracket.
-func inMessage(text string) (out [][]string) {
-	for _, m := range cure.FindAllStringSubmatch(text, -1) {
-		if !strings.HasPrefix(m[1], "rivulet is ") { // a sentence
-			out = append(out, commandsIn(hole.ReplaceAllString(m[1], "X"))...)
+// joined returns a string of the source, or several and other values that are put together: those are X.
+func joined(n ast.Expr) (string, bool) {
+	switch n := n.(type) {
+	case *ast.BasicLit:
+		value, err := strconv.Unquote(n.Value)
+		return value, err == nil && n.Kind == token.STRING
+	case *ast.BinaryExpr:
+		left, one := joined(n.X)
+		right, two := joined(n.Y)
+		if n.Op != token.ADD || !one && !two {
+			return "", false
 		}
+		if !one {
+			left = "X"
+		}
+		if !two {
+			right = "X"
+		}
+		return left + right, true
+	}
+	return "", false
+}
+
+// inMessage returns the command lines of a message: each stands at its beginning, after a colon, a semicolon or a bracket.
+func inMessage(text string) (out [][]string) {
+	if strings.HasSuffix(text, " ") {
+		text += "X" // the rest is added elsewhere
+	}
+	for _, m := range cure.FindAllStringSubmatch(text, -1) {
+		if starts := strings.HasPrefix(text, m[0]); starts && !isVerb(m[1]) || strings.HasPrefix(m[1], "rivulet is ") {
+			continue // a sentence
+		}
+		out = append(out, commandsIn(hole.ReplaceAllString(m[1], "X"))...)
 	}
 	return out
 }
@@ -178,6 +209,51 @@ func commandsIn(line string) (out [][]string) {
 	return out
 }
 
+// isVerb reports whether a command of Rivulet follows the first word, and no label of a key.
+func isVerb(line string) bool {
+	verb, _, _ := strings.Cut(strings.TrimPrefix(line, "rivulet "), " ")
+	return !label.MatchString(line) && slices.ContainsFunc(newRoot("engine").Commands(), func(c *cobra.Command) bool { return c.Name() == verb })
+}
+
+// works reports what of a command line is not there, or is missing for it to be complete.
+func works(cmd *cobra.Command, words []string) error {
+	if err := exists(cmd, words); err != nil {
+		return err
+	}
+	if end := slices.IndexFunc(words, func(w string) bool { return w == ">" || strings.HasSuffix(w, ".") }); end >= 0 {
+		words = append(slices.Clone(words[:end]), strings.TrimSuffix(strings.TrimSuffix(words[end], "."), ">"))
+		words = slices.DeleteFunc(words, func(w string) bool { return w == "" })
+	}
+	cmd, rest, err := cmd.Find(words)
+	if err != nil || cmd.DisableFlagParsing || slices.Contains(rest, "...") || slices.Contains(rest, "…") || slices.Contains(rest, "--help") {
+		return err
+	}
+	if err := cmd.ParseFlags(rest); err != nil {
+		return nil // a value that stands for something
+	}
+	args := cmd.Flags().Args()
+	if cmd.HasSubCommands() && len(args) > 0 && args[0] == "X" {
+		return nil // a subcommand that stands for something
+	}
+	if only := cmd.Flags().Lookup("only"); only != nil && only.Changed {
+		codes, err := cmd.Flags().GetStringSlice("only")
+		if _, unknown := doctor.Find(slices.DeleteFunc(codes, func(c string) bool { return c == "X" || c == "CODE" })); err != nil || unknown != nil {
+			return errors.Join(err, unknown)
+		}
+	}
+	if cmd.Name() == "docs" && len(args) == 1 && args[0] != "X" {
+		if _, err := pageOf(strings.TrimSuffix(args[0], ".")); err != nil {
+			return err
+		}
+	}
+	err = cmd.ValidateArgs(args)
+	if err != nil && len(args) > 0 && args[0] == "X" {
+		args[0] = "X/X" // it stands for a namespace and a name, too
+		err = cmd.ValidateArgs(args)
+	}
+	return err
+}
+
 // exists reports what of a command line there is not. Words in capitals stand for something.
 func exists(cmd *cobra.Command, words []string) error {
 	for i := 0; i < len(words); i++ {
@@ -230,4 +306,24 @@ func flagOf(cmd *cobra.Command, name string) *pflag.Flag {
 		}
 	}
 	return nil
+}
+
+// All pages are in the binary, with a title, and each name that a message may use finds its page.
+func TestDocs(t *testing.T) {
+	_, list, err := execute(t, t.TempDir(), []string{"docs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../../../docs/*/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Count(list, "\n"); got != len(files) || len(files) < 50 || !strings.Contains(list, "Quick start") {
+		t.Errorf("%d pages of %d are listed:\n%s", got, len(files), list)
+	}
+	for _, name := range []string{"quick-start", "docs/guide/quick-start.md", "guide/quick-start"} {
+		if _, out, err := execute(t, t.TempDir(), []string{"docs", name}); err != nil || !strings.HasPrefix(out, "# Quick start\n") {
+			t.Errorf("%s: %v, %.40q", name, err, out)
+		}
+	}
 }

@@ -24,10 +24,10 @@ func newDoctor(c *common) *cobra.Command {
 		Use:   "doctor",
 		Short: "check this device, with a cure for each problem",
 		Long: "Exit code 0: nothing fails (there may be warnings); 1: something fails; 2: bad flags.\n" +
-			"It works without a running rivulet, and checks more as root. docs/design/doctor.md has every probe.",
+			"It works without a running rivulet, and checks more as root. Every probe: rivulet docs doctor.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if _, err := doctor.Find(args); len(args) > 0 && err == nil { // the names in brackets of status
-				return usagef("probes are asked by name like this: rivulet doctor --only %s; see: %s --help", strings.Join(args, ","), cmd.CommandPath())
+				return usagef("one problem is looked at like this: rivulet doctor --only %s; see: %s --help", strings.Join(args, ","), cmd.CommandPath())
 			}
 			return noArgs(cmd, args)
 		},
@@ -42,13 +42,13 @@ func newDoctor(c *common) *cobra.Command {
 			if list {
 				return listProbes(cmd.OutOrStdout(), c, asked)
 			}
-			return examine(cmd.Context(), cmd.OutOrStdout(), c, asked, fix)
+			return examine(cmd.Context(), cmd.OutOrStdout(), c, asked, only, fix)
 		},
 	}
 	cmd.AddCommand(newDoctorPeer(c))
 	f := cmd.Flags()
 	f.BoolVar(&fix, "fix", false, "also carry out safe fixes")
-	f.StringSliceVar(&only, "only", nil, "only these probes, by name")
+	f.StringSliceVar(&only, "only", nil, "only these probes and problems, by code")
 	f.BoolVar(&list, "list", false, "only list the probes")
 	return withOutput(c, cmd)
 }
@@ -77,13 +77,12 @@ type examined struct {
 	Fixed []doctor.Fixed `json:"fixed,omitempty"`
 }
 
-func examine(ctx context.Context, out io.Writer, c *common, asked []doctor.Probe, fix bool) error {
+func examine(ctx context.Context, out io.Writer, c *common, asked []doctor.Probe, only []string, fix bool) error {
 	look := func() doctor.Report {
 		defer busy("looking at the device")()
 		rep := doctor.Run(ctx, here(c), asked)
-		if st, err := api.Get(ctx, c.dirs.Run); err == nil && len(asked) == len(doctor.Probes()) {
-			rep.Add(st.Health)
-		}
+		st, err := api.Get(ctx, c.dirs.Run)
+		rep.Add(st.Health, only, err)
 		return rep
 	}
 	result := examined{Report: look()}

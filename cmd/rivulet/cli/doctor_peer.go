@@ -19,7 +19,7 @@ func newDoctorPeer(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "peer NAME",
 		Short: "find the layer that fails on the way to a peer, from discovery to its API server",
-		Long:  "NAME is a peer's name, its ID or the beginning of its ID. Exit code 0: nothing fails; 1: a layer fails; 2: bad flags. docs/design/peers.md has every layer.",
+		Long:  "NAME is a peer's name, its ID or the beginning of its ID. Exit code 0: nothing fails; 1: a layer fails; 2: bad flags. Every layer: rivulet docs peers.",
 		Args:  takes(1, "doctor peer takes the name of one peer; see: rivulet peers, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			end := busy("asking " + args[0])

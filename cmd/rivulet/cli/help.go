@@ -17,7 +17,7 @@ var groups = []struct {
 	{"Clusters around:", []string{"peers", "peer", "approve", "deny", "invite", "unpeer", "broker", "burst"}},
 	{"Pods at home and away:", []string{"pods", "why", "trace", "offload", "unoffload", "cordon", "uncordon", "drain", "move", "volumes", "tenants", "services", "open", "close", "image"}},
 	{"Clusters inside this one:", []string{"vcluster", "course"}},
-	{"Look after it:", []string{"backup", "restore", "upgrade", "reset", "support", "metrics", "rotate-key", "licenses"}},
+	{"Look after it:", []string{"backup", "restore", "upgrade", "reset", "support", "metrics", "rotate-key", "licenses", "docs"}},
 	{"Device images:", []string{"flash", "firstboot", "console"}},
 	{"kubectl and other tools:", []string{"kubeconfig", "kubectl", "ctr", "crictl"}},
 }
@@ -123,6 +123,7 @@ var examples = map[string]string{
 	"kubeconfig list":     "sudo rivulet kubeconfig list",
 	"kubeconfig revoke":   "sudo rivulet kubeconfig revoke anna\nsudo rivulet kubeconfig revoke ben --vcluster ann",
 	"licenses":            "rivulet licenses | less",
+	"docs":                "rivulet docs\nrivulet docs quick-start | less",
 }
 
 // helpTemplate has the purpose first, then details, then usage.

@@ -12,7 +12,7 @@ func newOpen(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "open NAMESPACE[/SERVICE] --to PEER|group|all",
 		Short: "let other clusters reach a namespace's pods, or a Service's (only writes a label)",
-		Long:  "A namespace opens all ports of its pods, a Service the ports of its endpoints. The label names a peer by its ID. docs/design/reach.md has what is reachable without it.",
+		Long:  "A namespace opens all ports of its pods, a Service the ports of its endpoints. The label names a peer by its ID. What is reachable without it: rivulet docs reach.",
 		Args:  oneOpening,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if to == "" {

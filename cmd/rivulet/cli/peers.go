@@ -17,7 +17,7 @@ func newPeers(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "peers",
 		Short: "list all clusters found, with trust and state",
-		Long:  "To find out why one does not work: rivulet doctor peer NAME. docs/design/peers.md explains every column.",
+		Long:  "To find out why one does not work: rivulet doctor peer NAME. Every column: rivulet docs peers.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return show(cmd, c, watch, func(out io.Writer, st api.Status) error {

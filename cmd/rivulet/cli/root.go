@@ -186,7 +186,7 @@ func newRoot(engineName string) *cobra.Command {
 	f.StringVar(&c.dirs.State, "state", env("RIVULET_STATE", defaultDirs.State), "folder of the persistent state [$RIVULET_STATE]")
 	f.StringVar(&c.dirs.Run, "runtime", env("RIVULET_RUNTIME", defaultDirs.Run), "folder of sockets and PID files [$RIVULET_RUNTIME]")
 	root.SetHelpCommand(newHelp(root))
-	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newOpen(c), newClose(c), newConfig(c), newVersion(c), newLicenses())
+	root.AddCommand(newRun(c, engineName), newStatus(c), newPeers(c), newOffload(c), newUnoffload(c), newOpen(c), newClose(c), newConfig(c), newVersion(c), newLicenses(), newDocs())
 	root.AddCommand(newNodes(c), newToken(c), newJoin(c), newLeave(c), newPeer(c), newApprove(c), newDeny(c), newInvite(c), newUnpeer(c), newRotateKey(c), newBroker(c))
 	root.AddCommand(newCordon(c), newUncordon(c), newDrain(c), newMove(c), newVolumes(c), newTenants(c), newServices(c), newBurst(c), newVCluster(c), newCourse(c), newPods(c), newWhy(c), newTrace(c), newKubeconfig(c), newImage(c))
 	root.AddCommand(newBackup(c), newRestore(c), newUpgrade(c))

@@ -25,7 +25,7 @@ func newStatus(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "show readiness, peers, capacity and pods at home and away, problems with cures",
-		Long:  "--fleet shows the devices of this group (trust by a group's secret) that allow it, one on each line, the worst first; docs/design/fleet.md.\nOf the stages, those that are not ready are shown; -o wide shows all, Rivulet's own usage, and more about peers.\nExit code 0: ready; 3: running, not ready yet; 1: not running.",
+		Long:  "--fleet shows the devices of this group (trust by a group's secret) that allow it, one on each line, the worst first: rivulet docs fleet.\nOf the stages, those that are not ready are shown; -o wide shows all, Rivulet's own usage, and more about peers.\nExit code 0: ready; 3: running, not ready yet; 1: not running.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if all {

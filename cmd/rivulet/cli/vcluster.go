@@ -56,7 +56,7 @@ func newVClusterCreate(c *common) *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
 		Use: "create NAME | -f FILE|-", Short: "create a virtual cluster, or those of a file, and wait until they are ready",
-		Long: "A file has objects of kind VirtualCluster or Course; what is there already is changed. See docs/reference/crds.md.",
+		Long: "A file has objects of kind VirtualCluster or Course; what is there already is changed. See: rivulet docs crds.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if file == "" {
 				return oneName(cmd, args)

@@ -18,7 +18,7 @@ func newVolumes(c *common) *cobra.Command {
 		Use:   "volumes",
 		Short: "list claims whose data are on peers, and data there that no claim here has",
 		Long: "Data without a claim are kept: those of claims with reclaim policy Retain, and those that this cluster's datastore does not know, because it was put back (a restore, an undone upgrade, a recovery).\n" +
-			"rivulet volumes adopt gives them a claim again; rivulet volumes delete deletes them.",
+			"To give them a claim again: rivulet volumes adopt DATA; to delete them: rivulet volumes delete DATA.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v, err := c.volumes(cmd.Context())
@@ -55,7 +55,7 @@ func newVolumesAdopt(c *common) *cobra.Command {
 	var as string
 	cmd := &cobra.Command{
 		Use: "adopt DATA", Short: "give data on a peer a claim here again", Args: oneKept,
-		Long: "DATA is what rivulet volumes lists. The claim has the name that the data were made for, or the one of --as. The data stay where they are, and pods that use the claim run there; rivulet move volume brings them home.",
+		Long: "DATA is what rivulet volumes lists. The claim has the name that the data were made for, or the one of --as. The data stay where they are, and pods that use the claim run there; to bring them home: rivulet move volume NAMESPACE/CLAIM home.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var claim string
 			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/volumes/adopt", api.KeptVolume{Ref: args[0], As: as}, &claim); err != nil {

@@ -39,7 +39,7 @@ const entryPC = "LABEL @SLOT@\n LINUX /@SLOT@/linux\n INITRD /@SLOT@/initrd\n AP
 
 const loaderPC = "title Rivulet @SLOT@\nsort-key rivulet\nversion @VERSION@\nlinux /@SLOT@/linux\ninitrd /@SLOT@/initrd\noptions " + layout.CommandPC + "\n"
 
-const example = `# Optional. A copy of this file named rivulet.yaml is read at the first start; see docs/design/firstboot.md.
+const example = `# Optional. A copy of this file named rivulet.yaml is read at the first start; see: rivulet docs firstboot.
 # name: shelf-1
 `
 
@@ -193,7 +193,7 @@ func (j *job) newerPi5() error {
 	return putAll(map[string]string{
 		filepath.Join(j.slot, card.NewerOverlay): string(o.Encode()),
 		// Without this file the firmware takes overlays from outside of the slot.
-		filepath.Join(j.slot, card.Overlays, "README"): "For the kernel beside this folder; see docs/design/image.md.\n",
+		filepath.Join(j.slot, card.Overlays, "README"): "For the kernel beside this folder; see: rivulet docs image.\n",
 	})
 }
 

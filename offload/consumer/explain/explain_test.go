@@ -97,6 +97,24 @@ func volumeOn(node string) []corev1.PersistentVolume {
 		Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}}}}}
 }
 
+func made(volumes []corev1.PersistentVolume) []corev1.PersistentVolume {
+	volumes[0].Annotations = map[string]string{"pv.kubernetes.io/provisioned-by": "rivulet.dev/local-path"}
+	return volumes
+}
+
+func room(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"room": "B13"} }
+
+func floors(p *corev1.Pod) {
+	p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+		{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "floor", Operator: corev1.NodeSelectorOpIn, Values: []string{"3", "4"}}}}}}}}
+}
+
+func labelled(nodes []corev1.Node, key, value string) []corev1.Node {
+	n := nodes[0].DeepCopy()
+	n.Labels[key] = value
+	return []corev1.Node{*n}
+}
+
 func port(n int32) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: n, HostPort: n, Protocol: corev1.ProtocolTCP}}
@@ -164,7 +182,12 @@ func TestWhy(t *testing.T) {
 		"a peer is cordoned":                  {Facts{Pod: asks("2", offloaded), Nodes: cordoned}, Taint, "lab-2 takes no new pods (cordoned)", "rivulet uncordon lab-2"},
 		"its volume is on a cordoned peer":    {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: cordoned, Claims: bound, Volumes: volumeOn("lab-2")}, Taint, "its volume (claim data) is on lab-2: lab-2 takes no new pods (cordoned)", "rivulet uncordon lab-2; or: rivulet move volume lab/data home"},
 		"its volume is on a lost peer":        {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: two, Claims: bound, Volumes: volumeOn("lab-2"), Links: lost}, Link, "its volume (claim data) is on lab-2: peer lab-2 is not reached: silent for 40s", "rivulet doctor peer lab-2; or: "},
-		"its volume is on no node":            {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: two, Claims: bound, Volumes: volumeOn("gone")}, Claim, "is no more", "rivulet kubectl describe pvc -n lab data"},
+		"its volume is on no node":            {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: two, Claims: bound, Volumes: made(volumeOn("gone"))}, Claim, "the node that has its volume (claim data) is no more: kubernetes.io/hostname=gone", "rivulet kubectl describe pvc -n lab data"},
+		"its volume names a node wrongly":     {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: two, Claims: bound, Volumes: volumeOn("hmoe")}, Claim, "names no node of this cluster in its nodeAffinity (kubernetes.io/hostname=hmoe); there are: home, lab-2", "rivulet kubectl replace --force -f FILE"},
+		"a label that no node has":            {Facts{Pod: asks("100m", room), Nodes: two[:1]}, Selector, "home has no label room, and its nodeSelector asks for room=B13", "rivulet kubectl label node home --overwrite room=B13; or: "},
+		"another value at a peer":             {Facts{Pod: asks("100m", all(offloaded, room)), Nodes: labelled(two[1:], "room", "B12")}, Selector, "lab-2 has room=B12, and its nodeSelector asks for room=B13", "rivulet peer lab-2 --label=room=B13; or: "},
+		"a label in its affinity":             {Facts{Pod: asks("100m", floors), Nodes: labelled(two[:1], "floor", "1")}, Selector, "home has floor=1, and its affinity asks for floor in 3, 4", "rivulet kubectl label node home --overwrite floor=3; or: "},
+		"a label, and it stays at home":       {Facts{Pod: asks("100m", room), Nodes: two}, Selector, "home has no label room", "rivulet kubectl label node home"},
 		"no room at home, and a peer is lost": {Facts{Pod: asks("2", offloaded), Nodes: two, Links: lost}, Link, "peer lab-2 is not reached", "rivulet doctor peer lab-2; or: if it is gone for good: rivulet unpeer lab-2 --force"},
 		"deleted on a lost peer": {Facts{Now: now, Nodes: two, Links: lost, Pod: asks("1", on("lab-2", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)} }))},
 			Link, "the pod was deleted, and is gone when its node has answered", "rivulet doctor peer lab-2"},
@@ -182,7 +205,7 @@ func TestWhy(t *testing.T) {
 			virtual(n)
 			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: policy.WithdrawnTaint, Effect: corev1.TaintEffectNoSchedule})
 		})}}, Taint, "lab-2 lends nothing any more", "rivulet peers"},
-		"another platform": {Facts{Pod: asks("100m", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64"} }), Nodes: two[:1]}, Selector, "arm64, this is amd64", "label the node"},
+		"another platform": {Facts{Pod: asks("100m", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64"} }), Nodes: two[:1]}, Selector, "home has kubernetes.io/arch=amd64, and its nodeSelector asks for kubernetes.io/arch=arm64", "correct that in the manifest"},
 		"a claim":          {Facts{Pod: asks("100m", withClaim), Nodes: two, Claims: []corev1.PersistentVolumeClaim{*claim(corev1.ClaimPending, "fast", "")}}, Class, "its claim data has no volume: there is no StorageClass fast", "rivulet kubectl delete pvc -n lab data"},
 		"the peer is cut off while it waits": {Facts{Pod: asks("2", offloaded), Nodes: two[1:], Links: map[string]LinkState{"id-of-lab-2": {Why: "no answer"}}},
 			Link, "peer lab-2 is not reached: no answer", "rivulet doctor peer lab-2"},

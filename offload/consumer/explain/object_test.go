@@ -127,7 +127,7 @@ func TestWhyOfObjects(t *testing.T) {
 		"paused":                      {Facts{Object: paused}, Stopped, "is paused", "rivulet kubectl rollout resume -n lab deployment/web"},
 		"no replicas":                 {Facts{Object: deployment(0, nil)}, Stopped, "0 replicas", "rivulet kubectl scale -n lab deployment/web --replicas=1"},
 		"suspended":                   {Facts{Object: suspended}, Stopped, "is suspended", `rivulet kubectl patch -n lab job/web -p '{"spec":{"suspend":false}}'`},
-		"no node is chosen":           {Facts{Object: &appsv1.DaemonSet{ObjectMeta: meta("web")}}, Selector, "no node is one", "label the node"},
+		"no node is chosen":           {Facts{Object: &appsv1.DaemonSet{ObjectMeta: meta("web")}}, Selector, "no node is one", "rivulet kubectl label node"},
 		"the worst of its pods":       {Facts{Object: deployment(3, nil), Nodes: two, Pods: pods(good, starting, crashing)}, Crash, "2 of 3 pods: the worst is pod web-2: container c ended", "logs -n lab web-2"},
 		"all of its pods are well":    {Facts{Object: deployment(1, func(d *appsv1.Deployment) { d.Status.ReadyReplicas = 1 }), Nodes: two, Pods: pods(good)}, Fine, "1 of 1 pods are ready", ""},
 		"no progress, and no pod":     {Facts{Object: progress}, Stuck, "timed out progressing", "rivulet kubectl rollout status -n lab deployment/web"},

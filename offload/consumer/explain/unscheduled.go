@@ -35,7 +35,7 @@ func (f Facts) unscheduled() (out []Reason) {
 	}
 	held, claim := f.held()
 	if claim != "" && len(held) == 0 {
-		return []Reason{{Claim, "the node that has its volume (claim " + claim + ") is no more", "bring the data back from a backup into a new claim: rivulet kubectl describe pvc -n " + p.Namespace + " " + claim}}
+		return []Reason{f.strayed(claim)}
 	}
 	asked := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 	free := f.free()
@@ -156,7 +156,8 @@ func (f Facts) against(n *corev1.Node, asked corev1.ResourceList, free map[corev
 		if to := f.only(); to != "" && n.Labels[policy.VirtualNodeLabel] != "" && to != target(n) {
 			return Reason{Selector, "its namespace goes to " + to + " only, not to " + target(n), "rivulet offload " + f.Pod.Namespace}, never, false
 		}
-		return Reason{Selector, n.Name + " is not what its nodeSelector or affinity asks for" + f.asks(n), "change that, or label the node"}, never, false
+		shut := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == policy.VirtualTaint && !tolerated(f.Pod, &t) })
+		return f.mismatch(n), never, shut
 	}
 	var closed []Reason
 	withdrawn := false
@@ -239,14 +240,6 @@ func hostPorts(p *corev1.Pod) (out []corev1.ContainerPort) {
 		}
 	}
 	return out
-}
-
-// asks is the platform that the pod requires, if it differs: the usual reason.
-func (f Facts) asks(n *corev1.Node) string {
-	if want := f.Pod.Spec.NodeSelector[corev1.LabelArchStable]; want != "" && want != n.Labels[corev1.LabelArchStable] {
-		return " (" + want + ", this is " + n.Labels[corev1.LabelArchStable] + ")"
-	}
-	return ""
 }
 
 func tolerated(p *corev1.Pod, t *corev1.Taint) bool {

@@ -116,7 +116,7 @@ func (w *workload) stopped() []Reason {
 	case w.paused:
 		return []Reason{{Stopped, "it is paused: its last change is not rolled out", "rivulet kubectl rollout resume" + of}}
 	case w.kind == "DaemonSet" && w.want == 0:
-		return []Reason{{Selector, "no node is one that its nodeSelector or affinity asks for", "change that, or label the node"}}
+		return []Reason{{Selector, "no node is one that its nodeSelector or affinity asks for", "label one: rivulet kubectl label node NODE KEY=VALUE; or: correct that in its manifest"}}
 	case w.want == 0 && !w.over:
 		return []Reason{{Stopped, "it has 0 replicas, and so no pods", "rivulet kubectl scale" + of + " --replicas=1"}}
 	}

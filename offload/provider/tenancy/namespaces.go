@@ -99,7 +99,7 @@ func (t *Tenancy) dataless(ctx context.Context, twin string) error {
 		return fmt.Errorf("tenancy: claims of twin %s: %w", twin, err)
 	}
 	if n := len(claims.Items); n > 0 {
-		return refuse(http.StatusConflict, "holds-data", "move their data (rivulet move volume), or delete them", "twin %s holds %d claims, the first is %s", twin, n, claims.Items[0].Name)
+		return refuse(http.StatusConflict, "holds-data", "move their data (rivulet move volume NAMESPACE/CLAIM home), or delete them", "twin %s holds %d claims, the first is %s", twin, n, claims.Items[0].Name)
 	}
 	return nil
 }

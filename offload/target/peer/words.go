@@ -21,7 +21,7 @@ import (
 // cures are this cluster's own for refusals of package tenancy; the peer's advice is not passed on.
 var cures = map[string]string{
 	"in-use":               "stop the pod first",
-	"holds-data":           "move the data (rivulet move volume), or delete the claims",
+	"holds-data":           "move the data (rivulet move volume NAMESPACE/CLAIM home), or delete the claims",
 	"no-room":              "free space there, or choose another cluster",
 	"no-claim":             "see: kubectl get pvc",
 	"no-twin":              "offload the namespace first",
@@ -30,7 +30,7 @@ var cures = map[string]string{
 	"too-many-requests":    "try again in a moment",
 	"too-many-twins":       "give some back: rivulet unoffload NS",
 	"not-lent":             "ask its owner: rivulet peer NAME --provide=on",
-	"provider-unavailable": "try again; rivulet status there says what is wrong",
+	"provider-unavailable": "try again; there: rivulet status",
 	"bad-size":             "upgrade both clusters to the same version",
 }
 

@@ -164,8 +164,7 @@ var ofPods = []mishap{
 		name:    "a label that no node has",
 		objects: deployment("web", "", "nodeSelector: {disk: ssd}", sleeps),
 		why:     "deploy/web",
-		shows:   map[string]string{"pods": "waiting…NAMESPACE", "why": "is not what its nodeSelector or affinity asks for"},
-		hands:   map[string]step{"label the node": on("a", "rivulet", "kubectl", "label", "node", "a", "disk=ssd")},
+		shows:   map[string]string{"pods": "waiting…NAMESPACE", "why": "a has no label disk, and its nodeSelector asks for disk=ssd"},
 		after:   on("a", "rivulet", "kubectl", "label", "node", "a", "disk-"),
 	}, {
 		name:    "a program that ends by itself",
