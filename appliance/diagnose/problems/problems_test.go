@@ -66,7 +66,7 @@ func TestUnknownDataAreShown(t *testing.T) {
 	reportUnknown(&tr, map[string][]string{"b": {"b/lab/db-1a2b", "b/lab/web-3c4d"}})
 	got := tr.Problems()
 	if len(got) != 1 || got[0].Code != "volumes-unknown" || got[0].Subject != "b" || !strings.Contains(got[0].Text, "2 claims") ||
-		!strings.HasSuffix(got[0].Cure, "rivulet volumes adopt b/lab/db-1a2b, or rivulet volumes delete b/lab/db-1a2b") {
+		!strings.HasSuffix(got[0].Cure, "rivulet volumes adopt b/lab/db-1a2b; or: rivulet volumes delete b/lab/db-1a2b") {
 		t.Errorf("%+v", got)
 	}
 	reportUnknown(&tr, nil)

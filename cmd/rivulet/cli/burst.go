@@ -84,7 +84,7 @@ func (f *burstFlags) read(cmd *cobra.Command, name string) (burst.Request, error
 		q.Settings.Namespace = q.Credential.Namespace
 	}
 	if uses := q.Credential.Uses(); uses != "" {
-		return q, confirm(cmd, uses)
+		return q, confirm(cmd, "use this kubeconfig", uses)
 	}
 	return q, nil
 }
@@ -310,7 +310,7 @@ func newBurstRemove(c *common) *cobra.Command {
 			if err := oneName(cmd, args); err != nil {
 				return err
 			}
-			if err := confirm(cmd, "burst target "+args[0]+" is taken out, and all that this cluster has there is deleted"+c.podsAt(cmd.Context(), "burst-"+args[0])); err != nil {
+			if err := confirm(cmd, "remove burst target "+args[0]+" and delete all that this cluster has there", c.podsAt(cmd.Context(), "burst-"+args[0])); err != nil {
 				return err
 			}
 			var gone burst.Removed
@@ -372,7 +372,7 @@ func purgeBurst(cmd *cobra.Command, f *burstFlags, cluster string) error {
 		}
 		cluster = homes[0]
 	}
-	if err := confirm(cmd, fmt.Sprintf("all that home %s has in namespace %s of %s is deleted, what runs there with it", cluster, q.Settings.Namespace, q.Credential.Server)); err != nil {
+	if err := confirm(cmd, fmt.Sprintf("delete all that home %s has in namespace %s of %s", cluster, q.Settings.Namespace, q.Credential.Server), "what runs there ends"); err != nil {
 		return err
 	}
 	n, err := target.Purge(cmd.Context(), q.Credential, q.Settings.Namespace, cluster)

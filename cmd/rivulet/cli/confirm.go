@@ -18,21 +18,26 @@ import (
 // yesFlag is of every verb that ends something: without it the verb asks for confirmation.
 func yesFlag(cmd *cobra.Command) { cmd.Flags().BoolP("yes", "y", false, "skip the confirmation") }
 
-// confirm prints what ends and asks for confirmation once. what is sentences, of which the first begins in lower case
-// and the last has no full stop. Without a terminal --yes is needed.
-func confirm(cmd *cobra.Command, what string) error {
+// confirm asks once whether to do what it says: question begins with a verb in lower case and has no question mark. what
+// are sentences that follow, of what ends with it, without the last full stop; it may be empty and may begin with ". ".
+// Without a terminal --yes is needed.
+func confirm(cmd *cobra.Command, question, what string) error {
+	question += "?"
+	if what = strings.TrimPrefix(what, ". "); what != "" {
+		question += " " + sentence(what)
+	}
 	if yes, err := cmd.Flags().GetBool("yes"); err != nil || yes {
 		return err
 	}
 	if !isTerminal(cmd.InOrStdin()) {
-		return usagef("%s; there is no terminal to ask at, add --yes: %s", what, again(cmd))
+		return usagef("%s Nothing was done; there is no terminal to ask at, add --yes: %s", question, again(cmd))
 	}
-	return typed(cmd, what, "yes")
+	return typed(cmd, question, "yes")
 }
 
-// typed prints what ends and asks for a word; y is short for yes. Ctrl-C ends the question.
-func typed(cmd *cobra.Command, what, word string) error {
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s\nGo on? Type %s: ", sentence(what), word)
+// typed prints a question and asks for a word; y is short for yes. Ctrl-C ends the question.
+func typed(cmd *cobra.Command, question, word string) error {
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s\nIf so, type %s: ", strings.ToUpper(question[:1])+question[1:], word)
 	line, err := answer(cmd)
 	if err != nil {
 		return err

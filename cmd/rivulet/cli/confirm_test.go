@@ -14,12 +14,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/state/paths"
+	"rivulet/offload/policy"
 )
 
 // ends are the verbs that end something: pods, data, access, a peering; and those that run what somebody else has written. What follows them is what
 // the test has them do; "-" needs more of a device than a test has.
 var ends = map[string]string{
-	"nodes remove": "b", "nodes switch": "", "leave": "-", "join": "-", "unpeer": "b", "deny": "b", "peer": "b --consume=off", "drain": "b", "unoffload": "lab", "tenants remove": "c", "volumes delete": "b/lab/db", "burst remove": "campus", "burst add": "-", "burst check": "-",
+	"nodes remove": "w", "nodes switch": "", "leave": "-", "join": "-", "unpeer": "b", "deny": "b", "peer": "b --consume=off", "drain": "b", "unoffload": "lab", "tenants remove": "c", "volumes delete": "b/lab/db", "burst remove": "campus", "burst add": "-", "burst check": "-",
 	"vcluster delete": "ann", "course delete": "db", "kubeconfig revoke": "anna", "metrics revoke": "prometheus", "image rm": "-", "reset": "-", "uninstall": "-", "flash": "-", "restore": "-",
 }
 
@@ -46,6 +47,10 @@ func fakeDevice(t *testing.T, pods, claims *string, silent *string) string {
 		case *silent:
 			http.Error(w, "the datastore is busy", http.StatusInternalServerError)
 		case "/api/v1/nodes":
+			if r.URL.Query().Get("labelSelector") == "!"+policy.VirtualNodeLabel { // those of this cluster
+				list("Node", `{"metadata": {"name": "a"}}, {"metadata": {"name": "w", "labels": {"`+policy.WorkerLabel+`": "true"}}}`)
+				return
+			}
 			list("Node", `{"metadata": {"name": "b", "labels": {"rivulet.dev/virtual-node": "`+strings.Repeat("b", 32)+`"}}}`)
 		case "/api/v1/pods":
 			if got, want := r.URL.Query().Get("fieldSelector"), "spec.nodeName=b"; got != want {
@@ -77,7 +82,9 @@ func fakeDevice(t *testing.T, pods, claims *string, silent *string) string {
 	}
 	b := `"id": "` + strings.Repeat("b", 32) + `", "name": "b"`
 	supervise(t, filepath.Join(dir, "rivulet.sock"), map[string]json.RawMessage{
-		"GET /v1/status": json.RawMessage(`{"peers": [{` + b + `, "state": "Connected"}, {"id": "` + strings.Repeat("d", 32) + `", "name": "d", "state": "Waiting"}],
+		"GET /v1/vclusters/ann": json.RawMessage(`{"name": "ann"}`),
+		"GET /v1/vclusters/bob": json.RawMessage(`"there is no virtual cluster \"bob\"; see: rivulet vcluster list"`),
+		"GET /v1/status": json.RawMessage(`{"nodeName": "a", "peers": [{` + b + `, "state": "Connected"}, {"id": "` + strings.Repeat("d", 32) + `", "name": "d", "state": "Waiting"}],
 			"virtualNodes": [{"name": "b", "target": "b", ` + b[:strings.Index(b, ",")] + `}],
 			"consumers": [{` + b + `, "peer": true, "pods": 2}, {"id": "` + strings.Repeat("c", 32) + `", "name": "c", "pods": 1}]}`),
 		"POST /v1/peers/unpeer": json.RawMessage(`{` + b + `}`),
@@ -113,7 +120,7 @@ func TestVerbsThatEndAsk(t *testing.T) {
 			return
 		}
 		_, out, err := execute(t, dir, append(strings.Fields(verb), strings.Fields(args)...))
-		if err == nil || exitCode(err) != exitUsage || !strings.HasSuffix(err.Error(), "; there is no terminal to ask at, add --yes: rivulet "+strings.TrimSpace(verb+" "+args)+" --runtime="+dir+" --state="+dir+" --yes") {
+		if err == nil || exitCode(err) != exitUsage || !strings.HasSuffix(err.Error(), " Nothing was done; there is no terminal to ask at, add --yes: rivulet "+strings.TrimSpace(verb+" "+args)+" --runtime="+dir+" --state="+dir+" --yes") {
 			t.Errorf("rivulet %s %s: %v, %s", verb, args, err, out)
 			return
 		}
@@ -124,6 +131,23 @@ func TestVerbsThatEndAsk(t *testing.T) {
 	for _, line := range []string{"unpeer b --yes", "unpeer nobody", "deny d"} { // the last two end nothing
 		if _, out, err := execute(t, dir, strings.Fields(line)); err != nil {
 			t.Errorf("%s: %v, %s", line, err, out)
+		}
+	}
+}
+
+// A name that is wrong is said before anything is asked.
+func TestNamesAreCheckedBeforeAsking(t *testing.T) {
+	pods, none := owned, ""
+	dir := fakeDevice(t, &pods, &none, &none)
+	for line, want := range map[string]string{
+		"nodes remove cc":         `no node of this cluster is called "cc"; see: rivulet nodes`,
+		"nodes remove cc --force": `no node of this cluster is called "cc"; see: rivulet nodes`,
+		"nodes remove a":          "a is the server of this cluster",
+		"nodes remove a --yes":    "a is the server of this cluster",
+		"vcluster delete ann bob": `there is no virtual cluster "bob"`,
+	} {
+		if _, out, err := execute(t, dir, strings.Fields(line)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error()+out, "?") {
+			t.Errorf("%s: %v, %s; want %q and no question", line, err, out, want)
 		}
 	}
 }

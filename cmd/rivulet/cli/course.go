@@ -281,7 +281,7 @@ func newCourseDelete(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := confirm(cmd, fmt.Sprintf("course %s is deleted with its %d virtual clusters, and all that is in them: %s", k.Name, len(members), strings.Join(members, ", "))); err != nil {
+			if err := confirm(cmd, fmt.Sprintf("delete course %s with its %d virtual clusters and all that is in them", k.Name, len(members)), "its members: "+strings.Join(members, ", ")); err != nil {
 				return err
 			}
 			defer busy("deleting")()

@@ -57,7 +57,7 @@ func newDrain(c *common) *cobra.Command {
 				return err
 			}
 			if what := d.String(); what != "" {
-				if err := confirm(cmd, args[0]+" takes no new pods"+what); err != nil {
+				if err := confirm(cmd, "drain "+args[0], "it takes no new pods"+what); err != nil {
 					return err
 				}
 			}

@@ -208,18 +208,18 @@ func kind(d flash.Disk) string {
 }
 
 // confirmDisk asks before a disk is written: for an internal one, which may be another system's, the answer is its name.
-func confirmDisk(cmd *cobra.Command, d flash.Disk, what string, internal bool) error {
+func confirmDisk(cmd *cobra.Command, d flash.Disk, question, what string, internal bool) error {
 	yes, err := cmd.Flags().GetBool("yes")
 	switch {
 	case err != nil:
 		return err
 	case !d.Internal() || yes && internal:
-		return confirm(cmd, what)
+		return confirm(cmd, question, what)
 	case yes || !isTerminal(cmd.InOrStdin()):
 		line := strings.NewReplacer(" --yes", "", " --internal", "").Replace(again(cmd))
-		return usagef("%s; it is an internal disk, whose name a terminal is asked for: without that, add --internal and --yes: %s --internal --yes", what, line)
+		return usagef("%s? %s Nothing was done; it is an internal disk, whose name a terminal is asked for: without that, add --internal and --yes: %s --internal --yes", question, sentence(what), line)
 	}
-	return typed(cmd, what+". It is an internal disk of this machine", filepath.Base(d.Path))
+	return typed(cmd, question+"? "+sentence(what+". It is an internal disk of this machine"), filepath.Base(d.Path))
 }
 
 func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.Trust, k card, internal bool) error {
@@ -244,11 +244,12 @@ func flashDisk(cmd *cobra.Command, c *common, path, device string, trust flash.T
 	if d.Content != "" {
 		content = ": " + d.Content
 	}
-	what := fmt.Sprintf("everything on %s (%s, %s, %s) is lost%s; %s is written to it, for device %s", d.Path, d.Model, flash.Bytes(d.Size), kind(d), content, path, k.Name)
+	question := fmt.Sprintf("write %s to %s, for device %s", path, d.Path, k.Name)
+	what := fmt.Sprintf("everything on %s (%s, %s, %s) is lost%s", d.Path, d.Model, flash.Bytes(d.Size), kind(d), content)
 	if !m.Signed {
-		what += ", which NOBODY SIGNED"
+		what = "NOBODY SIGNED this image. " + what
 	}
-	if err := confirmDisk(cmd, d, what, internal); err != nil {
+	if err := confirmDisk(cmd, d, question, what, internal); err != nil {
 		return err
 	}
 	files := map[string][]byte{config.CardName: k.content}

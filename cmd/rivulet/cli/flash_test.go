@@ -141,7 +141,7 @@ func TestAnInternalDiskIsNamed(t *testing.T) {
 		want     string
 	}{
 		{card, nil, false, "add --yes: flash image --yes"}, {card, []string{"--yes"}, false, ""},
-		{inside, []string{"--yes"}, false, "all is lost; it is an internal disk"}, {inside, []string{"--yes"}, false, ": flash image --internal --yes"},
+		{inside, []string{"--yes"}, false, "All is lost. Nothing was done; it is an internal disk"}, {inside, []string{"--yes"}, false, ": flash image --internal --yes"},
 		{inside, []string{"--internal"}, true, ": flash image --internal --yes"}, {inside, nil, false, ": flash image --internal --yes"},
 		{inside, []string{"--yes", "--internal"}, true, ""},
 	} {
@@ -150,7 +150,7 @@ func TestAnInternalDiskIsNamed(t *testing.T) {
 		if err := cmd.ParseFlags(append([]string{"image"}, tt.flags...)); err != nil {
 			t.Fatal(err)
 		}
-		err := confirmDisk(cmd, tt.disk, "all is lost", tt.internal)
+		err := confirmDisk(cmd, tt.disk, "write it", "all is lost", tt.internal)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s %v: %v, want %q", tt.disk.Path, tt.flags, err, tt.want)
 		}
@@ -160,7 +160,7 @@ func TestAnInternalDiskIsNamed(t *testing.T) {
 		var out bytes.Buffer
 		cmd.SetIn(strings.NewReader(answer))
 		cmd.SetErr(&out)
-		if err := typed(cmd, "all is lost", "nvme1n1"); (err == nil) != want || out.String() != "All is lost.\nGo on? Type nvme1n1: " {
+		if err := typed(cmd, "write it? All is lost.", "nvme1n1"); (err == nil) != want || out.String() != "Write it? All is lost.\nIf so, type nvme1n1: " {
 			t.Errorf("%q: %v, %q", answer, err, out.String())
 		}
 	}

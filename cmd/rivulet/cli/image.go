@@ -283,7 +283,7 @@ func newImageRemove(c *common) *cobra.Command {
 				all = append(all, found)
 			}
 			if len(all) > 0 {
-				if err := confirm(cmd, "removed from this device: "+strings.Join(all, ", ")); err != nil {
+				if err := confirm(cmd, "remove from this device "+strings.Join(all, ", "), ""); err != nil {
 					return err
 				}
 			}

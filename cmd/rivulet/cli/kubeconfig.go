@@ -78,7 +78,7 @@ func newKubeconfigRevoke(c *common) *cobra.Command {
 		Short: "end a user's access at once, open connections included",
 		Args:  takes(1, "revoke takes the name of one user; see: rivulet kubeconfig list, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := confirm(cmd, "the access of "+args[0]+" ends at once, open connections included"); err != nil {
+			if err := confirm(cmd, "end the access of "+args[0], "it ends at once, open connections included"); err != nil {
 				return err
 			}
 			if err := c.cluster().RevokeKubeconfig(cmd.Context(), args[0], vcluster); err != nil {

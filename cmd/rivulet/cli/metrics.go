@@ -119,7 +119,7 @@ func newMetricsRevoke(c *common) *cobra.Command {
 		Short: "end an access to the metrics at once",
 		Args:  takes(1, "revoke takes the name of one access; see: rivulet metrics list, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := confirm(cmd, "the access of "+args[0]+" to the metrics ends at once"); err != nil {
+			if err := confirm(cmd, "end the access of "+args[0]+" to the metrics", "it ends at once"); err != nil {
 				return err
 			}
 			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodDelete, "/v1/metrics/access/"+url.PathEscape(args[0]), nil, nil); err != nil {

@@ -123,7 +123,7 @@ func (c *common) mayBeLost(cmd *cobra.Command, reset bool) error {
 		if !reset {
 			return fmt.Errorf("nothing was done: %s would be lost; to join nevertheless: rivulet join TOKEN --reset", lost)
 		}
-		if err := confirm(cmd, lost+" are lost"); err != nil {
+		if err := confirm(cmd, "join that cluster", lost+" are lost"); err != nil {
 			return err
 		}
 		file := strings.TrimRight(c.dirs.State, "/") + "-before-join-" + time.Now().UTC().Format("20060102T150405Z") + ".backup"
@@ -168,7 +168,7 @@ func newLeave(c *common) *cobra.Command {
 			if err := needRoot("leave"); err != nil {
 				return err
 			}
-			if err := confirm(cmd, "all pods and volumes on this device are removed"); err != nil {
+			if err := confirm(cmd, "leave this cluster", "all pods and volumes on this device are removed"); err != nil {
 				return err
 			}
 			var done api.JoinedCluster
@@ -203,7 +203,10 @@ func newNodes(c *common) *cobra.Command {
 		Long:  "The node is drained first, for --timeout at most. Pods with volumes on it wait until the node is back or their claims are deleted. --force does not drain, for a device that is lost.",
 		Args:  takes(1, "remove takes the name of one node; see: rivulet nodes, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := confirm(cmd, args[0]+" is no node of this cluster any more; volumes on it cannot be used"); err != nil {
+			if err := c.removable(cmd.Context(), args[0], force); err != nil {
+				return err
+			}
+			if err := confirm(cmd, "remove node "+args[0]+" from this cluster", "volumes on it cannot be used any more"); err != nil {
 				return err
 			}
 			if !force {
@@ -261,7 +264,7 @@ func newNodesSwitch(c *common) *cobra.Command {
 			if err := needRoot("nodes switch"); err != nil {
 				return err
 			}
-			if err := confirm(cmd, "another device becomes the server; the API is away for some seconds"); err != nil {
+			if err := confirm(cmd, "let another device be the server", "the API is away for some seconds"); err != nil {
 				return err
 			}
 			var done api.JoinedCluster
@@ -354,6 +357,28 @@ func printNodes(out io.Writer, list []clusterNode) error {
 	return table(out, "there is no node yet; see: rivulet status", "NODE\tROLE\tSTATE\tPODS\tADDRESS\tPATH\tVERSION", list, func(n clusterNode) []any {
 		return []any{n.Name, n.Role, n.State, n.Pods, dash(n.Address), dash(n.Path), dash(n.Version)}
 	})
+}
+
+// removable is why a node cannot be removed: there is none of that name, or it is the server. With force it may be
+// unknown, while the API server does not answer.
+func (c *common) removable(ctx context.Context, name string, force bool) error {
+	list, err := c.nodes(ctx)
+	if err != nil && force {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, n := range list {
+		switch {
+		case n.Name != name && string(n.ID) != name:
+		case n.Role == "server":
+			return fmt.Errorf("%s is the server of this cluster, which there is only with it; to have another server first: rivulet nodes switch", name)
+		default:
+			return nil
+		}
+	}
+	return fmt.Errorf("no node of this cluster is called %q; see: rivulet nodes", name)
 }
 
 // drainNode ends the pods of a node, within their disruption budgets; it takes no new ones.

@@ -59,7 +59,7 @@ func newUnoffload(c *common) *cobra.Command {
 				return err
 			}
 			if what := drain.Ends(away); what != "" {
-				if err := confirm(cmd, "pods of namespace "+args[0]+" run at home only"+what); err != nil {
+				if err := confirm(cmd, "keep the pods of namespace "+args[0]+" at home", what); err != nil {
 					return err
 				}
 			}

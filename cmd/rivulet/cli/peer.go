@@ -61,7 +61,7 @@ func newPeer(c *common) *cobra.Command {
 					return err
 				}
 				if what := e.String(); what != "" {
-					if err := confirm(cmd, "what is switched off with "+e.Peer+" ends"+what); err != nil {
+					if err := confirm(cmd, "switch that off with "+e.Peer, what); err != nil {
 						return err
 					}
 				}
@@ -105,7 +105,7 @@ func newDeny(c *common) *cobra.Command {
 				return err
 			}
 			if e.Peer != "" { // its pods are not waited for: it ends at once
-				if err := confirm(cmd, fmt.Sprintf("%s is a peer, and is cut off at once%s", e.Peer, &e)); err != nil {
+				if err := confirm(cmd, "deny "+e.Peer, "it is a peer, and is cut off at once"+e.String()); err != nil {
 					return err
 				}
 			}
@@ -148,7 +148,7 @@ func newUnpeer(c *common) *cobra.Command {
 				return err
 			}
 			if e.Peer != "" {
-				if err := confirm(cmd, fmt.Sprintf("the peering with %s ends%s", e.Peer, &e)); err != nil {
+				if err := confirm(cmd, "end the peering with "+e.Peer, e.String()); err != nil {
 					return err
 				}
 			}
@@ -167,7 +167,7 @@ func newUnpeer(c *common) *cobra.Command {
 
 // forgetLAN ends the peerings that are trusted by the LAN alone.
 func forgetLAN(cmd *cobra.Command, c *common, w api.Word) error {
-	what := "the peerings end with all clusters that are trusted by lan alone"
+	what := "end the peerings with all clusters that are trusted by lan alone"
 	if !w.Force {
 		what += " and that nothing runs on or for"
 	}
@@ -181,8 +181,10 @@ func forgetLAN(cmd *cobra.Command, c *common, w api.Word) error {
 			names = append(names, operate.NameOf(p))
 		}
 	}
-	if err := confirm(cmd, what+". Trusted by lan alone: "+dash(strings.Join(names, ", "))); err != nil {
-		return err
+	if len(names) > 0 {
+		if err := confirm(cmd, what, "trusted by lan alone: "+strings.Join(names, ", ")); err != nil {
+			return err
+		}
 	}
 	var done api.Forgotten
 	if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/peers/forget-lan", w, &done); err != nil {
@@ -192,7 +194,11 @@ func forgetLAN(cmd *cobra.Command, c *common, w api.Word) error {
 	if c.forProgram() {
 		return c.print(out, done)
 	}
-	_, err = fmt.Fprintf(out, "%d peers are none any more: %s\n", len(done.Gone), dash(strings.Join(done.Gone, ", ")))
+	if len(done.Gone) == 0 {
+		_, err = fmt.Fprintln(out, "no peering was ended")
+	} else {
+		_, err = fmt.Fprintf(out, "%d peers are none any more: %s\n", len(done.Gone), strings.Join(done.Gone, ", "))
+	}
 	if len(done.Stay) > 0 {
 		_, err = fmt.Fprintf(out, "%d stay, for something runs on them or for them: %s; add --force to end these, too\n", len(done.Stay), strings.Join(done.Stay, ", "))
 	}

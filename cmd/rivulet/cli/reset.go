@@ -27,18 +27,18 @@ func newReset(c *common, engineName string) *cobra.Command {
 			if err := needRoot("reset"); err != nil {
 				return err
 			}
-			question := "all pods, volumes and objects of this cluster are lost, and its peers forgotten" + c.whatThereIs(cmd.Context())
+			lost := "all pods, volumes and objects of this cluster are lost, and its peers forgotten" + c.whatThereIs(cmd.Context())
 			if sql, err := datastore.LoadSQLCluster(c.dirs.State); err == nil && sql.Database != "" {
-				question += ". The objects stay in " + sql.Database + ", which this device uses again only after they were deleted there"
+				lost += ". The objects stay in " + sql.Database + ", which this device uses again only after they were deleted there"
 			}
 			if factory {
-				question += ". Its identity and its configuration are lost, too"
+				lost += ". Its identity and its configuration are lost, too"
 			}
 			device := firstboot.At("/", layout.BootDir)
 			if factory && onImage(device.Root) {
-				question += ", with its SSH keys, its Wi-Fi networks and " + config.CardName + " on its boot partition: without a new one it joins no Wi-Fi"
+				lost += ", with its SSH keys, its Wi-Fi networks and " + config.CardName + " on its boot partition: without a new one it joins no Wi-Fi"
 			}
-			if err := confirm(cmd, question); err != nil {
+			if err := confirm(cmd, "reset this device", lost); err != nil {
 				return err
 			}
 			ctx := cmd.Context()

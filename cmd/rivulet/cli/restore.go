@@ -56,7 +56,7 @@ func restore(cmd *cobra.Command, c *common, o backup.Options, in io.Reader, pass
 	r, err := backup.Restore(cmd.Context(), in, backup.DefaultPaths(c.dirs.State), o)
 	end()
 	if errors.Is(err, backup.ErrExists) { // nothing was read yet
-		if err := confirm(cmd, "a cluster is here already, in "+c.dirs.State+". It is set aside, and kept"); err != nil {
+		if err := confirm(cmd, "put the cluster of the backup in the place of the one that is here", "that one is set aside, and kept, in "+c.dirs.State); err != nil {
 			return err
 		}
 		o.Over, end = true, busy("restoring")

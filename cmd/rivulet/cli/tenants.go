@@ -55,7 +55,7 @@ func newTenantsRemove(c *common) *cobra.Command {
 			if tenant.Peer && tenant.Silent == 0 && !tenant.Unlisted {
 				return fmt.Errorf("%s is a peer and is heard, it would have them again at once; to lend it nothing more: rivulet peer %s --provide=off", tenantName(tenant), tenantName(tenant))
 			}
-			if err := confirm(cmd, fmt.Sprintf("%d namespaces of %s and the %d pods in them are deleted", len(tenant.Twins), tenantName(tenant), tenant.Pods)); err != nil {
+			if err := confirm(cmd, fmt.Sprintf("delete %d namespaces of %s and the %d pods in them", len(tenant.Twins), tenantName(tenant), tenant.Pods), ""); err != nil {
 				return err
 			}
 			n, err := removeTenant(cmd.Context(), c, string(tenant.ID))

@@ -26,11 +26,11 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 			if err := needRoot("uninstall"); err != nil {
 				return err
 			}
-			question := "all pods of this device end, and Rivulet is removed. " + c.dirs.State + " stays"
+			question, what := "remove Rivulet from this device", "all its pods end. "+c.dirs.State+" stays"
 			if purge {
-				question = "all pods of this device end, Rivulet is removed, and with it all its data and its identity (" + c.dirs.State + ")"
+				question, what = question+", with all its data and its identity", "all its pods end. "+c.dirs.State+" is deleted"
 			}
-			if err := confirm(cmd, question+c.whatThereIs(cmd.Context())); err != nil {
+			if err := confirm(cmd, question, what+c.whatThereIs(cmd.Context())); err != nil {
 				return err
 			}
 			var told []string

@@ -411,13 +411,12 @@ func newVClusterDelete(c *common) *cobra.Command {
 			var what []string
 			for _, name := range args {
 				var v vcluster.View
-				text := "virtual cluster " + name + " is deleted, with all that is in it"
-				if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(name), nil, &v); err == nil {
-					text += ". It uses: " + v.Uses()
+				if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(name), nil, &v); err != nil {
+					return err
 				}
-				what = append(what, text)
+				what = append(what, "used by "+name+": "+v.Uses())
 			}
-			if err := confirm(cmd, strings.Join(what, "\n")); err != nil {
+			if err := confirm(cmd, "delete "+strings.Join(args, ", ")+" with all that is in it", strings.Join(what, ". ")); err != nil {
 				return err
 			}
 			query := ""

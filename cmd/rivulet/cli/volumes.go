@@ -72,7 +72,7 @@ func newVolumesDelete(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete DATA", Short: "delete data on a peer that no claim here has", Args: oneKept,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := confirm(cmd, fmt.Sprintf("the data of %s are deleted for good", args[0])); err != nil {
+			if err := confirm(cmd, "delete the data of "+args[0]+" for good", ""); err != nil {
 				return err
 			}
 			if err := api.Call(cmd.Context(), c.dirs.Run, http.MethodPost, "/v1/volumes/delete", api.KeptVolume{Ref: args[0]}, nil); err != nil {
