@@ -203,7 +203,7 @@ func newNodes(c *common) *cobra.Command {
 		Long:  "The node is drained first, for --timeout at most. Pods with volumes on it wait until the node is back or their claims are deleted. --force does not drain, for a device that is lost.",
 		Args:  takes(1, "remove takes the name of one node; see: rivulet nodes, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := c.removable(cmd.Context(), args[0], force); err != nil {
+			if err := removableNode(cmd.Context(), c, args[0], force); err != nil {
 				return err
 			}
 			if err := confirm(cmd, "remove node "+args[0]+" from this cluster", "volumes on it cannot be used any more"); err != nil {
@@ -359,9 +359,9 @@ func printNodes(out io.Writer, list []clusterNode) error {
 	})
 }
 
-// removable is why a node cannot be removed: there is none of that name, or it is the server. With force it may be
+// removableNode is why a node cannot be removed: there is none of that name, or it is the server. With force it may be
 // unknown, while the API server does not answer.
-func (c *common) removable(ctx context.Context, name string, force bool) error {
+func removableNode(ctx context.Context, c *common, name string, force bool) error {
 	list, err := c.nodes(ctx)
 	if err != nil && force {
 		return nil

@@ -18,8 +18,8 @@ const inManifest = "correct that in the manifest that it was made from"
 
 // mismatch explains a node that the pod's nodeSelector or required affinity does not choose: the label that it lacks, and
 // the command that sets it, if a user sets labels of that name.
-func (f Facts) mismatch(n *corev1.Node) Reason {
-	field, want := unmet(f.Pod, n)
+func mismatch(p *corev1.Pod, n *corev1.Node) Reason {
+	field, want := unmet(p, n)
 	if field == "" {
 		return Reason{Selector, n.Name + " is not what its affinity asks for", inManifest}
 	}
@@ -27,7 +27,7 @@ func (f Facts) mismatch(n *corev1.Node) Reason {
 	if v, ok := n.Labels[want.Key]; ok {
 		has = n.Name + " has " + want.Key + "=" + v
 	}
-	r := Reason{Selector, fmt.Sprintf("%s, and its %s asks for %s", has, field, said(want)), inManifest}
+	r := Reason{Selector, fmt.Sprintf("%s, and its %s asks for %s", has, field, phrase(want)), inManifest}
 	domain, _, _ := strings.Cut(want.Key, "/")
 	system := strings.HasSuffix(domain, "kubernetes.io") || strings.HasSuffix(domain, "k8s.io") || domain == "rivulet.dev"
 	if system || want.Operator != corev1.NodeSelectorOpIn && want.Operator != corev1.NodeSelectorOpExists {
@@ -67,8 +67,8 @@ func unmet(p *corev1.Pod, n *corev1.Node) (field string, want corev1.NodeSelecto
 	return "", want
 }
 
-// said are the words for a requirement: room=B13, or "room in B12, B13".
-func said(r corev1.NodeSelectorRequirement) string {
+// phrase are the words for a requirement: room=B13, or "room in B12, B13".
+func phrase(r corev1.NodeSelectorRequirement) string {
 	values := strings.Join(r.Values, ", ")
 	switch r.Operator {
 	case corev1.NodeSelectorOpIn:
@@ -109,7 +109,7 @@ func (f Facts) strayed(claim string) Reason {
 func nodesOf(v *corev1.PersistentVolume) (out []string) {
 	for _, term := range v.Spec.NodeAffinity.Required.NodeSelectorTerms {
 		for _, e := range term.MatchExpressions {
-			out = append(out, said(e))
+			out = append(out, phrase(e))
 		}
 	}
 	return out

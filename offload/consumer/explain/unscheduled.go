@@ -157,7 +157,7 @@ func (f Facts) against(n *corev1.Node, asked corev1.ResourceList, free map[corev
 			return Reason{Selector, "its namespace goes to " + to + " only, not to " + target(n), "rivulet offload " + f.Pod.Namespace}, never, false
 		}
 		shut := slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == policy.VirtualTaint && !tolerated(f.Pod, &t) })
-		return f.mismatch(n), never, shut
+		return mismatch(f.Pod, n), never, shut
 	}
 	var closed []Reason
 	withdrawn := false
