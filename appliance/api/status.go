@@ -5,6 +5,7 @@ package api
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,6 +121,40 @@ type Room struct {
 	// Pods are those that are not finished.
 	Pods         int    `json:"pods"`
 	Architecture string `json:"architecture,omitempty"`
+}
+
+// Workers returns the names of this cluster's own nodes but this device's, of those whose room is known.
+func (s Status) Workers() (names []string) {
+	for name, r := range s.Room {
+		if name != s.NodeName && r.Allocatable != nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Home returns the room of all of this cluster's own nodes together; ok is false until this device's is known.
+func (s Status) Home() (sum Room, ok bool) {
+	sum, ok = s.Room[s.NodeName]
+	for _, name := range s.Workers() {
+		r := s.Room[name]
+		sum.Allocatable, sum.Requested = added(sum.Allocatable, r.Allocatable), added(sum.Requested, r.Requested)
+		sum.Pods += r.Pods
+	}
+	return sum, ok
+}
+
+func added(x, y corev1.ResourceList) corev1.ResourceList {
+	sum := corev1.ResourceList{}
+	for _, list := range []corev1.ResourceList{x, y} {
+		for name, q := range list {
+			have := sum[name]
+			have.Add(q)
+			sum[name] = have
+		}
+	}
+	return sum
 }
 
 // Health is the answer of GET /v1/health.

@@ -108,7 +108,7 @@ func Summarize(st api.Status, now time.Time) Summary {
 			s.Peers.Connected++
 		}
 	}
-	home := st.Room[st.NodeName]
+	home, _ := st.Home()
 	free := func(name corev1.ResourceName) (all, left int64) {
 		there, used := home.Allocatable[name], home.Requested[name]
 		if name == corev1.ResourceCPU {

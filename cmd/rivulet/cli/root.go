@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 
 	"rivulet/appliance"
@@ -67,10 +68,25 @@ func Main(args []string, engineName string) int {
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 		return exitSignal
 	}
+	if run, flagErr := root.PersistentFlags().GetString("runtime"); flagErr == nil {
+		err = onWorker(ctx, run, err)
+	}
 	if msg := err.Error(); msg != "" {
 		fmt.Fprintln(root.ErrOrStderr(), "rivulet: "+oneLine(withSudo(msg, args)))
 	}
 	return exitCode(err)
+}
+
+// onWorker explains what the server of this cluster does not let a worker do.
+func onWorker(ctx context.Context, run string, err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	st, failed := api.Get(ctx, run)
+	if failed != nil || st.Member == nil {
+		return err
+	}
+	return answered{fmt.Errorf("%s is a worker of cluster %s and may do no more than run its pods; type the same on that cluster's server", st.NodeName, st.Member.Cluster), err}
 }
 
 // withSudo converts the cure for users other than root to a command line.

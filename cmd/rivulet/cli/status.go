@@ -143,7 +143,10 @@ func printMembers(out io.Writer, st api.Status) {
 		}
 		fmt.Fprintf(out, "NODE    %s: %s\n", what, strings.Join(slices.DeleteFunc([]string{string(n.State), n.Path, trip(n.RTT), n.Reason}, func(s string) bool { return s == "" }), ", "))
 	}
-	if len(st.Nodes) > 0 {
+	if st.Member != nil && !st.Member.Removed {
+		fmt.Fprintf(out, "WORKER  this device runs pods of cluster %s; peers, users, backups and all else are its server's: type those commands there\n", st.Member.Cluster)
+	}
+	if len(st.Nodes) > 0 || st.Member != nil {
 		fmt.Fprintln(out)
 	}
 }
@@ -231,16 +234,31 @@ func printPlaces(out io.Writer, st api.Status) error {
 	}
 	fmt.Fprintln(out)
 	nodes := st.VirtualNodes
-	if known {
-		nodes = append([]consumer.VirtualNode{{}}, nodes...) // home, before them
+	if known { // home, before them: this device, and a line for each worker
+		workers := st.Workers()
+		own := make([]consumer.VirtualNode, 1+len(workers))
+		for i, name := range workers {
+			own[1+i] = consumer.VirtualNode{Target: name}
+		}
+		nodes = append(own, nodes...)
 	}
 	return table(out, "", "PLACE\tREADY\tARCH\tCPU LEFT\tMEMORY LEFT\tPODS\tDETAIL", nodes, func(n consumer.VirtualNode) []any {
+		if n.Name == "" && n.Target != "" {
+			r := st.Room[n.Target]
+			return []any{"home " + n.Target, len(r.Pressure) == 0 && connected(st.Nodes, n.Target), dash(r.Architecture), left(r.Allocatable, r.Requested), r.Pods, strings.Join(r.Pressure, " ")}
+		}
 		if n.Name == "" {
 			return []any{"home", st.Ready && len(home.Pressure) == 0, dash(home.Architecture), left(home.Allocatable, home.Requested), st.Pods.Home,
 				strings.Join(append(slices.Clone(home.Pressure), tenantsHere(st.Pods)), " ")}
 		}
 		return []any{n.Name, n.Ready, dash(n.Architecture), left(n.Allocatable, st.Room[n.Name].Requested), n.Pods, notReady(n, time.Now())}
 	})
+}
+
+// connected reports whether a worker is reached by the tunnel; those that are not listed are.
+func connected(nodes []api.ClusterNode, name string) bool {
+	i := slices.IndexFunc(nodes, func(n api.ClusterNode) bool { return n.Node == name })
+	return i < 0 || nodes[i].State == peer.Connected
 }
 
 func tenantsHere(n api.Pods) string {

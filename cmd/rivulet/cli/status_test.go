@@ -16,7 +16,9 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/health"
@@ -121,6 +123,46 @@ func TestStatusFitsAScreen(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "classroom-1  Ready\n") || strings.Contains(out.String(), "STAGE") {
 		t.Errorf("not what is to be seen of a device that is well:\n%s", out.String())
+	}
+}
+
+// Each worker's room has a line at home, and a worker says whose it is.
+func TestStatusCountsWorkers(t *testing.T) {
+	room := func(cpu, used string) api.Room {
+		return api.Room{Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}, Requested: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(used)}, Pods: 1, Architecture: "arm64"}
+	}
+	st := api.Status{Name: "lab", NodeName: "a", Ready: true, Room: map[string]api.Room{"a": room("1", "500m"), "c": room("4", "1"), "d": room("4", "1"), "peer-b": {Pods: 9}},
+		Nodes: []api.ClusterNode{{Node: "c", State: peer.Connected}, {Node: "d", State: peer.Lost}}}
+	var out strings.Builder
+	if err := printStatus(&out, st, false); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{"home true arm64 0.5 of 1", "home c true arm64 3.0 of 4", "home d false arm64 3.0 of 4"} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("there is no line %q:\n%s", want, &out)
+		}
+	}
+	sum, ok := st.Home()
+	if cpu, used := sum.Allocatable[corev1.ResourceCPU], sum.Requested[corev1.ResourceCPU]; !ok || cpu.String() != "9" || used.String() != "2500m" || sum.Pods != 3 {
+		t.Errorf("%+v %v", sum, ok)
+	}
+	out.Reset()
+	worker := api.Status{Name: "c", NodeName: "c", Ready: true, Member: &api.Membership{Cluster: "lab"}}
+	if err := printStatus(&out, worker, false); err != nil || !strings.Contains(out.String(), "WORKER  this device runs pods of cluster lab;") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
+// What a worker's rights do not cover is explained, and any other refusal is left as it is.
+func TestForbiddenOnAWorker(t *testing.T) {
+	forbidden := fmt.Errorf("x: %w", apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "web", errors.New("User cannot list")))
+	for member, want := range map[string]string{`, "member": {"cluster": "lab"}`: "c is a worker of cluster lab", "": "User cannot list"} {
+		dir := t.TempDir()
+		supervise(t, filepath.Join(dir, "rivulet.sock"), map[string]json.RawMessage{"GET /v1/status": json.RawMessage(`{"nodeName": "c"` + member + `}`)})
+		if err := onWorker(t.Context(), dir, forbidden); !strings.Contains(err.Error(), want) || !apierrors.IsForbidden(err) {
+			t.Errorf("%v, want %s", err, want)
+		}
 	}
 }
 
