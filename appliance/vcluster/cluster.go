@@ -46,11 +46,13 @@ type cluster struct {
 	work bool // start for its own due work only
 	// forced: its process has the signal to sleep, in use or not.
 	forced bool
-	state  State
-	reason string
-	since  time.Time
-	proc   *process
-	took   time.Duration
+	// yields: its process is to end once it is unused, because another needs the memory; waits: it needs memory itself.
+	yields, waits bool
+	state         State
+	reason        string
+	since         time.Time
+	proc          *process
+	took          time.Duration
 	// changed is closed at the next change.
 	changed chan struct{}
 	errands []errand
@@ -116,7 +118,7 @@ func (c *cluster) brief() View {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	used, _ := c.used.Load().(use)
-	v := View{Spec: c.rec.withDefaults(), Owner: c.rec.Owner, Paused: c.rec.Paused, State: c.state, Reason: c.reason, Since: c.since, Address: c.address(), Created: c.rec.Created, Took: c.took, Consumed: c.rec.Consumed, LastUse: used.at, LastUser: used.by}
+	v := View{Spec: c.rec.withDefaults(), Owner: c.rec.Owner, Paused: c.rec.Paused, State: c.state, Reason: c.reason, Since: c.since, Address: c.address(), Created: c.rec.Created, Took: c.took, Consumed: c.rec.Consumed, LastUse: used.at, LastUser: used.by, WaitsForMemory: c.waits}
 	if c.proc != nil {
 		v.PID, v.Old = c.proc.pid, c.proc.old
 	}
@@ -132,6 +134,7 @@ func (c *cluster) brief() View {
 
 func (c *cluster) view() View {
 	v, id := c.brief(), c.record().ID
+	v.Room = c.k.room.free()
 	if host := c.k.host.Load(); host != nil {
 		v.Use = (*host).Use(id)
 		v.Pods = int(v.Use.Pods().Value())
@@ -199,6 +202,7 @@ func (c *cluster) run(ctx context.Context) {
 	if err == nil {
 		proc.logStart = max(0, c.logSize()-4096)
 		proc.old = !sameFile(fmt.Sprintf("/proc/%d/exe", proc.pid), c.k.cfg.Executable)
+		c.k.room.adopt(c)
 		c.k.cfg.Log.Info("a virtual cluster that runs is found again", "name", c.name, "pid", proc.pid, "old", proc.old)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "err", err)
@@ -237,6 +241,7 @@ func (c *cluster) run(ctx context.Context) {
 				c.endProcess(ctx, proc)
 				proc = nil
 			}
+			c.k.room.leave(c)
 			c.closeHost()
 			if listener != nil { // clients are refused at once
 				listener.Close()
@@ -281,7 +286,7 @@ func (c *cluster) run(ctx context.Context) {
 				continue
 			}
 			stop := c.hold(listener)
-			if !turn && !c.turn(ctx) {
+			if proc == nil && !c.place(ctx) || !turn && !c.turn(ctx) {
 				stop()
 				if ctx.Err() != nil {
 					return
@@ -315,7 +320,11 @@ func (c *cluster) run(ctx context.Context) {
 		}
 		c.mu.Lock()
 		c.proc, c.want = proc, false
+		yields := c.yields
 		c.mu.Unlock()
+		if yields {
+			proc.endIdle()
+		}
 		c.debt.paid()
 		var due <-chan time.Time
 		var turns chan<- struct{} // to replace the process
@@ -424,6 +433,7 @@ func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	if want {
 		return true
 	}
+	c.k.room.leave(c)
 	if state != Failed {
 		c.set(Asleep, "")
 	}
@@ -670,6 +680,7 @@ func (c *cluster) failed(err error) {
 	c.mu.Lock()
 	c.want = false
 	c.mu.Unlock()
+	c.k.room.leave(c)
 	c.debt.paid()
 	if now := time.Now(); c.record().Due.Before(now) {
 		c.setDue(now.Add(failedRest), c.record().Seen)

@@ -36,6 +36,7 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/engine/controlplane"
+	"rivulet/appliance/machine/host"
 	"rivulet/appliance/state/paths"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
@@ -313,6 +314,10 @@ type View struct {
 	// zero: none since the supervisor started.
 	LastUse  time.Time `json:"lastUse,omitzero"`
 	LastUser string    `json:"lastUser,omitempty"`
+	// Room is how many more virtual clusters may be awake now by the device's memory.
+	Room int `json:"room"`
+	// WaitsForMemory: it starts when another one sleeps.
+	WaitsForMemory bool `json:"waitsForMemory,omitempty"`
 	// Took is how long the last start took until the process was usable.
 	Took time.Duration `json:"took,omitempty"`
 }
@@ -346,7 +351,8 @@ type Manager struct {
 
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error) // connects to a pod
 	pace     pace
-	turns    chan struct{}  // one element for each start in progress
+	turns    chan struct{} // one element for each start in progress
+	room     *room
 	changed  changes.Signal // Consumers may have changed
 	states   changes.Signal // Briefs may have changed
 	routes   *http.ServeMux // of all virtual clusters
@@ -361,7 +367,7 @@ type Manager struct {
 
 // New returns a Manager without virtual clusters; Run reads them.
 func New(cfg Config) *Manager {
-	k := &Manager{cfg: cfg, dial: (&net.Dialer{}).DialContext, pace: usualPace, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
+	k := &Manager{cfg: cfg, dial: (&net.Dialer{}).DialContext, pace: usualPace, all: map[string]*cluster{}, turns: make(chan struct{}, runtime.NumCPU()), room: newRoom(host.RAM()), routes: http.NewServeMux(), slots: map[string]*atomic.Pointer[http.Handler]{}}
 	k.targets.k, k.ended.file = k, paths.EndedVirtualClusters(cfg.State)
 	return k
 }
@@ -753,8 +759,12 @@ func (k *Manager) Await(ctx context.Context, name string) (View, error) {
 		return View{}, err
 	}
 	c.wake()
+	var full <-chan time.Time // told after a while
 	for {
 		v, changed := c.watch()
+		if v.WaitsForMemory && full == nil {
+			full = time.After(roomPatience)
+		}
 		switch v.State {
 		case Awake:
 			return v, nil
@@ -767,6 +777,11 @@ func (k *Manager) Await(ctx context.Context, name string) (View, error) {
 		}
 		select {
 		case <-changed:
+		case <-full:
+			if v = c.brief(); v.WaitsForMemory {
+				return v, fmt.Errorf("%s waits: %s", name, v.Reason)
+			}
+			full = nil
 		case <-c.done:
 			return v, fmt.Errorf("%s has ended; see: rivulet vcluster list", name)
 		case <-ctx.Done():

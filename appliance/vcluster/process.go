@@ -351,7 +351,7 @@ var cgroups = []struct{ root, probe, file string }{
 // before the engine and after pods above their requests. Without the memory controller (a Raspberry Pi before its first
 // boot parameter) there is no memory limit, without the CPU controller no weight.
 func confine(name string, pid int, memory int64) error {
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("0"), 0o644); err != nil {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(scoreOver("/proc/self/oom_score_adj")), 0o644); err != nil {
 		return fmt.Errorf("vcluster: %w", err)
 	}
 	for _, c := range cgroups {
@@ -379,6 +379,17 @@ func confine(name string, pid int, memory int64) error {
 		}
 	}
 	return nil
+}
+
+// scoreOver is the score of a control plane under memory pressure: above the supervisor's, which the engine has, too. It is 0
+// under systemd (OOMScoreAdjust of the unit).
+func scoreOver(own string) string {
+	raw, err := os.ReadFile(own)
+	score, e := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil || e != nil {
+		return "0"
+	}
+	return strconv.Itoa(min(max(score+500, 0), 1000))
 }
 
 func removeCgroup(name string) {

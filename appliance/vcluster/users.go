@@ -125,6 +125,8 @@ func (k *Manager) Ready(ctx context.Context, id peer.ID, user string, watches bo
 		return errors.New("it is paused, and nothing in it is lost; ask whoever gave you this access to resume it")
 	case v.State == Failed:
 		return fmt.Errorf("its control plane does not start; ask whoever gave you this access to look at it: rivulet vcluster describe %s", name)
+	case v.WaitsForMemory:
+		return errors.New("it waits until another virtual cluster of its device sleeps, since there is no memory for more; try again in a few minutes")
 	case ctx.Err() != nil:
 		return fmt.Errorf("it is being started: %w; try again in a minute", ctx.Err())
 	}

@@ -87,7 +87,7 @@ func newVClusterCreate(c *common) *cobra.Command {
 			if err := requestVCluster(cmd.Context(), c, http.MethodPost, "", spec, &v); err != nil {
 				return err
 			}
-			return resultf(cmd, c, v, "%s can be used, after %.1f s\nnext: rivulet vcluster connect %[1]s -- kubectl get namespaces\n", v.Name, v.Took.Seconds())
+			return resultf(cmd, c, v, "%s can be used, after %.1f s\nnext: rivulet vcluster connect %[1]s -- kubectl get namespaces\n%s", v.Name, v.Took.Seconds(), moreAwake(v))
 		},
 	}
 	f.register(cmd)
@@ -208,7 +208,18 @@ func newVClusterList(c *common) *cobra.Command {
 	}, "wide")
 }
 
+// moreAwake is a line about the memory of a device with little room; another is said nothing of.
+func moreAwake(v vcluster.View) string {
+	if v.Room >= 10 {
+		return ""
+	}
+	return fmt.Sprintf("room for %d more awake\n", v.Room)
+}
+
 func printVClusters(out io.Writer, all []vcluster.View, wide bool) error {
+	if len(all) > 0 {
+		defer fmt.Fprint(out, moreAwake(all[0]))
+	}
 	head := "NAME\tSTATE\tSINCE\tLAST USE\tBY\tPODS\tCPU\tMEMORY\tDISK\tREASON"
 	if wide {
 		head += "\tCONTROL PLANE\tDATASTORE\tADDRESS\tSLEEPS AFTER\tLAST START\tCREATED\tUSES"
