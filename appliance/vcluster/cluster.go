@@ -286,7 +286,7 @@ func (c *cluster) run(ctx context.Context) {
 				continue
 			}
 			stop := c.hold(listener)
-			if proc == nil && !c.place(ctx) || !turn && !c.turn(ctx) {
+			if proc == nil && !c.k.room.await(ctx, c) || !turn && !c.turn(ctx) {
 				stop()
 				if ctx.Err() != nil {
 					return

@@ -99,11 +99,18 @@ func (r *room) leave(c *cluster) {
 	}
 }
 
-// wait counts those that wait for a place.
-func (r *room) wait(n int) {
+// waits notes that c waits for a place, or does not any more.
+func (r *room) waits(c *cluster, is bool) {
+	c.mu.Lock()
+	c.waits = is
+	c.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.waiting += n
+	if is {
+		r.waiting++
+	} else {
+		r.waiting--
+	}
 }
 
 // yield asks one to sleep for each that waits: that which nobody has used for longest, and for a while.
@@ -136,16 +143,13 @@ func (r *room) yield(now time.Time) {
 	}
 }
 
-// place waits for a place, and returns false when ctx ends or the state changed.
-func (c *cluster) place(ctx context.Context) bool {
-	r := c.k.room
+// await waits for a place for c, and returns false when ctx ends or the state of c changed.
+func (r *room) await(ctx context.Context, c *cluster) bool {
 	if r.take(c) {
 		return true
 	}
-	r.wait(1)
-	defer r.wait(-1)
-	c.full(true)
-	defer c.full(false)
+	r.waits(c, true)
+	defer r.waits(c, false)
 	changed, stop := r.changed.Changed()
 	defer stop()
 	look := time.NewTicker(roomLook)
@@ -165,11 +169,4 @@ func (c *cluster) place(ctx context.Context) bool {
 			return true
 		}
 	}
-}
-
-// full notes whether it waits for memory.
-func (c *cluster) full(is bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.waits = is
 }

@@ -33,7 +33,7 @@ func TestOneTooManyWaits(t *testing.T) {
 		if usedFor > 0 {
 			c.used.Store(use{now.Add(-usedFor), name})
 		}
-		if !c.place(t.Context()) {
+		if !k.room.await(t.Context(), c) {
 			t.Fatal(name)
 		}
 		k.all[name] = c
@@ -47,7 +47,7 @@ func TestOneTooManyWaits(t *testing.T) {
 	k.all["more"] = more
 	placed := make(chan bool, 1)
 	go func() {
-		for !more.place(t.Context()) && t.Context().Err() == nil { // somebody asked for it meanwhile
+		for !k.room.await(t.Context(), more) && t.Context().Err() == nil { // somebody asked for it meanwhile
 		}
 		placed <- t.Context().Err() == nil
 	}()
