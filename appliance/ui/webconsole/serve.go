@@ -283,7 +283,7 @@ func (c *Console) servePage(w http.ResponseWriter, r *http.Request, s Session, p
 		if now := c.ending(s); now != ends {
 			ends = now
 			blob, _ := json.Marshal(map[string]string{"ends": ends})
-			fmt.Fprintf(w, "data: %s\n\n", blob) //nolint:errcheck // the next write fails, too
+			fmt.Fprintf(w, "data: %s\n\n", blob)
 		}
 		switch {
 		case !bytes.Equal(shown, last):

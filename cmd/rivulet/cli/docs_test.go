@@ -228,7 +228,7 @@ func works(cmd *cobra.Command, words []string) error {
 	if err != nil || cmd.DisableFlagParsing || slices.Contains(rest, "...") || slices.Contains(rest, "…") || slices.Contains(rest, "--help") {
 		return err
 	}
-	if err := cmd.ParseFlags(rest); err != nil {
+	if cmd.ParseFlags(rest) != nil {
 		return nil // a value that stands for something
 	}
 	args := cmd.Flags().Args()

@@ -87,7 +87,7 @@ func newVClusterCreate(c *common) *cobra.Command {
 			if err := requestVCluster(cmd.Context(), c, http.MethodPost, "", spec, &v); err != nil {
 				return err
 			}
-			return resultf(cmd, c, v, "%s can be used, after %.1f s\nnext: rivulet vcluster connect %[1]s -- kubectl get namespaces\n%s", v.Name, v.Took.Seconds(), moreAwake(v))
+			return resultf(cmd, c, v, "%s can be used, after %.1f s\nnext: rivulet vcluster connect %[1]s -- kubectl get namespaces\n%[3]s", v.Name, v.Took.Seconds(), moreAwake(v))
 		},
 	}
 	f.register(cmd)
