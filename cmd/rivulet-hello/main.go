@@ -60,7 +60,7 @@ func serve() error {
 		}
 		go func() {
 			if line, err := answer(c, name); err == nil {
-				fmt.Printf("%s to %s\n", line, c.RemoteAddr())
+				fmt.Printf("%.200q to %s\n", line, c.RemoteAddr())
 			}
 		}()
 	}

@@ -15,7 +15,8 @@ ROOT_KEYS=
 RELEASES=
 
 from=$(dirname "$0")
-[ -z "$RELEASES" ] || [ -f "$from/SHA256SUMS" ] || from=$RELEASES
+# Read from a pipe, $0 is the shell, and the current folder is nobody's release.
+[ -z "$RELEASES" ] || { [ -f "$0" ] && [ -f "$from/SHA256SUMS" ]; } || from=$RELEASES
 unsigned=
 fail() { echo "install.sh: $*" >&2; exit 1; }
 while [ $# -gt 0 ]; do

@@ -89,9 +89,14 @@ func (s Session) End() time.Time {
 	return s.Made.Add(sessionLife)
 }
 
+// early: the clock is before what the session says of the past, so nothing that it says can be judged.
+func (s Session) early(now time.Time) bool {
+	return now.Before(s.Made.Add(-sessionIdle)) || now.Before(s.Renewed.Add(-sessionIdle))
+}
+
 // valid reports whether the session has not ended; a clock before its creation is as bad as one past its end.
 func (s Session) valid(now time.Time) bool {
-	return now.Before(s.End()) && now.Before(s.Seen.Add(sessionIdle)) && now.After(s.Made.Add(-sessionIdle))
+	return now.Before(s.End()) && now.Before(s.Seen.Add(sessionIdle)) && !s.early(now)
 }
 
 // access has the codes and sessions.
@@ -294,8 +299,15 @@ func (a *access) renew(id string) error {
 		case s.Role != View:
 			return fmt.Errorf("it has the role %s, and only those that read are renewed: sign in again with a new code", s.Role)
 		default:
+			before := s.Renewed
 			s.Renewed = now
-			return a.save()
+			err := a.save() // moves the sessions
+			for i := range a.Sessions {
+				if err != nil && a.Sessions[i].ID == id {
+					a.Sessions[i].Renewed = before
+				}
+			}
+			return err
 		}
 	}
 	return fmt.Errorf("there is no sign-in %.40q; see: rivulet console list", id)

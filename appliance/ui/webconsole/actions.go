@@ -428,7 +428,10 @@ func vclusterDelete(ctx context.Context, c *Console, q *call) (result, error) {
 	if err := c.get(ctx, vclusterPath(name), &v); err != nil {
 		return result{}, err
 	}
-	if ask, yes := q.confirmed(fmt.Sprintf("virtual cluster %s is deleted, with all that is in it. It uses: %s. Nothing of it comes back", v.Name, v.Uses())); !yes {
+	if v.Owner.Name != "" {
+		return result{}, fmt.Errorf("%s is made of the object VirtualCluster %s; delete that: rivulet kubectl -n %s delete virtualcluster %s", v.Name, v.Owner, v.Owner.Namespace, v.Owner.Name)
+	}
+	if ask, yes := q.confirmed(fmt.Sprintf("virtual cluster %s of %s is deleted, with all that is in it: its objects, pods and volumes. Nothing of it comes back", v.Name, v.Created.UTC().Format(time.DateTime))); !yes {
 		return ask, nil
 	}
 	return result{Notice: v.Name + " is deleted."}, c.call(ctx, http.MethodDelete, vclusterPath(name), nil, nil)

@@ -269,7 +269,7 @@ func (c *Console) servePage(w http.ResponseWriter, r *http.Request, s Session, p
 	tick := time.NewTicker(liveEvery)
 	defer tick.Stop()
 	var last []byte
-	ends := ""
+	ends := "not sent yet"
 	for quiet := 0; ; quiet++ {
 		shown, err := c.show(r.Context(), s, at)
 		if err != nil {

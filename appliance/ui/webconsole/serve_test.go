@@ -373,6 +373,9 @@ func TestALivePageEndsWithItsSession(t *testing.T) {
 	defer resp.Body.Close()
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxPage)
+	if !lines.Scan() || lines.Text() != `data: {"ends":""}` || !lines.Scan() {
+		t.Fatalf("%q", lines.Text())
+	}
 	if !lines.Scan() || !strings.HasPrefix(lines.Text(), `data: {"title":"Map"`) {
 		t.Fatalf("%q", lines.Text())
 	}

@@ -164,7 +164,7 @@ func TestARefusalStandsAtItsField(t *testing.T) {
 	}
 	d.fail("POST /v1/invites/accept", "")
 	press(b, `form[data-do="join"] button`)
-	b.Wait("it is accepted, and the form is empty", `document.querySelector("#invite").value === "" && !document.querySelector(".refusal")`)
+	b.Wait("it is accepted, and the page of the peer comes", `!document.querySelector(".refusal") && location.pathname.startsWith("/peers/")`)
 }
 
 // Taps on a button that works are one action.
@@ -305,6 +305,10 @@ func TestNothingOfOthersEndsUnasked(t *testing.T) {
 	d := newDevice(t)
 	token := d.token(t, Admin)
 	d.answer("GET /v1/vclusters/ann", json.RawMessage(`{"name": "ann", "pods": 3}`))
+	d.answer("GET /v1/vclusters/bob", json.RawMessage(`{"name": "bob", "owner": {"namespace": "default", "name": "bob"}}`))
+	if code, body, _ := d.do(t, http.MethodPost, "/api/do/vcluster-delete", token, map[string][]string{"name": {"bob"}}); code == http.StatusOK || !strings.Contains(body, "delete virtualcluster bob") {
+		t.Errorf("one of an object: %d %s", code, body)
+	}
 	d.answer("GET /v1/kubeconfigs", json.RawMessage(`{"kubeconfigs": [{"user": "owner", "vcluster": "ann", "state": "active", "expires": "2026-06-01T10:00:00Z"}]}`))
 	for action, form := range map[string]map[string][]string{
 		"vcluster-kubeconfig": {"name": {"ann"}}, "vcluster-delete": {"name": {"ann"}}, "session-end": {"id": {d.access.list()[0].ID}}, "invite-revoke": {"id": {"3f2a"}}, "backup": {},
@@ -351,4 +355,22 @@ func TestAScreenStaysSignedIn(t *testing.T) {
 		t.Error("a sign-in with all rights is renewed without a code")
 	}
 	await.True(t, time.Second, "the idle one ends", func() bool { *now = now.Add(sessionIdle); return !a.valid(s.ID) })
+}
+
+// A question that comes while another is open answers that one with no, and works itself.
+func TestTwoQuestionsAtOnce(t *testing.T) {
+	d := withKubernetes(t)
+	b := opened(t, d, Admin)
+	open(b, d, "/people")
+	hold := make(chan struct{})
+	d.answer("GET /v1/vclusters/ann", json.RawMessage(`{"name": "ann"}`))
+	d.hold("GET /v1/vclusters/ann", hold)
+	browser.Value[bool](b, `{ const slow = document.createElement("button"); slow.id = "slow"; slow.dataset.do = "vcluster-delete"; slow.dataset.name = "ann"; slow.textContent = "Delete"; slow.dataset.own = ""; document.body.append(slow); slow.click(); }
+		document.querySelector('button[data-do="kubeconfig-revoke"]').click(); true`)
+	b.Wait("the first question", `document.querySelector("dialog").open && document.querySelector("#ask-text").textContent.includes("anna ends at once")`)
+	close(hold)
+	b.Wait("the second question", `document.querySelector("dialog").open && document.querySelector("#ask-text").textContent.includes("ann of")`)
+	b.Wait("the first button is free", `!document.querySelector('button[data-do="kubeconfig-revoke"]').hasAttribute("aria-busy")`)
+	b.Do("yes", chromedp.Click(`#ask-yes`))
+	await.True(t, browser.Limit, "what was asked last is done", func() bool { done := d.did(); return len(done) == 1 && strings.HasPrefix(done[0], "DELETE /v1/vclusters/ann") })
 }

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -74,13 +76,25 @@ func again(cmd *cobra.Command) string {
 	if os.Getenv("SUDO_USER") != "" {
 		line = append([]string{"sudo"}, line...)
 	}
+	var words []string
 	for _, word := range cmd.Flags().Args() {
-		line = append(line, quoted(word))
+		words = append(words, quoted(word))
+	}
+	dashes := slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") })
+	if !dashes {
+		line = append(line, words...)
 	}
 	add := func(f *pflag.Flag) {
 		values := []string{f.Value.String()}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			values = list.GetSlice()
+		}
+		if f.Value.Type() == "stringToString" {
+			values = nil
+			pairs, _ := cmd.Flags().GetStringToString(f.Name)
+			for _, k := range slices.Sorted(maps.Keys(pairs)) {
+				values = append(values, k+"="+pairs[k])
+			}
 		}
 		for _, v := range values {
 			switch {
@@ -94,7 +108,11 @@ func again(cmd *cobra.Command) string {
 	}
 	cmd.LocalNonPersistentFlags().VisitAll(add)
 	cmd.InheritedFlags().VisitAll(add)
-	return strings.Join(append(line, "--yes"), " ")
+	line = append(line, "--yes")
+	if dashes {
+		line = append(append(line, "--"), words...)
+	}
+	return strings.Join(line, " ")
 }
 
 // quoted is a word of a shell's command line.

@@ -141,7 +141,6 @@ func TestNamesAreCheckedBeforeAsking(t *testing.T) {
 	dir := fakeDevice(t, &pods, &none, &none)
 	for line, want := range map[string]string{
 		"nodes remove cc":         `no node of this cluster is called "cc"; see: rivulet nodes`,
-		"nodes remove cc --force": `no node of this cluster is called "cc"; see: rivulet nodes`,
 		"nodes remove a":          "a is the server of this cluster",
 		"nodes remove a --yes":    "a is the server of this cluster",
 		"vcluster delete ann bob": `there is no virtual cluster "bob"`,

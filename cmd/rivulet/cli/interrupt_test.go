@@ -60,7 +60,7 @@ func TestYIsYes(t *testing.T) {
 // A shell that gets the command line of a confirmation runs the command that was typed, with --yes.
 func TestTheCommandOfAConfirmation(t *testing.T) {
 	for _, typed := range [][]string{
-		{"peer", "b", "--provide=off", "--label", "room=B12", "--label", "floor=2"}, {"unoffload", "it's; rm -rf x"}, {"unoffload", "$(reboot)"}, {"burst", "remove", "*", "--force"},
+		{"peer", "b", "--provide=off", "--label", "room=B12", "--label", "floor=2"}, {"unoffload", "it's; rm -rf x"}, {"unoffload", "$(reboot)"}, {"burst", "remove", "*", "--force"}, {"unoffload", "--", "-x"}, {"burst", "add", "campus", "--label", "room=B12", "--label", "a=b c"},
 	} {
 		args := append([]string{"--state", "/tmp/my state"}, typed...)
 		root := newRoot("engine")
@@ -87,7 +87,7 @@ func TestTheCommandOfAConfirmation(t *testing.T) {
 		if strings.Join(second.Flags().Args(), "|") != strings.Join(cmd.Flags().Args(), "|") {
 			t.Errorf("%q has %q", typed, second.Flags().Args())
 		}
-		for _, name := range []string{"state", "provide", "label", "force"} {
+		for _, name := range []string{"state", "provide", "label", "labels", "force"} {
 			if f, g := cmd.Flags().Lookup(name), second.Flags().Lookup(name); f != nil && (g == nil || f.Value.String() != g.Value.String()) {
 				t.Errorf("%q: --%s", words, name)
 			}

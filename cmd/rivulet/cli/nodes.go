@@ -360,25 +360,29 @@ func printNodes(out io.Writer, list []clusterNode) error {
 }
 
 // removableNode is why a node cannot be removed: there is none of that name, or it is the server. With force it may be
-// unknown, while the API server does not answer.
+// one that never became a node, of which the supervisor alone knows.
 func removableNode(ctx context.Context, c *common, name string, force bool) error {
-	list, err := c.nodes(ctx)
-	if err != nil && force {
-		return nil
-	}
+	st, err := api.Get(ctx, c.dirs.Run)
 	if err != nil {
+		return err
+	}
+	list, err := c.nodes(ctx)
+	if err != nil && !force {
 		return err
 	}
 	for _, n := range list {
 		switch {
-		case n.Name != name && string(n.ID) != name:
-		case n.Role == "server":
+		case n.Name != name:
+		case n.Role == "server" && n.Name == st.NodeName: // a former one, which is lost, has that role for a minute
 			return fmt.Errorf("%s is the server of this cluster, which there is only with it; to have another server first: rivulet nodes switch", name)
 		default:
 			return nil
 		}
 	}
-	return fmt.Errorf("no node of this cluster is called %q; see: rivulet nodes", name)
+	if force {
+		return nil
+	}
+	return fmt.Errorf("no node of this cluster is called %q; see: rivulet nodes; a device that never became a node: rivulet nodes remove NAME --force", name)
 }
 
 // drainNode ends the pods of a node, within their disruption budgets; it takes no new ones.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -66,10 +67,14 @@ func show(cmd *cobra.Command, c *common, watch bool, print func(io.Writer, api.S
 func showEach[T any](cmd *cobra.Command, c *common, watch bool, every time.Duration, get func(context.Context) (T, error), print func(io.Writer, T) error) error {
 	out := cmd.OutOrStdout()
 	var since time.Time // of its silence
+	answered := false
 	for {
 		st, err := get(cmd.Context())
+		answered = answered || err == nil
 		switch {
-		case cmd.Context().Err() != nil || err != nil && !watch:
+		case watch && cmd.Context().Err() != nil: // that is how it ends
+			return nil
+		case err != nil && (!watch || !answered && !errors.Is(err, api.ErrNotRunning)):
 			return err
 		case err == nil:
 			since = time.Time{}

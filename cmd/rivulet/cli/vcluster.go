@@ -425,6 +425,9 @@ func newVClusterDelete(c *common) *cobra.Command {
 				if err := requestVCluster(cmd.Context(), c, http.MethodGet, inPath(name), nil, &v); err != nil {
 					return err
 				}
+				if v.Owner.Name != "" && !force {
+					return fmt.Errorf("%s is made of the object VirtualCluster %s; delete that: rivulet kubectl -n %s delete virtualcluster %s", name, v.Owner, v.Owner.Namespace, v.Owner.Name)
+				}
 				what = append(what, "used by "+name+": "+v.Uses())
 			}
 			if err := confirm(cmd, "delete "+strings.Join(args, ", ")+" with all that is in it", strings.Join(what, ". ")); err != nil {

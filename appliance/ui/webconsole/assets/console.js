@@ -8,7 +8,7 @@
   const silent = 40000, beat = 16000; // ms without a byte until the device counts as gone, and between two of its beats
   const hiddenFor = 60000; // ms until a page that nobody sees is not read any more
   let stream = null; // of the page that is shown
-  let heard = 0; // when its last byte came, by performance.now()
+  let heard = 0; // when its last byte came; by the wall clock, since others stand still in suspend
   let shown = ""; // the path of the page that is in main
   const loaded = document.querySelector('meta[name="assets"]').content;
 
@@ -73,6 +73,7 @@
   function show(page, fresh) {
     if (page.error) {
       if (!fresh) return wrong($("failed"), "This page cannot be updated: " + words(page));
+      wrong($("failed"), "");
       const title = document.createElement("h1"), text = document.createElement("p");
       title.textContent = page.title || "Not available now";
       text.textContent = words(page);
@@ -104,7 +105,7 @@
     for (const e of next.querySelectorAll("time")) local(e);
     if (fresh) main.replaceChildren(...next.childNodes);
     else morph(main, next);
-    for (const pre of main.querySelectorAll("pre[data-stream]:not([data-open])")) text(pre);
+    for (const pre of main.querySelectorAll("pre[data-stream]:not([data-open], [data-over])")) text(pre);
   }
 
   // local writes a time as the clock of the browser shows it.
@@ -133,6 +134,8 @@
     // over ends the text, with a way to go on.
     const over = (why) => {
       pre.shell = "";
+      delete pre.dataset.open;
+      pre.dataset.over = "yes";
       add("\n[" + why + "]\n");
       const button = document.createElement("button");
       button.textContent = "Go on";
@@ -144,12 +147,13 @@
     };
     let ended = "";
     try {
-      const since = pre.at ? "&since=" + Math.ceil((performance.now() - pre.at) / 1000) : "";
+      // From a minute before the last text on: a line may have been long on its way.
+      const since = pre.at && !pre.dataset.stream.includes("previous=") ? "&since=" + Math.max(60, Math.ceil((Date.now() - pre.at) / 1000) + 60) : "";
       const answer = await request("stream/" + pre.dataset.stream + since, { signal: mine.signal });
       if (!answer.ok) return over(words(await answer.json()));
       await events(answer, mine, (event) => {
-        pre.at = performance.now();
         if (event.id) pre.shell = event.id;
+        if (event.text) pre.at = Date.now();
         if (event.text) add(event.text.replace(/\x1b\[[0-9;?]*[A-Za-z]/g, ""));
         if (event.end) ended = event.end;
       });
@@ -193,6 +197,7 @@
     if (stream) stream.abort();
     if (ask.open) ask.close("no");
     notice("");
+    put($("ends"), "");
     wrong($("failed"), "");
     wrong($("offline"), "");
     header.hidden = true;
@@ -211,6 +216,7 @@
   async function live(path, first) {
     if (stream) stream.abort();
     const mine = (stream = new AbortController());
+    mine.first = () => first; // of who goes on with this page
     let last = null; // the time of the last byte
     for (let pause = 500; !mine.signal.aborted; pause = Math.min(pause * 2, 8000)) {
       const once = new AbortController();
@@ -226,11 +232,11 @@
         if (!answer.ok) why = "The device answers: " + (await answer.text()).slice(0, 200).trim();
         else {
           await events(answer, once, (page) => {
-            heard = performance.now();
+            heard = Date.now();
             last = new Date();
             wrong($("offline"), "");
             pause = 500;
-            if (page.ends) put($("ends"), page.ends);
+            if (page.ends !== undefined) put($("ends"), page.ends);
             if (page.title || page.error) {
               show(page, first !== null);
               if (first) first();
@@ -256,7 +262,8 @@
   // fresher reads the page again where the device may have gone unnoticed: the browser slept, or was without a network.
   function fresher() {
     if (!stream || stream.signal.aborted || !shown) return;
-    if (performance.now() - heard > 1.5 * beat) stream.again?.();
+    const age = Date.now() - heard;
+    if (age > 1.5 * beat || age < 0) stream.again?.();
     stream.soon?.();
   }
 
@@ -291,9 +298,12 @@
   }
 
   // question asks before something ends, or shows what was made. The one before it is answered with no.
+  let answerBefore = null;
   function question(text, yes, danger) {
+    answerBefore?.(false);
     if (ask.open) ask.close("no");
     return new Promise((resolve) => {
+      answerBefore = resolve;
       $("ask-title").textContent = yes ? (danger || "Go on") + "?" : "Done";
       $("ask-text").replaceChildren();
       if (typeof text === "string") $("ask-text").textContent = text;
@@ -303,7 +313,7 @@
       $("ask-yes").textContent = danger || "Go on";
       $("ask-yes").className = danger ? "bad" : "main";
       ask.returnValue = "no";
-      ask.onclose = () => resolve(ask.returnValue === "yes");
+      ask.onclose = () => ask.open || resolve(ask.returnValue === "yes"); // the event of the one before may come late
       ask.showModal();
     });
   }
@@ -311,7 +321,7 @@
   // refuse shows an error where its cause is: at the field of a form, which keeps what was typed.
   function refuse(form, text) {
     const field = form?.querySelector("input:not([type=hidden])");
-    if (!field) return notice(text, true);
+    if (!field || !form.isConnected) return notice(text, true);
     const line = document.createElement("p");
     line.className = "error lines refusal";
     line.id = "refusal-" + field.id;
@@ -413,9 +423,10 @@
     $("sign-in-error").textContent = "";
     let why = "The device did not answer. Try again.";
     try {
-      const answer = await fetch("/api/sign-in", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ code }) });
+      const answer = await fetch("/api/sign-in", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ code }), signal: AbortSignal.timeout(silent) });
       const result = await answer.json();
       if (answer.ok) {
+        if (token()) request("sign-out", { method: "POST" }).catch(() => {}); // of the sign-in that this one replaces
         localStorage.setItem(key, result.token);
         $("code").value = "";
         go(location.pathname + location.search, false);
@@ -446,7 +457,7 @@
     clearTimeout(hiding);
     if (document.hidden) {
       if (!main.querySelector("pre[data-open]")) hiding = setTimeout(() => stream?.abort(), hiddenFor);
-    } else if (stream?.signal.aborted && shown && token()) live(shown, null);
+    } else if (stream?.signal.aborted && shown && token()) live(shown, stream.first?.() || null);
     else fresher();
   });
   history.scrollRestoration = "manual";
