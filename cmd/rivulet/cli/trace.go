@@ -23,7 +23,7 @@ func newTrace(c *common) *cobra.Command {
 		Use:   "trace POD|SERVICE",
 		Short: "follow a connection to a Service or a pod hop by hop, with a verdict, a time and a cure",
 		Long: "The object is a name, NAMESPACE/NAME, svc/NAME or pod/NAME, with :PORT if it has several. A Service comes before a pod of the same name.\n" +
-			"Hops are name, service, endpoints, rules, translation, tunnel, path, policy and container; What each checks: rivulet docs trace. Exit code 0: nothing fails; 1: a hop fails; 2: bad flags.",
+			"Hops are name, service, endpoints, rules, translation, tunnel, path, policy and container; what each checks: rivulet docs trace. Exit code 0: nothing fails; 1: a hop fails; 2: bad flags.",
 		Args: takes(1, "trace takes one Service or pod; see: rivulet kubectl get services,pods -A, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Object = args[0]

@@ -167,6 +167,10 @@ func TestAnImportedImageIsPulledAgain(t *testing.T) {
 	if err := pull("a.b/other:1"); err == nil {
 		t.Error("an image that is not here was pulled from nowhere")
 	}
+	below.has[Bundled[1]] = true // and not pinned: what is bundled is never pulled
+	if err := pull(Bundled[1]); err != nil {
+		t.Errorf("what is bundled was asked of a registry: %v", err)
+	}
 	below.pinned["a.b/imported:1"] = false
 	if err := pull("a.b/imported:1"); err == nil {
 		t.Error("an image that came from a registry is used when that refuses it")
