@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,7 +37,7 @@ var sayings = []struct{ words, what, cure string }{
 		"have it announce env POD_IP (fieldRef: status.podIP); or set tunnel.peerCIDR to a block that programs take for private and no network here or there has, such as 10.128.0.0/9: write tunnel: {peerCIDR: 10.128.0.0/9} into /etc/rivulet/config.yaml, then: sudo rivulet config reload"},
 	// the kernel, of a program with capabilities in its file that a pod may not have (capabilities(7))
 	{"peration not permitted", "the kernel refused its program something (Operation not permitted): pods on peers have no NET_RAW, which ping and others have in their file (getcap)",
-		"if that is it, keep it at home with the label rivulet.dev/offload=off in its template; its last words: LOGS --previous"},
+		"if that is it, keep it at home with the label rivulet.dev/offload=off in its template; its last words: LOGS"},
 }
 
 // ending is how a pod or a container ended, with a cure. byOthers: the program itself is not the cause.
@@ -57,16 +58,16 @@ func (f Facts) ending(container, reason, message string) (what, cure string, byO
 		for _, words := range unfound {
 			if strings.Contains(message+"\n"+f.LastLines[container], words) {
 				return "a name was not found: away only Services of namespaces that are offloaded exist; " + what,
-					"offload the namespace of that Service as well; what has to stay at home does with the label rivulet.dev/offload=off in its template: rivulet offload NAMESPACE; its last words: " + f.logs(container) + " --previous", true
+					"if it is a Service's name: offload that Service's namespace as well: rivulet offload NAMESPACE; or keep the pod at home with the label rivulet.dev/offload=off in its template; its last words: " + f.lastLogs(container), true
 			}
 		}
 		for _, s := range sayings {
 			if strings.Contains(message+"\n"+f.LastLines[container], s.words) {
-				return fmt.Sprintf("%s; %s", s.what, what), strings.Replace(s.cure, "LOGS", f.logs(container), 1), true
+				return fmt.Sprintf("%s; %s", s.what, what), strings.Replace(s.cure, "LOGS", f.lastLogs(container), 1), true
 			}
 		}
 	}
-	cure = f.logs(container)
+	cure = f.lastLogs(container)
 	if reason == "OOMKilled" {
 		cure = "raise its memory limit; " + cure
 	}
@@ -87,23 +88,37 @@ func (f Facts) ended() []Reason {
 	if !byOthers {
 		for _, c := range p.Status.ContainerStatuses {
 			if t := c.State.Terminated; t != nil && t.ExitCode != 0 {
-				_, cure, _ = f.ending(c.Name, t.Reason, "")
-				what = fmt.Sprintf("container %s ended with %d (%s)", c.Name, t.ExitCode, cmp.Or(short(t.Reason), "Error"))
+				say, itsCure, known := f.ending(c.Name, cmp.Or(t.Reason, "Error"), t.Message)
+				what, cure = fmt.Sprintf("container %s ended with %d (%s)", c.Name, t.ExitCode, cmp.Or(short(t.Reason), "Error")), itsCure
+				if known { // the cure is of what is said
+					what += ": " + say
+					break
+				}
 			}
 		}
 	}
 	return []Reason{{Code: Ended, What: "it failed: " + cmp.Or(what, "see its containers"), Cure: cure}}
 }
 
+// lastLogs is the command that shows what a container said before it ended: of the run before, if it was started again.
+func (f Facts) lastLogs(container string) string {
+	for _, c := range slices.Concat(f.Pod.Status.InitContainerStatuses, f.Pod.Status.ContainerStatuses) {
+		if c.Name == container && c.RestartCount > 0 && c.State.Terminated == nil {
+			return f.logs(container) + " --previous"
+		}
+	}
+	return f.logs(container)
+}
+
 // last is the previous end of a container, with a cure; "" without one.
 func (f Facts) last(c *corev1.ContainerStatus) (why, cure string, byOthers bool) {
 	t := c.LastTerminationState.Terminated
 	if t == nil {
-		return "", f.logs(c.Name) + " --previous", false
+		return "", f.lastLogs(c.Name), false
 	}
 	what, cure, byOthers := f.ending(c.Name, cmp.Or(t.Reason, "Error"), t.Message)
 	if byOthers {
 		return what, cure, true
 	}
-	return fmt.Sprintf("%d (%s)", t.ExitCode, cmp.Or(short(t.Reason), "Error")), cure + " --previous", false
+	return fmt.Sprintf("%d (%s)", t.ExitCode, cmp.Or(short(t.Reason), "Error")), cure, false
 }

@@ -476,7 +476,7 @@ func (f Facts) notReady() Reason {
 			if byOthers {
 				return Reason{Crash, fmt.Sprintf("container %s ended: %s, and is started again", c.Name, what), cure}
 			}
-			return Reason{Crash, fmt.Sprintf("container %s ended with %d (%s), and is started again", c.Name, t.ExitCode, cmp.Or(short(t.Reason), "Error")), cure + " --previous"}
+			return Reason{Crash, fmt.Sprintf("container %s ended with %d (%s), and is started again", c.Name, t.ExitCode, cmp.Or(short(t.Reason), "Error")), cure}
 		}
 	}
 	if say := f.event("Unhealthy"); say != "" {

@@ -65,6 +65,9 @@ func running(p *corev1.Pod) {
 func waits(reason, message string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}}}
+		if reason == "CrashLoopBackOff" {
+			p.Status.ContainerStatuses[0].RestartCount = 1
+		}
 	}
 }
 
@@ -183,7 +186,7 @@ func TestWhy(t *testing.T) {
 		"its volume is on a cordoned peer":    {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: cordoned, Claims: bound, Volumes: volumeOn("lab-2")}, Taint, "its volume (claim data) is on lab-2: lab-2 takes no new pods (cordoned)", "rivulet uncordon lab-2; or: rivulet move volume lab/data home"},
 		"its volume is on a lost peer":        {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: two, Claims: bound, Volumes: volumeOn("lab-2"), Links: lost}, Link, "its volume (claim data) is on lab-2: peer lab-2 is not reached: silent for 40s", "rivulet doctor peer lab-2; or: "},
 		"its volume is on no node":            {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: two, Claims: bound, Volumes: made(volumeOn("gone"))}, Claim, "the node that has its volume (claim data) is no more: kubernetes.io/hostname=gone", "rivulet kubectl describe pvc -n lab data"},
-		"its volume names a node wrongly":     {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: two, Claims: bound, Volumes: volumeOn("hmoe")}, Claim, "names no node of this cluster in its nodeAffinity (kubernetes.io/hostname=hmoe); there are: home, lab-2", "rivulet kubectl replace --force -f FILE"},
+		"its volume names a node wrongly":     {Facts{Pod: asks("100m", all(offloaded, withClaim)), Nodes: two, Claims: bound, Volumes: volumeOn("hmoe")}, Claim, "names no node of this cluster in its nodeAffinity (kubernetes.io/hostname=hmoe); there are: home, lab-2", "rivulet kubectl delete pod -n lab web; rivulet kubectl delete pvc -n lab data; rivulet kubectl delete pv "},
 		"a label that no node has":            {Facts{Pod: asks("100m", room), Nodes: two[:1]}, Selector, "home has no label room, and its nodeSelector asks for room=B13", "rivulet kubectl label node home --overwrite room=B13; or: "},
 		"another value at a peer":             {Facts{Pod: asks("100m", all(offloaded, room)), Nodes: labelled(two[1:], "room", "B12")}, Selector, "lab-2 has room=B12, and its nodeSelector asks for room=B13", "rivulet peer lab-2 --label=room=B13; or: "},
 		"a label in its affinity":             {Facts{Pod: asks("100m", floors), Nodes: labelled(two[:1], "floor", "1")}, Selector, "home has floor=1, and its affinity asks for floor in 3, 4", "rivulet kubectl label node home --overwrite floor=3; or: "},
@@ -308,6 +311,10 @@ func TestWhy(t *testing.T) {
 			running(p)
 			p.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)}
 		}))}, Deleting, "lab-2 refuses", ""},
+		"a name is not found, and it is not started again": {Facts{Nodes: two, LastLines: map[string]string{"c": "lookup db: no such host"}, Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
+			p.Status.Phase = corev1.PodFailed
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error"}}}, {Name: "d", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}}}}
+		}))}, Ended, "container c ended with 3 (Error): a name was not found", "if it is a Service's name: offload that Service's namespace as well: rivulet offload NAMESPACE"},
 		"failed": {Facts{Nodes: two, Pod: asks("1", on("home", func(p *corev1.Pod) {
 			p.Status.Phase = corev1.PodFailed
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error"}}}}
@@ -322,6 +329,9 @@ func TestWhy(t *testing.T) {
 				t.Errorf("%+v\nwant %s, %q, %q", a.Reasons, c.code, c.what, c.cure)
 			}
 			for _, r := range a.Reasons {
+				if c.facts.Pod.Status.Phase == corev1.PodFailed && strings.Contains(r.Cure, "--previous") {
+					t.Errorf("it was not started again, and has no previous run: %s", r.Cure)
+				}
 				if strings.Contains(r.Cure, "ctr images") || strings.Contains(r.Cure, "--prune") || strings.Contains(r.Cure, "kubernetes.io/") && strings.Contains(r.Cure, "kubectl taint") {
 					t.Errorf("a cure that does harm: %s", r.Cure)
 				}

@@ -18,14 +18,17 @@ const atOnce = 2 * time.Second
 // kubelet's status has only the exit code of the runtime (255) or of a shell (126).
 func sayUnpermitted(events record.EventRecorder, home *corev1.Pod, now corev1.PodStatus) {
 	for i := range now.ContainerStatuses {
-		s := &now.ContainerStatuses[i]
+		s, previous := &now.ContainerStatuses[i], ""
 		code, ended := endedAtOnce(s)
 		if was := translate.StatusOf(home.Status.ContainerStatuses, s.Name); !ended || was != nil && (was.State.Terminated != nil || was.RestartCount > 0) {
 			continue
 		}
+		if s.RestartCount > 0 {
+			previous = " --previous"
+		}
 		events.Event(home, corev1.EventTypeWarning, "OffloadNotPermitted", fmt.Sprintf(
-			"container %s ended with %d at once; if its log has \"Operation not permitted\", its program has a capability in its file (getcap) that pods there do not have, NET_RAW as a rule: rivulet kubectl logs -n %s %s -c %s --previous; keep such a pod at home: label rivulet.dev/offload=off in its template",
-			s.Name, code, home.Namespace, home.Name, s.Name))
+			"container %s ended with %d at once; if its log has \"Operation not permitted\", its program has a capability in its file (getcap) that pods there do not have, NET_RAW as a rule: rivulet kubectl logs -n %s %s -c %s%s; keep such a pod at home: label rivulet.dev/offload=off in its template",
+			s.Name, code, home.Namespace, home.Name, s.Name, previous))
 	}
 }
 

@@ -39,7 +39,8 @@ func TestAProgramThatIsNotPermittedIsToldOnce(t *testing.T) {
 			case tt.told != (len(events.Events) == 1):
 				t.Errorf("%d events", len(events.Events))
 			case tt.told:
-				if e := <-events.Events; !strings.Contains(e, "NET_RAW") || !strings.Contains(e, "rivulet kubectl logs -n lab p -c ping --previous") {
+				e := <-events.Events
+				if again := strings.Contains(e, "-c ping --previous;"); !strings.Contains(e, "NET_RAW") || !strings.Contains(e, "rivulet kubectl logs -n lab p -c ping") || again != (tt.now.RestartCount > 0) {
 					t.Error(e)
 				}
 			}
