@@ -58,16 +58,16 @@ func (f Facts) ending(container, reason, message string) (what, cure string, byO
 		for _, words := range unfound {
 			if strings.Contains(message+"\n"+f.LastLines[container], words) {
 				return "a name was not found: away only Services of namespaces that are offloaded exist; " + what,
-					"if it is a Service's name: offload that Service's namespace as well: rivulet offload NAMESPACE; or keep the pod at home with the label rivulet.dev/offload=off in its template; its last words: " + f.lastLogs(container), true
+					"if it is a Service's name: offload that Service's namespace as well: rivulet offload NAMESPACE; or keep the pod at home with the label rivulet.dev/offload=off in its template; its last words: " + lastLogs(f, container), true
 			}
 		}
 		for _, s := range sayings {
 			if strings.Contains(message+"\n"+f.LastLines[container], s.words) {
-				return fmt.Sprintf("%s; %s", s.what, what), strings.Replace(s.cure, "LOGS", f.lastLogs(container), 1), true
+				return fmt.Sprintf("%s; %s", s.what, what), strings.Replace(s.cure, "LOGS", lastLogs(f, container), 1), true
 			}
 		}
 	}
-	cure = f.lastLogs(container)
+	cure = lastLogs(f, container)
 	if reason == "OOMKilled" {
 		cure = "raise its memory limit; " + cure
 	}
@@ -101,7 +101,7 @@ func (f Facts) ended() []Reason {
 }
 
 // lastLogs is the command that shows what a container said before it ended: of the run before, if it was started again.
-func (f Facts) lastLogs(container string) string {
+func lastLogs(f Facts, container string) string {
 	for _, c := range slices.Concat(f.Pod.Status.InitContainerStatuses, f.Pod.Status.ContainerStatuses) {
 		if c.Name == container && c.RestartCount > 0 && c.State.Terminated == nil {
 			return f.logs(container) + " --previous"
@@ -114,7 +114,7 @@ func (f Facts) lastLogs(container string) string {
 func (f Facts) last(c *corev1.ContainerStatus) (why, cure string, byOthers bool) {
 	t := c.LastTerminationState.Terminated
 	if t == nil {
-		return "", f.lastLogs(c.Name), false
+		return "", lastLogs(f, c.Name), false
 	}
 	what, cure, byOthers := f.ending(c.Name, cmp.Or(t.Reason, "Error"), t.Message)
 	if byOthers {

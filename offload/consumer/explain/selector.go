@@ -99,20 +99,20 @@ func (f Facts) strayed(claim string) Reason {
 			there = append(there, f.Nodes[i].Name)
 		}
 		return Reason{Claim, fmt.Sprintf("its volume %s (claim %s) names no node of this cluster in its nodeAffinity (%s); there are: %s", v.Name, claim, names, strings.Join(there, ", ")),
-			f.anew(v, claim)}
+			anew(f.Pod, v, claim)}
 	}
 	return Reason{Claim, "the node that has its volume (claim " + claim + ") is no more: " + names,
 		"bring that device back; or: bring the data back from a backup into a new claim: rivulet kubectl describe pvc -n " + f.Pod.Namespace + " " + claim}
 }
 
 // anew is the cure for a volume whose manifest is wrong: what uses it goes first, since it is not deleted while it is used.
-func (f Facts) anew(v *corev1.PersistentVolume, claim string) string {
+func anew(p *corev1.Pod, v *corev1.PersistentVolume, claim string) string {
 	kubectl, keep := "rivulet kubectl ", ""
 	if v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		keep = "its reclaimPolicy is Delete, which may delete its files; keep them, before anything: " + kubectl + "patch pv " + v.Name + ` -p '{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'; then: `
 	}
 	return fmt.Sprintf("%scorrect the name in its manifest, save the manifest of the claim, and delete the pod, the claim and the volume: %sdelete pod -n %s %s; %[2]sdelete pvc -n %[3]s %[5]s; %[2]sdelete pv %[6]s; then make them anew: %[2]sapply -f FILE",
-		keep, kubectl, f.Pod.Namespace, f.Pod.Name, claim, v.Name)
+		keep, kubectl, p.Namespace, p.Name, claim, v.Name)
 }
 
 // nodesOf are the values that a volume's nodeAffinity asks for.
