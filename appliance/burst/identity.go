@@ -14,11 +14,14 @@ import (
 )
 
 // One namespace can have several addresses: a VPN's name and a public one, or one that has changed. Two targets of it would
-// delete each other's objects. Targets with the same name of a namespace are therefore compared by the namespace's
-// identity, which the campus is asked for: the first to use it keeps it, others are refused, and nothing is deleted there
-// while a target may use it. Until the identities are known a further one waits.
+// delete each other's objects. A target that was never used is therefore compared with those in use that have the same name
+// of a namespace, by what both campuses answer now: it is refused if it is the same, and waits while that is not known. No
+// answer of a campus changes anything for a target in use.
 
-var errUnsure = errors.New("it is not known yet whether that is the namespace of another target")
+var (
+	errUnsure = errors.New("it is not known yet whether that is the namespace of another target")
+	errKept   = errors.New("kept")
+)
 
 // identifyTimeout bounds one question for an identity.
 const identifyTimeout = 10 * time.Second
@@ -28,79 +31,98 @@ func (e *entry) id() string { return external.ID(cmp.Or(e.Origin, e.Server), e.S
 
 func sameServer(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
 
-// sameAs reports whether both are one namespace; sure is false while that is not known.
-func (e *entry) sameAs(o *entry) (same, sure bool) {
-	switch {
-	case e.Settings.Namespace != o.Settings.Namespace:
-		return false, true
-	case sameServer(e.Server, o.Server):
-		return true, true
-	}
-	return e.Identity.Same(o.Identity)
+// sameAddress reports whether both are one namespace without a question.
+func (e *entry) sameAddress(o *entry) bool {
+	return e.Settings.Namespace == o.Settings.Namespace && sameServer(e.Server, o.Server)
 }
 
-// follow takes the place of had, which is the same target with another credential, address or settings; m.mu is held.
-func (e *entry) follow(had *entry) {
-	had.way.stop()
-	e.Origin = had.Origin
-	if !e.Identity.Known() {
-		e.Identity = had.Identity
-	}
-}
-
-func (e *entry) stopPurge() {
-	if e.purge != nil {
-		e.purge()
-	}
-}
-
-// inOrder are the entries, those that were used first, then by name; m.mu is held.
+// inOrder are the entries, those in use first, then by name; m.mu is held.
 func (m *Manager) inOrder() []*entry {
 	return slices.SortedFunc(maps.Values(m.entries), func(a, b *entry) int {
-		if (a.Origin == "") != (b.Origin == "") {
-			return cmp.Compare(b.Origin, a.Origin) // the empty one last
+		if a.New != b.New {
+			if b.New {
+				return -1
+			}
+			return 1
 		}
 		return cmp.Compare(a.Settings.Name, b.Settings.Name)
 	})
 }
 
-// choose decides which targets are used, and ends cleanups in their namespaces; m.mu is held.
+// rivals are the entries in use with e's name of a namespace, except the one that has e's name; m.mu is held.
+func (m *Manager) rivals(e *entry) []*entry {
+	return slices.DeleteFunc(m.inOrder(), func(o *entry) bool {
+		return o.New || m.entries[e.Settings.Name] == o && e.Removed.IsZero() || o.Settings.Namespace != e.Settings.Namespace
+	})
+}
+
+// doubles is why a new entry may not be used beside those in use; nil if it may; m.mu is held.
+func (m *Manager) doubles(e *entry) (why error) {
+	for _, o := range m.rivals(e) {
+		name := o.Settings.Name
+		same, sure := e.now.Same(o.now)
+		// Both were read now, so neither ConfigMap is one created anew.
+		apart := sure || e.now.Roots != "" && o.now.Roots != ""
+		switch {
+		case e.sameAddress(o):
+			return fmt.Errorf("namespace %s of %s is target %s already; use that, or remove it first: rivulet burst remove %s", e.Settings.Namespace, e.Server, name, name)
+		case same:
+			return fmt.Errorf("namespace %s of %s is target %s already, by the address %s; use that, or remove it first: rivulet burst remove %s", e.Settings.Namespace, e.Server, name, o.Server, name)
+		case !apart:
+			why = fmt.Errorf("%w, %s: both have to answer, and their users to be allowed to read ConfigMap kube-root-ca.crt there; if that one is gone for good: rivulet burst remove %s --force", errUnsure, name, name)
+		}
+	}
+	return why
+}
+
+// follow takes the place of had, which is the same target with another credential, address or settings; m.mu is held.
+func (m *Manager) follow(e, had *entry) {
+	had.way.stop()
+	e.Origin, e.New = had.Origin, had.New
+	if had.Identity.Known() && !had.New {
+		e.Identity = had.Identity
+	}
+	if !e.New && !e.sameAddress(had) {
+		m.interrupt(e)
+	}
+}
+
+// interrupt ends cleanups of namespaces of e's name: they are to be judged again; m.mu is held.
+func (m *Manager) interrupt(e *entry) {
+	for _, l := range m.leaving {
+		if l.stop != nil && l.Settings.Namespace == e.Settings.Namespace {
+			l.stop()
+		}
+	}
+}
+
+// choose decides which new entries are used from now on; m.mu is held.
 func (m *Manager) choose() {
-	var before []*entry
 	for _, e := range m.inOrder() {
-		e.double = nil
-		if e.broken != nil && e.Origin == "" {
-			continue
-		}
-		for _, o := range before {
-			same, sure := e.sameAs(o)
-			switch {
-			case same:
-				e.double = fmt.Errorf("namespace %s of %s is target %s already; remove one of them", e.Settings.Namespace, e.Server, o.Settings.Name)
-			case !sure && e.double == nil:
-				e.double = fmt.Errorf("%w, %s: both have to answer first; if that one is gone for good: rivulet burst remove %s --force", errUnsure, o.Settings.Name, o.Settings.Name)
-			}
-		}
-		if e.double != nil {
-			e.way.stop()
-			e.way = nil
-			continue
-		}
-		before = append(before, e)
 		if e.broken != nil {
 			continue
 		}
-		if e.Origin == "" {
-			e.Origin = e.Server
-			if slices.ContainsFunc(slices.Concat(m.inOrder(), m.leaving), func(o *entry) bool { return o != e && o.Origin != "" && o.id() == e.id() }) {
+		if e.New {
+			if e.double = m.doubles(e); e.double != nil {
+				continue
+			}
+			m.interrupt(e)
+		}
+		known := len(m.leaving)
+		m.leaving = slices.DeleteFunc(m.leaving, func(l *entry) bool { // it is added again
+			if l.sameAddress(e) && l.stop != nil {
+				l.stop()
+			}
+			return l.sameAddress(e)
+		})
+		if e.New {
+			e.New, e.Origin = false, e.Server
+			if slices.ContainsFunc(slices.Concat(m.inOrder(), m.leaving), func(o *entry) bool { return o != e && !o.New && o.id() == e.id() }) {
 				e.Origin += "#" + e.Settings.Name // that of a target which has moved
 			}
 			m.kept()
-		}
-		for _, l := range m.leaving {
-			if same, sure := l.sameAs(e); same || !sure {
-				l.stopPurge()
-			}
+		} else if len(m.leaving) != known {
+			m.kept()
 		}
 		if m.running {
 			m.join(e)
@@ -115,56 +137,97 @@ func (m *Manager) kept() {
 	}
 }
 
-// taken reports whether the namespace of a request is another target's, or not the one of the target that it replaces; is
-// is nil before the target was asked for its identity.
-func (m *Manager) taken(q Request, is *external.Identity) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	e := &entry{record: record{Settings: q.Settings, Server: q.Credential.Server}}
-	if is != nil {
-		e.Identity = *is
-	}
+// taken reports whether the namespace of a request is another target's, or not the one of the target that it replaces. e is
+// the request's, examined or not yet; m.mu is held.
+func (m *Manager) taken(e *entry, examined bool) error {
+	had := m.entries[e.Settings.Name]
 	for _, o := range m.inOrder() {
-		same, sure := e.sameAs(o)
-		switch name := o.Settings.Name; {
-		case name != q.Settings.Name && same && sameServer(o.Server, e.Server):
-			return fmt.Errorf("namespace %s of %s is target %s already; use that, or remove it first: rivulet burst remove %s", q.Settings.Namespace, e.Server, name, name)
-		case name != q.Settings.Name && same:
-			return fmt.Errorf("namespace %s of %s is target %s already, by the address %s; use that, or give it this address: rivulet burst add %s --kubeconfig FILE --replace", q.Settings.Namespace, e.Server, name, o.Server, name)
-		case name == q.Settings.Name && is != nil && o.credential.Kubeconfig != nil && !same:
-			if !sure {
-				return fmt.Errorf("target %s has not answered at %s since this version runs, so it is not known whether %s leads to the same namespace; remove it first: rivulet burst remove %s", name, o.Server, e.Server, name)
-			}
-			return fmt.Errorf("target %s is namespace %s of %s; remove it before that name is another's: rivulet burst remove %s", name, o.Settings.Namespace, o.Server, name)
+		if name := o.Settings.Name; o != had && e.sameAddress(o) {
+			return fmt.Errorf("namespace %s of %s is target %s already; use that, or remove it first: rivulet burst remove %s", e.Settings.Namespace, e.Server, name, name)
 		}
 	}
-	return nil
+	if !examined {
+		return nil
+	}
+	if had == nil || had.New {
+		if err := m.doubles(e); !errors.Is(err, errUnsure) {
+			return err
+		}
+		return nil
+	}
+	if had.credential.Kubeconfig == nil || e.sameAddress(had) {
+		return nil
+	}
+	switch same, sure := e.now.Same(had.Identity); {
+	case same:
+		return nil
+	case !sure:
+		return fmt.Errorf("it is not known whether %s leads to the namespace of target %s at %s; remove it first: rivulet burst remove %s", e.Server, e.Settings.Name, had.Server, e.Settings.Name)
+	}
+	return fmt.Errorf("target %s is namespace %s of %s; remove it before that name is another's: rivulet burst remove %s", e.Settings.Name, had.Settings.Namespace, had.Server, e.Settings.Name)
 }
 
-// identify asks for the identities that decide about a target, and reports whether one is missing still.
-func (m *Manager) identify(ctx context.Context) (unsure bool) {
-	for _, e := range m.unidentified() {
-		of := cmp.Or(e.next, e)
-		asked, cancel := context.WithTimeout(ctx, identifyTimeout)
-		is, err := external.Identify(asked, of.credential, of.Settings.Namespace)
-		cancel()
+// ask asks for an identity.
+func (e *entry) ask(ctx context.Context) (external.Identity, error) {
+	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+	defer cancel()
+	return external.Identify(ctx, e.credential, e.Settings.Namespace)
+}
+
+// compare asks all for their present identities, and reports whether one is missing.
+func (m *Manager) compare(ctx context.Context, all []*entry) (unsure bool) {
+	for _, e := range all {
+		now, err := e.ask(ctx)
+		unsure = unsure || err != nil || !now.Known()
 		m.mu.Lock()
-		switch {
-		case m.entries[e.Settings.Name] != e || e.next != nil && e.next != of: // it has changed meanwhile
-		case err != nil && of == e.next:
-			e.doubt, unsure = fmt.Errorf("at its new address %s: %w", of.Server, err), true
-		case err != nil:
-			unsure = true
-		case of == e.next:
-			of.Identity = is
-			m.move(e, of)
-		default:
-			e.Identity, m.stale = is, true
+		if e.now != now {
+			e.now, m.stale = now, true
+		}
+		if now.Known() && !e.Identity.Known() {
+			e.Identity = now
 			m.kept()
 		}
 		m.mu.Unlock()
 	}
 	return unsure
+}
+
+// identify asks for the identities that decide about new addresses and new targets, and reports whether one is missing
+// still.
+func (m *Manager) identify(ctx context.Context) (unsure bool) {
+	var moving, waiting []*entry
+	m.mu.Lock()
+	for _, e := range m.inOrder() {
+		if e.next != nil {
+			moving = append(moving, e)
+		}
+		if e.New && errors.Is(e.double, errUnsure) {
+			for _, of := range append(m.rivals(e), e) {
+				if !slices.Contains(waiting, of) {
+					waiting = append(waiting, of)
+				}
+			}
+		}
+	}
+	m.mu.Unlock()
+	for _, e := range moving {
+		m.mu.Lock()
+		next, known := e.next, e.Identity.Known()
+		m.mu.Unlock()
+		if next == nil {
+			continue
+		}
+		if !known {
+			m.compare(ctx, []*entry{e})
+		}
+		is, err := next.ask(ctx)
+		m.mu.Lock()
+		if m.entries[e.Settings.Name] == e && e.next == next {
+			unsure = m.move(e, next, is, err) || unsure
+		}
+		m.mu.Unlock()
+	}
+	return m.compare(ctx, waiting) || unsure
 }
 
 // other reports whether there is another choice to be made than the present one.
@@ -174,79 +237,45 @@ func (m *Manager) other() bool {
 	return m.stale
 }
 
-// unidentified are the entries whose identity is needed: their address has changed, or others, removed ones included, have
-// the same name of a namespace.
-func (m *Manager) unidentified() (out []*entry) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	all := m.inOrder()
-	for _, e := range all {
-		if e.next != nil || e.broken == nil && !e.Identity.Known() && slices.ContainsFunc(slices.Concat(all, m.leaving), func(o *entry) bool {
-			_, sure := e.sameAs(o)
-			return !sure
-		}) {
-			out = append(out, e)
-		}
-	}
-	return out
-}
-
-// move replaces an entry by the one with its new address: the same target if the namespace is, and else another, m.mu is
-// held.
-func (m *Manager) move(e, next *entry) {
-	e.next = nil
-	if same, _ := e.sameAs(next); same {
-		next.follow(e)
-		m.cfg.Log.Info("a burst target has another address", "name", e.Settings.Name, "server", next.Server, "was", e.Server)
-	} else {
+// move replaces an entry by the one with its new address if that leads to the same namespace, and retires it if that surely
+// leads to another. Else it stays, with the reason, and soon reports whether it is to be asked soon. m.mu is held.
+func (m *Manager) move(e, next *entry, is external.Identity, err error) (soon bool) {
+	name := e.Settings.Name
+	same, sure := is.Same(e.Identity)
+	switch {
+	case err != nil:
+		e.doubt = fmt.Errorf("at its new address %s: %w", next.Server, err)
+		return true
+	case slices.ContainsFunc(m.rivals(e), next.sameAddress):
+		e.doubt = fmt.Errorf("its new address %s is another target's; remove one of them", next.Server)
+		return false
+	case same:
+		m.follow(next, e)
+		m.cfg.Log.Info("a burst target has another address", "name", name, "server", next.Server, "was", e.Server)
+	case !sure:
+		e.doubt = fmt.Errorf("it is not known whether its new address %s leads to the same namespace; if it is to be used, give it another name in the configuration", next.Server)
+		return false
+	default:
 		m.retire(e)
 	}
-	m.entries[e.Settings.Name], m.stale = next, true
+	e.next = nil
+	m.entries[name], m.stale = next, true
 	m.kept()
+	return false
 }
 
-// inUse reports whether another target uses the namespace of one that was removed. If none does, a target that is going to
-// ends the cleanup by calling stop.
-func (m *Manager) inUse(ctx context.Context, e *entry, stop func()) (bool, error) {
-	for asked := false; ; asked = true {
-		var unsure *entry
-		m.mu.Lock()
-		for _, o := range m.inOrder() {
-			if o.Origin == "" {
-				continue // never used
-			}
-			same, sure := e.sameAs(o)
-			if same {
-				m.mu.Unlock()
-				return true, nil
-			}
-			if !sure {
-				unsure = o
-			}
-		}
-		if unsure == nil {
-			e.purge = stop
-		}
-		known := e.Identity.Known()
-		m.mu.Unlock()
-		switch {
-		case unsure == nil:
-			return false, nil
-		case asked || known:
-			return false, fmt.Errorf("it may be the namespace of target %s, which has not answered yet", unsure.Settings.Name)
-		}
-		is, err := external.Identify(ctx, e.credential, e.Settings.Namespace)
-		if err != nil {
-			return false, err
-		}
-		m.mu.Lock()
-		e.Identity = is
-		m.mu.Unlock()
+// inUse is why a namespace may be one in use; nil if it surely is none.
+func (e *entry) inUse(ctx context.Context, rivals []*entry) error {
+	if len(rivals) == 0 {
+		return nil
 	}
-}
-
-func (m *Manager) purged(e *entry) {
-	m.mu.Lock()
-	e.purge = nil
-	m.mu.Unlock()
+	is, failed := e.ask(ctx)
+	for _, o := range rivals {
+		now, err := o.ask(ctx)
+		if same, sure := is.Same(now); failed != nil || err != nil || same || !sure {
+			name := o.Settings.Name
+			return fmt.Errorf("%w: target %s may use that namespace; remove %s as well, let the users of both get namespace %s, or forget this one: rivulet burst remove %s --force", errKept, name, name, e.Settings.Namespace, e.Settings.Name)
+		}
+	}
+	return nil
 }

@@ -2,11 +2,16 @@ package burst
 
 import (
 	"context"
+	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +21,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"rivulet/appliance/config"
+	"rivulet/appliance/health"
 	"rivulet/offload/target/external"
 	"rivulet/offload/target/external/rewrite"
 	"rivulet/test/harness/apiserver"
@@ -74,6 +80,15 @@ func TestOneNamespaceIsOneTarget(t *testing.T) {
 		if _, err := m.Add(ctx, second); err == nil || !strings.Contains(err.Error(), "is target campus already, by the address "+vpn.credential.Server) {
 			t.Errorf("a second address: %v", err)
 		}
+		vpn.set(true)
+		report, err := m.Add(ctx, second)
+		must(t, err)
+		if !strings.Contains(fmt.Sprint(report.Notes), "it is not known yet whether that is the namespace of another target, campus") || fmt.Sprint(off.ids()) != fmt.Sprint(before) {
+			t.Errorf("a second address while the first does not answer: %v %v", report.Notes, off.ids())
+		}
+		vpn.set(false)
+		_, err = m.Remove(ctx, "public", false)
+		must(t, err)
 		m, off, _ = manager(t, store, key) // a restart
 		moved := request
 		moved.Credential, moved.Replace = public.credential, true
@@ -112,7 +127,7 @@ func TestOneNamespaceIsOneTarget(t *testing.T) {
 		await.Empty(t, time.Minute, "the first is known, the second is not", func(context.Context) string {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			if !m.entries["first"].Identity.Known() || off.is() != "burst-first false" {
+			if !m.entries["first"].now.Known() || off.is() != "burst-first false" {
 				return off.is()
 			}
 			return ""
@@ -154,12 +169,13 @@ func TestOneNamespaceIsOneTarget(t *testing.T) {
 			t.Error("its objects were deleted")
 		}
 
-		// It is removed while another address of it is used from now on: that one has its objects.
+		// It is removed while another address of it is used from now on: what it has there stays while that one is in use.
 		m.Configure([]config.Burst{entry("third", path("third", vpn))})
-		await.Empty(t, time.Minute, "nothing is left to be cleaned up", func(context.Context) string {
+		await.Empty(t, time.Minute, "what it has is kept", func(context.Context) string {
 			m.wake()
-			if all := m.List(); len(all) != 1 || all[0].Name != "third" || all[0].Broken != "" || off.is() != "burst-third true" {
-				return fmt.Sprintf("%+v %s", all, off.is())
+			p := tracker.Problems()
+			if len(p) != 1 || p[0].Code != "burst-left" || !strings.Contains(p[0].Text, "kept: target third may use that namespace") || off.is() != "burst-third true" {
+				return fmt.Sprintf("%+v %s", p, off.is())
 			}
 			return ""
 		})
@@ -175,4 +191,214 @@ func TestOneNamespaceIsOneTarget(t *testing.T) {
 			return ""
 		})
 	})
+}
+
+// campus answers for namespace lab, with the UIDs that it is given; one without a UID may not be read.
+type campus struct {
+	*httptest.Server
+	mu               sync.Mutex
+	namespace, roots string
+	cleaned          bool // what is there was listed for a cleanup
+}
+
+func newCampus(t *testing.T, namespace, roots string) *campus {
+	t.Helper()
+	c := &campus{namespace: namespace, roots: roots}
+	c.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		uid := "none"
+		switch r.URL.Path {
+		case "/api/v1/namespaces/lab":
+			uid = c.namespace
+		case "/api/v1/namespaces/lab/configmaps/kube-root-ca.crt":
+			uid = c.roots
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if uid == "none" {
+			c.cleaned = true
+			fmt.Fprint(w, `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{},"items":[]}`)
+			return
+		}
+		if uid == "" {
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`)
+			return
+		}
+		fmt.Fprintf(w, `{"metadata":{"uid":%q}}`, uid)
+	}))
+	t.Cleanup(c.Close)
+	return c
+}
+
+func (c *campus) set(namespace, roots string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.namespace, c.roots = namespace, roots
+}
+
+func (c *campus) wasCleaned() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cleaned
+}
+
+// write writes a kubeconfig of the campus.
+func (c *campus) write(t *testing.T, path string) {
+	t.Helper()
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate().Raw})
+	must(t, os.WriteFile(path, kubeconfigFile(t, c.URL, authority, &clientcmdapi.AuthInfo{Token: "t"}), 0o600))
+}
+
+// entry is the campus as one of the configuration.
+func (c *campus) entry(t *testing.T, name string) config.Burst {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	c.write(t, path)
+	return config.Burst{Name: name, Kubeconfig: path, Namespace: "lab", Limits: config.BurstLimits{CPU: "2", Memory: "1Gi"}}
+}
+
+// bothUsed runs a manager with two campuses until both are used.
+func bothUsed(t *testing.T, store Store, first, second *campus) (*Manager, *told, *health.Tracker, []config.Burst) {
+	t.Helper()
+	m, off, tracker := manager(t, store, newKey(t))
+	all := []config.Burst{first.entry(t, "first"), second.entry(t, "second")}
+	m.Configure(all)
+	t.Cleanup(run(m))
+	await.Empty(t, time.Minute, "both are used", func(context.Context) string {
+		if off.is() != "burst-first,burst-second true" {
+			return off.is()
+		}
+		return ""
+	})
+	return m, off, tracker, all
+}
+
+// TestALyingCampusUnseatsNoTarget: a campus that tells the identity of another one later changes nothing, and nothing is
+// written.
+func TestALyingCampusUnseatsNoTarget(t *testing.T) {
+	first, second := newCampus(t, "1", "1r"), newCampus(t, "2", "2r")
+	store := &memory{}
+	m, off, _, _ := bothUsed(t, store, first, second)
+	must(t, m.save())
+	before, err := store.Note(note)
+	must(t, err)
+	ids := off.ids()
+	first.set("2", "2r")
+	m.mu.Lock()
+	e := m.entries["first"]
+	m.mu.Unlock()
+	is, err := e.ask(t.Context())
+	must(t, err)
+	for range 2 {
+		m.received("first", e.Server, external.Health{Ready: true, Identity: is})
+		m.publish()
+	}
+	if off.is() != "burst-first,burst-second true" || fmt.Sprint(off.ids()) != fmt.Sprint(ids) {
+		t.Errorf("used are %s %v, were %v", off.is(), off.ids(), ids)
+	}
+	if after, _ := store.Note(note); string(after) != string(before) {
+		t.Errorf("the list is %s, was %s", after, before)
+	}
+}
+
+// TestTargetsOfAnOlderVersionAreUsed: their records do not tell that they were used, nor their identities.
+func TestTargetsOfAnOlderVersionAreUsed(t *testing.T) {
+	first, second := newCampus(t, "", ""), newCampus(t, "", "")
+	store, key := &memory{}, newKey(t)
+	m, _, _ := manager(t, store, key)
+	all := []config.Burst{first.entry(t, "first"), second.entry(t, "second")}
+	m.Configure(all)
+	blob, err := store.Note(note)
+	must(t, err)
+	var records []map[string]any
+	must(t, json.Unmarshal(blob, &records))
+	if len(records) != 2 {
+		t.Fatalf("stored are %s", blob)
+	}
+	for _, r := range records {
+		delete(r, "origin")
+		delete(r, "new")
+		delete(r, "identity")
+	}
+	blob, err = json.Marshal(records)
+	must(t, err)
+	must(t, store.PutNote(note, blob))
+
+	m, off, _ := manager(t, store, key)
+	m.Configure(all)
+	if off.is() != "burst-first,burst-second true" {
+		t.Errorf("used are %s", off.is())
+	}
+	m.Configure(nil)
+	if left := m.List(); len(left) != 2 || !left[0].Removed || !left[1].Removed {
+		t.Errorf("to be cleaned up are %+v", left)
+	}
+}
+
+// TestNothingIsDeletedInANamespaceThatMayBeInUse: what counts is what both campuses answer directly before a cleanup.
+func TestNothingIsDeletedInANamespaceThatMayBeInUse(t *testing.T) {
+	first, second := newCampus(t, "1", "1r"), newCampus(t, "2", "2r")
+	m, off, tracker, all := bothUsed(t, &memory{}, first, second)
+	second.set("1", "2r") // its address leads to the first's namespace now
+	m.Configure(all[1:])
+	kept := func(what string) {
+		t.Helper()
+		await.Empty(t, time.Minute, what, func(context.Context) string {
+			m.wake()
+			p := tracker.Problems()
+			if len(p) != 1 || p[0].Code != "burst-left" || !strings.Contains(p[0].Text, "kept: target second may use that namespace") || !strings.Contains(p[0].Cure, "rivulet burst remove first --force") {
+				return fmt.Sprintf("%+v %s", p, off.is())
+			}
+			return ""
+		})
+	}
+	kept("the same namespace")
+	gone, err := m.Remove(t.Context(), "first", false)
+	must(t, err)
+	if !gone.Kept || gone.Waiting == "" {
+		t.Errorf("the removal is reported as %+v", gone)
+	}
+	first.set("", "1r")
+	second.set("", "2r")
+	if gone, err = m.Remove(t.Context(), "first", false); err != nil || !gone.Kept {
+		t.Errorf("with ConfigMaps alone it is reported as %+v %v", gone, err)
+	}
+	kept("ConfigMaps alone")
+	if first.wasCleaned() {
+		t.Fatal("it was cleaned up")
+	}
+	first.set("1", "1r")
+	second.set("2", "2r")
+	await.Empty(t, time.Minute, "it is cleaned up as soon as they surely differ", func(context.Context) string {
+		m.wake()
+		if left := m.List(); len(left) != 1 || !first.wasCleaned() {
+			return fmt.Sprintf("%+v", left)
+		}
+		return ""
+	})
+	if second.wasCleaned() {
+		t.Error("the one in use was cleaned up")
+	}
+}
+
+// TestANewAddressWithoutAnIdentityKeepsTheTarget that is in use, and tells what to do.
+func TestANewAddressWithoutAnIdentityKeepsTheTarget(t *testing.T) {
+	old, next := newCampus(t, "", ""), newCampus(t, "", "")
+	m, off, tracker := manager(t, &memory{}, newKey(t))
+	all := []config.Burst{old.entry(t, "campus")}
+	m.Configure(all)
+	before := off.ids()
+	next.write(t, all[0].Kubeconfig)
+	defer run(m)()
+	await.Empty(t, time.Minute, "it is told", func(context.Context) string {
+		m.wake()
+		if p := tracker.Problems(); len(p) != 1 || p[0].Code != "burst-credential" || !strings.Contains(p[0].Text, "it is not known whether its new address "+next.URL) {
+			return fmt.Sprintf("%+v", p)
+		}
+		return ""
+	})
+	if left := m.List(); len(left) != 1 || left[0].Removed || left[0].Server != old.URL || len(before) != 1 || fmt.Sprint(off.ids()) != fmt.Sprint(before) {
+		t.Errorf("used are %v, were %v: %+v", off.ids(), before, left)
+	}
 }

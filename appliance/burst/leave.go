@@ -2,6 +2,7 @@ package burst
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -16,6 +17,8 @@ type Removed struct {
 	// Waiting is why it could not be cleaned up now; it is retried, unless Forgotten.
 	Waiting   string `json:"waiting,omitempty"`
 	Forgotten bool   `json:"forgotten,omitempty"`
+	// Kept: the namespace may be that of a target in use.
+	Kept bool `json:"kept,omitempty"`
 	// Server and Namespace are where objects may be left.
 	Server    string `json:"server"`
 	Namespace string `json:"namespace"`
@@ -52,7 +55,7 @@ func (m *Manager) Remove(ctx context.Context, name string, force bool) (Removed,
 	out := Removed{Server: e.Server, Namespace: e.Settings.Namespace, Cluster: m.cfg.Cluster}
 	out.Gone, err = m.clear(ctx, e)
 	if err != nil {
-		out.Waiting = err.Error()
+		out.Waiting, out.Kept = err.Error(), errors.Is(err, errKept)
 	}
 	if err != nil && force {
 		out.Forgotten = true
@@ -66,8 +69,8 @@ func (m *Manager) Remove(ctx context.Context, name string, force bool) (Removed,
 func (m *Manager) retire(e *entry) {
 	delete(m.entries, e.Settings.Name)
 	e.way.stop()
-	if e.credential.Kubeconfig == nil || e.Origin == "" {
-		return // never used
+	if e.credential.Kubeconfig == nil || e.New {
+		return // it cannot be cleaned up, or was never used
 	}
 	e.File = false
 	e.Removed = time.Now()
@@ -76,17 +79,32 @@ func (m *Manager) retire(e *entry) {
 	m.cfg.Log.Info("burst target removed", "name", e.Settings.Name, "server", e.Server, "namespace", e.Settings.Namespace)
 }
 
-// clear deletes this cluster's objects at the target, unless another target uses its namespace: then they are that one's.
+// clear deletes this cluster's objects at the target, unless a target in use may have its namespace: then that is the error.
 func (m *Manager) clear(ctx context.Context, e *entry) (int, error) {
-	if e.broken != nil && e.credential.Kubeconfig == nil {
-		return 0, e.broken
-	}
+	e.clearing.Lock() // one at a time
+	defer e.clearing.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, purgeTimeout)
 	defer cancel()
-	if used, err := m.inUse(ctx, e, cancel); used || err != nil {
+	m.mu.Lock()
+	switch {
+	case e.broken != nil && e.credential.Kubeconfig == nil:
+		defer m.mu.Unlock()
+		return 0, e.broken
+	case !slices.Contains(m.leaving, e): // it was done meanwhile, or never used
+		m.mu.Unlock()
+		return 0, nil
+	}
+	e.stop = cancel // by a target that is used from now on
+	rivals := m.rivals(e)
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		e.stop = nil
+		m.mu.Unlock()
+	}()
+	if err := e.inUse(ctx, rivals); err != nil {
 		return 0, err
 	}
-	defer m.purged(e)
 	return external.Purge(ctx, e.credential, e.Settings.Namespace, m.cfg.Cluster)
 }
 

@@ -72,10 +72,13 @@ type entry struct {
 	double     error // why it is not used beside others
 	doubt      error // why the presently configured kubeconfig is not used
 	health     external.Health
-	next       *entry    // the configuration's with another address, until it is known which namespace that is
-	purge      func()    // ends a cleanup; nil if there is none
-	way        *way      // nil without a network
-	cleared    time.Time // when nothing was left of it, for the first time
+	next       *entry            // the configuration's with another address, until it is known which namespace that is
+	now        external.Identity // as last asked for a comparison
+	strange    bool              // another identity than the stored one was told
+	clearing   sync.Mutex        // held during a cleanup
+	stop       func()            // ends that; nil if there is none
+	way        *way              // nil without a network
+	cleared    time.Time         // when nothing was left of it, for the first time
 }
 
 // New reads the list. With one that cannot be read only targets of the configuration are used, and nothing is saved or
@@ -93,8 +96,16 @@ func New(cfg Config) (*Manager, error) {
 	if m.unread = err; err != nil {
 		cfg.Log.Error("burst targets", "err", err) // a failure must not stop the device
 	}
+	used := map[string]bool{}
 	for _, r := range all {
 		e := &entry{record: r}
+		if !e.New && e.Origin == "" { // of an older version, which used the first of an address
+			e.New = r.Removed.IsZero() && used[e.id()]
+			if !e.New {
+				e.Origin = e.Server
+			}
+		}
+		used[e.id()] = used[e.id()] || r.Removed.IsZero() && !e.New
 		e.credential, e.broken = m.open(r)
 		if !r.Removed.IsZero() {
 			m.leaving = append(m.leaving, e)
@@ -156,14 +167,14 @@ func (m *Manager) reread() (changed bool) {
 			continue
 		case e.broken == nil && had.credential.Kubeconfig != nil && had.Settings.Namespace != e.Settings.Namespace:
 			m.retire(had)
-		case e.broken == nil && had.credential.Kubeconfig != nil && !sameServer(had.Server, e.Server):
+		case e.broken == nil && had.credential.Kubeconfig != nil && !had.New && !sameServer(had.Server, e.Server):
 			if had.next == nil || !had.next.same(e) {
 				had.next, had.doubt = e, fmt.Errorf("its new address %s has not answered yet", e.Server)
 				m.wake()
 			}
 			continue
 		default:
-			e.follow(had)
+			m.follow(e, had)
 		}
 		m.entries[c.Name] = e
 		changed = true
@@ -190,7 +201,7 @@ func (e *entry) same(o *entry) bool {
 
 // configured converts an entry of the file.
 func (m *Manager) configured(c config.Burst) *entry {
-	e := &entry{record: record{File: true}}
+	e := &entry{record: record{File: true, New: true}}
 	e.Settings = external.Settings{Name: c.Name, Namespace: c.Namespace, Arch: c.Arch, Network: c.Network, Image: c.Image, Security: c.PodSecurity, Order: c.Order, Price: c.Price}
 	err := external.Trusted(c.Kubeconfig) // it is read again and again, and may name a command
 	var raw []byte
@@ -256,11 +267,14 @@ func (m *Manager) received(name, server string, h external.Health) {
 	m.mu.Lock()
 	if e := m.entries[name]; e != nil && e.Server == server {
 		e.health = h
-		if h.Identity.Known() && h.Identity != e.Identity {
-			e.Identity = h.Identity
-			m.stale = true
+		same, sure := e.Identity.Same(h.Identity)
+		switch {
+		case h.Identity.Known() && !e.Identity.Known():
+			e.Identity = h.Identity // the first stays
 			m.kept()
-			m.wake() // whose the others are
+		case sure && !same && !e.strange:
+			e.strange = true
+			m.cfg.Log.Warn("a burst target's namespace is another than at first; it is used on", "name", name, "server", server, "namespace", e.Settings.Namespace)
 		}
 	}
 	m.mu.Unlock()
@@ -281,9 +295,11 @@ func (m *Manager) Run(ctx context.Context) error {
 	tick := time.NewTicker(evaluateEvery)
 	defer tick.Stop()
 	for {
-		changed := m.reread()
+		if m.reread() {
+			m.publish()
+		}
 		unsure := m.identify(ctx)
-		if changed || m.other() {
+		if m.other() {
 			m.publish()
 		}
 		again := m.sweep(ctx) || unsure
@@ -338,7 +354,11 @@ func (m *Manager) Add(ctx context.Context, q Request) (external.Report, error) {
 		return external.Report{}, err
 	}
 	m.mu.Unlock()
-	if err := m.taken(q, nil); err != nil {
+	e := &entry{record: record{Settings: q.Settings, Server: q.Credential.Server, Added: time.Now(), New: true}, credential: q.Credential}
+	m.mu.Lock()
+	err := m.taken(e, false)
+	m.mu.Unlock()
+	if err != nil {
 		return external.Report{}, err
 	}
 	switch {
@@ -360,24 +380,27 @@ func (m *Manager) Add(ctx context.Context, q Request) (external.Report, error) {
 	if !report.Fit() {
 		return report, ErrUnfit
 	}
-	if err := m.taken(q, &report.Identity); err != nil {
+	e.Identity, e.now = report.Identity, report.Identity
+	if had == nil || had.New {
+		m.mu.Lock()
+		rivals := m.rivals(e)
+		m.mu.Unlock()
+		m.compare(ctx, rivals)
+	}
+	e.Sealed = m.seal.close(name, q.Credential.Kubeconfig)
+	m.mu.Lock()
+	if err := m.taken(e, true); err != nil {
+		m.mu.Unlock()
 		return report, err
 	}
-	e := &entry{record: record{Settings: q.Settings, Server: q.Credential.Server, Added: time.Now(),
-		Identity: report.Identity, Sealed: m.seal.close(name, q.Credential.Kubeconfig)}, credential: q.Credential}
-	m.mu.Lock()
 	if had = m.entries[name]; had != nil {
-		e.follow(had)
+		m.follow(e, had)
 	}
 	m.entries[name] = e
-	m.leaving = slices.DeleteFunc(m.leaving, func(l *entry) bool { // it is added again
-		same, _ := l.sameAs(e)
-		if same {
-			l.stopPurge()
-		}
-		return same
-	})
 	m.choose()
+	if e.double != nil {
+		report.Notes = append(report.Notes, "it is not used: "+e.double.Error())
+	}
 	err = m.save()
 	m.mu.Unlock()
 	if err != nil {

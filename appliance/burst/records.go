@@ -27,9 +27,11 @@ type record struct {
 	Added    time.Time       `json:"added"`
 	// Removed is when it was removed, while the target may still have objects of it.
 	Removed time.Time `json:"removed,omitzero"`
+	// New is true until the target is used for the first time.
+	New bool `json:"new,omitempty"`
 	// Origin is the server's first address, of which the target has its ID. It is set when the target is used first.
 	Origin string `json:"origin,omitempty"`
-	// Identity is that of the namespace; unknown before the target has answered.
+	// Identity is that of the namespace; unknown before the target has answered. The first one stays.
 	Identity target.Identity `json:"identity,omitzero"`
 	// File is true for one of the configuration.
 	File bool `json:"file,omitempty"`

@@ -35,7 +35,8 @@ type View struct {
 	// Gateway is the report of the gateway.
 	Gateway any `json:"gateway,omitempty"`
 
-	due time.Time // when its renewal is late
+	due  time.Time // when its renewal is late
+	kept bool      // what it has there may be another target's
 }
 
 // List returns all targets, by name; those being removed last.
@@ -60,7 +61,7 @@ func (e *entry) view() View {
 		v.Ends, v.Renewed, v.due = e.credential.Ends(), e.credential.Renewed(), e.credential.Due()
 	}
 	if err := errors.Join(e.broken, e.double); err != nil {
-		v.Broken = err.Error()
+		v.Broken, v.kept = err.Error(), errors.Is(err, errKept)
 	}
 	if e.doubt != nil {
 		v.Doubt = e.doubt.Error()
@@ -86,7 +87,9 @@ func (m *Manager) evaluate() {
 	for _, v := range m.List() {
 		switch {
 		case v.Removed:
-			if v.Broken != "" {
+			if text, help := cure.Cut(v.Broken); v.kept {
+				left[v.Name] = [2]string{fmt.Sprintf("what Rivulet has in namespace %s of %s is %s", v.Namespace, v.Server, text), help}
+			} else if v.Broken != "" {
 				left[v.Name] = [2]string{fmt.Sprintf("what Rivulet has in namespace %s of %s is not cleaned up yet: %s", v.Namespace, v.Server, v.Broken),
 					"it is tried on; or run rivulet burst remove --kubeconfig FILE --purge with a credential that works, and rivulet burst remove " + v.Name + " --force"}
 			}

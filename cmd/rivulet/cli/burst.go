@@ -348,6 +348,8 @@ func printRemoved(cmd *cobra.Command, c *common, name string, gone burst.Removed
 	switch {
 	case gone.Waiting == "":
 		return resultf(cmd, c, gone, "%s is removed; %d objects were deleted there\n", name, gone.Gone)
+	case gone.Forgotten && gone.Kept:
+		return resultf(cmd, c, gone, "%s is forgotten. What it has in namespace %s of %s stays there: another target may use it\n", name, gone.Namespace, gone.Server)
 	case gone.Forgotten:
 		return resultf(cmd, c, gone, "%s is forgotten. It was not cleaned up: %s\nLater, from any machine: rivulet burst remove --kubeconfig FILE --namespace %s --purge --cluster %s\n",
 			name, gone.Waiting, gone.Namespace, gone.Cluster)

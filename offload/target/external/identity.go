@@ -20,18 +20,19 @@ type Identity struct {
 // Known reports whether there is anything to compare.
 func (i Identity) Known() bool { return i != Identity{} }
 
-// Same reports whether both are of one namespace; sure is false if they have nothing in common that could be compared.
+// Same reports whether both are of one namespace; sure is false if that is not known: without the namespaces' UIDs, unless
+// the ConfigMaps are the same. They may differ in one namespace, since a deleted one is created anew.
 func (i Identity) Same(o Identity) (same, sure bool) {
 	switch {
 	case i.Namespace != "" && o.Namespace != "":
 		return i.Namespace == o.Namespace, true
-	case i.Roots != "" && o.Roots != "":
-		return i.Roots == o.Roots, true
+	case i.Roots != "" && i.Roots == o.Roots:
+		return true, true
 	}
 	return false, false
 }
 
-// Identify reads the identity of the namespace.
+// Identify reads the identity of the namespace; empty without an error: the user may read nothing of it.
 func Identify(ctx context.Context, c Credential, namespace string) (Identity, error) {
 	config, err := c.REST()
 	if err != nil {
@@ -48,20 +49,24 @@ func Identify(ctx context.Context, c Credential, namespace string) (Identity, er
 	return i, nil
 }
 
+// identify returns an error only if nothing is known because of it.
 func identify(ctx context.Context, client kubernetes.Interface, namespace string) (i Identity, err error) {
-	ns, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
-	if err == nil {
+	ns, failed := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	if failed == nil {
 		i.Namespace = fingerprint(ns)
-	} else if !unread(err) {
-		return i, err
+	} else if !unread(failed) {
+		err = failed
 	}
-	roots, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
-	if err == nil {
+	roots, failed := client.CoreV1().ConfigMaps(namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+	if failed == nil {
 		i.Roots = fingerprint(roots)
-	} else if !unread(err) {
-		return i, err
+	} else if !unread(failed) {
+		err = failed
 	}
-	return i, nil
+	if i.Known() {
+		return i, nil
+	}
+	return i, err
 }
 
 func unread(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) }

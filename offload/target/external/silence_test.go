@@ -42,6 +42,10 @@ func TestASilentCampusIsLostAsSoonAsAPeer(t *testing.T) {
 						answers.Add(1)
 					}
 				}
+				if strings.HasSuffix(r.URL.Path, "/kube-root-ca.crt") { // an identity that a proxy refuses is none
+					w.WriteHeader(http.StatusMethodNotAllowed)
+					return
+				}
 				w.Header().Set("Content-Type", "application/json")
 				if r.URL.Path == "/version" {
 					fmt.Fprint(w, `{"gitVersion":"v1.34.0"}`)
