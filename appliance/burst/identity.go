@@ -167,8 +167,8 @@ func (m *Manager) taken(e *entry, examined bool) error {
 	return fmt.Errorf("target %s is namespace %s of %s; remove it before that name is another's: rivulet burst remove %s", e.Settings.Name, had.Settings.Namespace, had.Server, e.Settings.Name)
 }
 
-// ask asks for an identity.
-func (e *entry) ask(ctx context.Context) (external.Identity, error) {
+// query requests the identity.
+func (e *entry) query(ctx context.Context) (external.Identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
 	defer cancel()
 	return external.Identify(ctx, e.credential, e.Settings.Namespace)
@@ -177,7 +177,7 @@ func (e *entry) ask(ctx context.Context) (external.Identity, error) {
 // compare asks all for their present identities, and reports whether one is missing.
 func (m *Manager) compare(ctx context.Context, all []*entry) (unsure bool) {
 	for _, e := range all {
-		now, err := e.ask(ctx)
+		now, err := e.query(ctx)
 		unsure = unsure || err != nil || !now.Known()
 		m.mu.Lock()
 		if e.now != now {
@@ -220,7 +220,7 @@ func (m *Manager) identify(ctx context.Context) (unsure bool) {
 		if !known {
 			m.compare(ctx, []*entry{e})
 		}
-		is, err := next.ask(ctx)
+		is, err := next.query(ctx)
 		m.mu.Lock()
 		if m.entries[e.Settings.Name] == e && e.next == next {
 			unsure = m.move(e, next, is, err) || unsure
@@ -269,9 +269,9 @@ func (e *entry) inUse(ctx context.Context, rivals []*entry) error {
 	if len(rivals) == 0 {
 		return nil
 	}
-	is, failed := e.ask(ctx)
+	is, failed := e.query(ctx)
 	for _, o := range rivals {
-		now, err := o.ask(ctx)
+		now, err := o.query(ctx)
 		if same, sure := is.Same(now); failed != nil || err != nil || same || !sure {
 			name := o.Settings.Name
 			return fmt.Errorf("%w: target %s may use that namespace; remove %s as well, let the users of both get namespace %s, or forget this one: rivulet burst remove %s --force", errKept, name, name, e.Settings.Namespace, e.Settings.Name)

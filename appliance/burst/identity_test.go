@@ -288,7 +288,7 @@ func TestALyingCampusUnseatsNoTarget(t *testing.T) {
 	m.mu.Lock()
 	e := m.entries["first"]
 	m.mu.Unlock()
-	is, err := e.ask(t.Context())
+	is, err := e.query(t.Context())
 	must(t, err)
 	for range 2 {
 		m.received("first", e.Server, external.Health{Ready: true, Identity: is})
