@@ -85,7 +85,7 @@ func TestASilentCampusIsLostAsSoonAsAPeer(t *testing.T) {
 				t.Error("a slow campus was lost")
 			}
 			state.Store(fault)
-			if took := is(false, 30*time.Second, "it is lost"); took > 12*time.Second {
+			if took := is(false, 30*time.Second, "it is lost"); took > 15*time.Second { // a slow answer may be on its way
 				t.Errorf("it was lost after %s", took)
 			}
 			state.Store(goes)
