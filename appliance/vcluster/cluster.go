@@ -42,17 +42,19 @@ type cluster struct {
 
 	mu   sync.Mutex
 	rec  record
-	want bool // start without a request of a client
-	work bool // start for its own due work only
+	want bool // a start is due
+	// work: the start is for its own due work only; requested: it is for a user's request, and comes before others.
+	work, requested bool
 	// forced: its process has the signal to sleep, in use or not.
 	forced bool
-	// yields: its process is to end once it is unused, because another needs the memory; waits: it needs memory itself.
-	yields, waits bool
-	state         State
-	reason        string
-	since         time.Time
-	proc          *process
-	took          time.Duration
+	// yields is since when its process is to end once it is unused, because another needs the memory; zero: it is not.
+	yields time.Time
+	waits  bool // for memory
+	state  State
+	reason string
+	since  time.Time
+	proc   *process
+	took   time.Duration
 	// changed is closed at the next change.
 	changed chan struct{}
 	errands []errand
@@ -164,9 +166,40 @@ func (c *cluster) nudge() {
 // wake starts it without a request of a client.
 func (c *cluster) wake() {
 	c.mu.Lock()
-	c.want = c.state != Awake
+	c.want, c.work = c.state != Awake, false
 	c.mu.Unlock()
 	c.nudge()
+}
+
+// request notes that a user asks for it; a start is for that from now on.
+func request(c *cluster) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requested, c.work = c.state != Awake, false
+}
+
+// withdraw takes back a start that waits for memory.
+func withdraw(c *cluster) {
+	c.mu.Lock()
+	waits := c.waits
+	if waits {
+		c.want, c.requested, c.work = false, false, false
+	}
+	c.mu.Unlock()
+	if waits {
+		c.debt.paid()
+		if r, now := c.record(), time.Now(); !r.Due.IsZero() && r.Due.Before(now) {
+			c.setDue(now.Add(failedRest), r.Seen)
+		}
+		c.nudge()
+	}
+}
+
+// recalled reports whether a start that waits is given up: another state is asked for, or an errand comes first.
+func recalled(c *cluster) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rec.Paused || c.rec.Deleting || len(c.errands) > 0 || !c.want
 }
 
 // use is the last one that the supervisor knows.
@@ -202,7 +235,6 @@ func (c *cluster) run(ctx context.Context) {
 	if err == nil {
 		proc.logStart = max(0, c.logSize()-4096)
 		proc.old = !sameFile(fmt.Sprintf("/proc/%d/exe", proc.pid), c.k.cfg.Executable)
-		c.k.room.adopt(c)
 		c.k.cfg.Log.Info("a virtual cluster that runs is found again", "name", c.name, "pid", proc.pid, "old", proc.old)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		c.k.cfg.Log.Info("a virtual cluster does not run any more", "name", c.name, "err", err)
@@ -319,10 +351,11 @@ func (c *cluster) run(ctx context.Context) {
 			c.k.cfg.Log.Warn("pods of a virtual cluster do not run", "name", c.name, "err", err)
 		}
 		c.mu.Lock()
-		c.proc, c.want = proc, false
+		c.proc, c.want, c.requested = proc, false, false
 		yields := c.yields
 		c.mu.Unlock()
-		if yields {
+		c.k.room.usable(c)
+		if !yields.IsZero() {
 			proc.endIdle()
 		}
 		c.debt.paid()
@@ -371,7 +404,7 @@ func (c *cluster) run(ctx context.Context) {
 	}
 }
 
-// turn waits for a turn to start, in the order of requests, and returns false when ctx ends or the state changed. There
+// turn waits for a turn to start, in the order of requests, and returns false when ctx ends or the start is recalled. There
 // are as many turns as cores: a start takes one core for 1 to 2 s, and more at once would exceed the start time limits
 // of the control plane's parts and the watchdog of the engine.
 func (c *cluster) turn(ctx context.Context) bool {
@@ -381,13 +414,18 @@ func (c *cluster) turn(ctx context.Context) bool {
 	default:
 	}
 	c.set(Starting, "others start before it")
-	select {
-	case c.k.turns <- struct{}{}:
-		return true
-	case <-c.poke:
-	case <-ctx.Done():
+	for {
+		select {
+		case c.k.turns <- struct{}{}:
+			return true
+		case <-c.poke:
+			if recalled(c) {
+				return false
+			}
+		case <-ctx.Done():
+			return false
+		}
 	}
-	return false
 }
 
 // errand is work that is done while no process runs.
@@ -428,7 +466,7 @@ func (c *cluster) still(ctx context.Context, what string, do func() error) error
 func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	c.mu.Lock()
 	want, state := c.want, c.state
-	c.work = false
+	c.work = c.work && want
 	c.mu.Unlock()
 	if want {
 		return true
@@ -446,7 +484,7 @@ func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	due := false
 	select {
 	case err := <-came:
-		return err == nil
+		return err == nil && begins(c, false)
 	case <-look.C:
 		c.compare() // it may be as it was
 		due = c.untilDue() <= 0
@@ -456,12 +494,18 @@ func (c *cluster) awaitUse(ctx context.Context, l *os.File) bool {
 	}
 	_ = l.SetReadDeadline(time.Now())
 	if err := <-came; err == nil {
-		return true
+		return begins(c, false)
 	}
+	return due && begins(c, true)
+}
+
+// begins notes that a start is due, for a request or for due work, until it is usable, fails or is withdrawn.
+func begins(c *cluster, due bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.work = due
-	return due
+	c.work = due && !c.want
+	c.want, c.requested = true, c.requested || !due
+	return true
 }
 
 // untilDue is how long it may sleep. It is at most one minute, because the clock may be set.
@@ -663,8 +707,12 @@ func (c *cluster) ended(p *process) (crashed bool) {
 		c.setDue(due, seen)
 		c.set(Asleep, "")
 		c.mu.Lock()
-		c.want = c.want || c.rec.Sleep == 0 && !c.forced // it was ended to be replaced
+		replaced := c.rec.Sleep == 0 && !c.forced
+		c.want = c.want || replaced
 		c.mu.Unlock()
+		if !replaced { // others may wait for its place
+			c.k.room.leave(c)
+		}
 		return false
 	}
 	c.set(Starting, "it has ended: "+last)
@@ -678,7 +726,7 @@ func (c *cluster) ended(p *process) (crashed bool) {
 // failed sets the state that waiting callers receive. The next request, or wake, tries again.
 func (c *cluster) failed(err error) {
 	c.mu.Lock()
-	c.want = false
+	c.want, c.requested = false, false
 	c.mu.Unlock()
 	c.k.room.leave(c)
 	c.debt.paid()

@@ -384,8 +384,8 @@ func (k *Manager) Run(ctx context.Context, ready func()) error {
 	k.ended.load(records, k.cfg.Log)
 	k.mu.Lock()
 	k.ctx, k.all = ctx, map[string]*cluster{}
-	for _, r := range records {
-		k.begin(r)
+	for _, c := range counted(k, records) {
+		k.keep(c)
 	}
 	k.mu.Unlock()
 	k.changed.Notify()
@@ -396,6 +396,20 @@ func (k *Manager) Run(ctx context.Context, ready func()) error {
 	k.mu.Unlock()
 	k.work.Wait()
 	return nil
+}
+
+// counted makes the virtual clusters of records; those that may run have their places before any starts.
+func counted(k *Manager, records []record) (all []*cluster) {
+	var may []*cluster
+	for _, r := range records {
+		c := newCluster(k, r)
+		all = append(all, c)
+		if _, err := os.Lstat(c.pidFile()); err == nil {
+			may = append(may, c)
+		}
+	}
+	k.room.begin(may)
+	return all
 }
 
 // begin starts the goroutine of a virtual cluster. The caller holds the lock.
@@ -634,7 +648,8 @@ func (k *Manager) setPaused(name string, paused bool) error {
 // sleepWait is how long a control plane may take to fall asleep: work of its own that is due may come first.
 const sleepWait = time.Minute
 
-// Sleep ends the control plane of one, in use or not, and returns when it is asleep. The next request wakes it.
+// Sleep ends the control plane of one, in use or not, or takes back a start that waits for memory, and returns when it is
+// asleep. The next request wakes it.
 func Sleep(ctx context.Context, k *Manager, name string) error {
 	c, err := k.get(name)
 	if err != nil {
@@ -658,6 +673,7 @@ func Sleep(ctx context.Context, k *Manager, name string) error {
 			}
 			c.mu.Unlock()
 		case Starting:
+			withdraw(c)
 		default:
 			return fmt.Errorf("%s is %s and cannot fall asleep; see: rivulet vcluster describe %[1]s", name, strings.ToLower(string(v.State)))
 		}
@@ -774,6 +790,10 @@ func (k *Manager) Await(ctx context.Context, name string) (View, error) {
 			return v, fmt.Errorf("%s is being deleted; see: rivulet vcluster list", name)
 		case Failed:
 			return v, fmt.Errorf("%s does not start: %s; see: rivulet vcluster logs %s", name, v.Reason, name)
+		case Asleep:
+			if full != nil {
+				return v, fmt.Errorf("%s was put to sleep while it waited for memory; ask for it again", name)
+			}
 		}
 		select {
 		case <-changed:

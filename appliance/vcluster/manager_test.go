@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -899,7 +900,12 @@ func TestUsersReadWhatTheyCanDo(t *testing.T) {
 			cancel()
 		}
 		if state == Failed { // it is asked for, and fails again
-			go func() { c.failed(errors.New("secret of the host")) }()
+			go func() {
+				for c.brief().State != Starting {
+					runtime.Gosched()
+				}
+				c.failed(errors.New("secret of the host"))
+			}()
 		}
 		err := k.Ready(ctx, "x", "ann", false)
 		cancel()

@@ -52,7 +52,7 @@ func (k *Manager) Routes(mux *http.ServeMux) {
 		if _, err := k.Create(spec); err != nil {
 			return nil, err
 		}
-		return k.Await(r.Context(), spec.Name)
+		return started(r.Context(), k, spec.Name)
 	}))
 	mux.Handle("GET /v1/vclusters/{name}", act(func(context.Context, string) error { return nil }))
 	mux.Handle("PATCH /v1/vclusters/{name}", api.JSON(func(r *http.Request) (any, error) {
@@ -79,7 +79,7 @@ func (k *Manager) Routes(mux *http.ServeMux) {
 		if err := k.Resume(name); err != nil {
 			return err
 		}
-		_, err := k.Await(ctx, name)
+		_, err := started(ctx, k, name)
 		return err
 	}))
 	mux.Handle("DELETE /v1/vclusters/{name}", api.JSON(func(r *http.Request) (any, error) {
@@ -114,7 +114,7 @@ func (k *Manager) Routes(mux *http.ServeMux) {
 		if err != nil {
 			return nil, err
 		}
-		return k.Await(r.Context(), v.Name)
+		return started(r.Context(), k, v.Name)
 	}))
 	mux.Handle("GET /v1/vclusters/{name}/kubeconfig", api.JSON(func(r *http.Request) (any, error) {
 		if v, err := k.Get(r.PathValue("name")); err == nil && v.State == Paused {
@@ -136,6 +136,14 @@ func (k *Manager) Routes(mux *http.ServeMux) {
 		}
 		api.JSON(func(*http.Request) (any, error) { return api.Text{Text: text.String()}, err }).ServeHTTP(w, r)
 	})
+}
+
+// started returns the view of one once it is awake, or waits for memory: it starts by itself then.
+func started(ctx context.Context, k *Manager, name string) (View, error) {
+	if v, err := k.Await(ctx, name); err != nil && !v.WaitsForMemory {
+		return v, err
+	}
+	return k.Get(name)
 }
 
 // followLog writes the end of a log, and what is added until ctx ends, flush fails or the log is removed; without flush

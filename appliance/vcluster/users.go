@@ -118,6 +118,7 @@ func (k *Manager) Ready(ctx context.Context, id peer.ID, user string, watches bo
 	case v.State == Asleep && watches:
 		return controlplane.ErrAsleep
 	}
+	request(c)
 	v, err = k.Await(ctx, name)
 	switch {
 	case err == nil:

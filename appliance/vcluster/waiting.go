@@ -74,6 +74,7 @@ func (c *cluster) hold(l *os.File) (stop func()) {
 				return
 			case <-tick.C:
 				accept(l, func(fd int) bool {
+					request(c)
 					f := os.NewFile(uintptr(fd), "waiting")
 					defer f.Close()
 					if conn, err := net.FileConn(f); err == nil {

@@ -87,7 +87,7 @@ func newVClusterCreate(c *common) *cobra.Command {
 			if err := requestVCluster(cmd.Context(), c, http.MethodPost, "", spec, &v); err != nil {
 				return err
 			}
-			return resultf(cmd, c, v, "%s can be used, after %.1f s\nnext: rivulet vcluster connect %[1]s -- kubectl get namespaces\n%[3]s", v.Name, v.Took.Seconds(), moreAwake(v))
+			return resultf(cmd, c, v, "%s\nnext: rivulet vcluster connect %s -- kubectl get namespaces\n%s", usable(v), v.Name, moreAwake(v))
 		},
 	}
 	f.register(cmd)
@@ -208,6 +208,14 @@ func newVClusterList(c *common) *cobra.Command {
 	}, "wide")
 }
 
+// usable is a line about one that was made and started, or starts when there is room.
+func usable(v vcluster.View) string {
+	if v.WaitsForMemory {
+		return v.Name + " is made, and starts by itself when there is room: " + v.Reason
+	}
+	return fmt.Sprintf("%s can be used, after %.1f s", v.Name, v.Took.Seconds())
+}
+
 // moreAwake is a line about the memory of a device with little room; another is said nothing of.
 func moreAwake(v vcluster.View) string {
 	if v.Room >= 10 {
@@ -292,6 +300,9 @@ func newVClusterAct(c *common, verb, done, short string) *cobra.Command {
 			var v vcluster.View
 			if err := requestVCluster(cmd.Context(), c, http.MethodPost, inPath(args[0])+"/"+verb, nil, &v); err != nil {
 				return err
+			}
+			if v.WaitsForMemory {
+				done += ", and starts by itself when there is room: " + v.Reason
 			}
 			return printf(cmd, "%s %s\n", v.Name, done)
 		},
@@ -400,7 +411,7 @@ func newVClusterRestore(c *common) *cobra.Command {
 			if err := json.NewDecoder(resp.Body).Decode(&v); err != nil {
 				return fmt.Errorf("the supervisor's answer is unreadable: %w; see: rivulet vcluster list", err)
 			}
-			return resultf(cmd, c, v, "%s can be used, after %.1f s\nnext: rivulet vcluster connect %[1]s -- kubectl get pods -A\n", v.Name, v.Took.Seconds())
+			return resultf(cmd, c, v, "%s\nnext: rivulet vcluster connect %s -- kubectl get pods -A\n", usable(v), v.Name)
 		},
 	}
 	cmd.Flags().StringVar(&as, "as", "", "make a copy with this name")

@@ -78,13 +78,10 @@ func newVClusterKubeconfig(c *common) *cobra.Command {
 			if len(have) > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "%d have access already and keep it: %s; to end it and make others: --replace\n", len(have), strings.Join(have, ", "))
 			}
-			if err := errors.Join(failed...); err != nil {
-				return err
+			if q.Link && c.forProgram() { // links that were made are valid once, whatever failed
+				failed = append(failed, c.print(cmd.OutOrStdout(), links))
 			}
-			if q.Link && c.forProgram() {
-				return c.print(cmd.OutOrStdout(), links)
-			}
-			return nil
+			return errors.Join(failed...)
 		},
 	}
 	f := cmd.Flags()
