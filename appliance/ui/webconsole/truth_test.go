@@ -372,5 +372,8 @@ func TestTwoQuestionsAtOnce(t *testing.T) {
 	b.Wait("the second question", `document.querySelector("dialog").open && document.querySelector("#ask-text").textContent.includes("ann of")`)
 	b.Wait("the first button is free", `!document.querySelector('button[data-do="kubeconfig-revoke"]').hasAttribute("aria-busy")`)
 	b.Do("yes", chromedp.Click(`#ask-yes`))
-	await.True(t, browser.Limit, "what was asked last is done", func() bool { done := d.did(); return len(done) == 1 && strings.HasPrefix(done[0], "DELETE /v1/vclusters/ann") })
+	await.True(t, browser.Limit, "what was asked last is done", func() bool {
+		done := d.did()
+		return len(done) == 1 && strings.HasPrefix(done[0], "DELETE /v1/vclusters/ann")
+	})
 }

@@ -228,8 +228,8 @@ func works(cmd *cobra.Command, words []string) error {
 	if err != nil || cmd.DisableFlagParsing || slices.Contains(rest, "...") || slices.Contains(rest, "…") || slices.Contains(rest, "--help") {
 		return err
 	}
-	if cmd.ParseFlags(rest) != nil {
-		return nil // a value that stands for something
+	if stands := cmd.ParseFlags(rest); stands != nil { // a value that stands for something
+		return nil //nolint:nilerr // the flag's name is checked elsewhere
 	}
 	args := cmd.Flags().Args()
 	if cmd.HasSubCommands() && len(args) > 0 && args[0] == "X" {

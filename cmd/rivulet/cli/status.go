@@ -70,10 +70,11 @@ func showEach[T any](cmd *cobra.Command, c *common, watch bool, every time.Durat
 	answered := false
 	for {
 		st, err := get(cmd.Context())
+		if watch && cmd.Context().Err() != nil { // that is how it ends
+			return nil //nolint:nilerr // of its own end
+		}
 		answered = answered || err == nil
 		switch {
-		case watch && cmd.Context().Err() != nil: // that is how it ends
-			return nil
 		case err != nil && (!watch || !answered && !errors.Is(err, api.ErrNotRunning)):
 			return err
 		case err == nil:
