@@ -229,7 +229,7 @@ func works(cmd *cobra.Command, words []string) error {
 		return err
 	}
 	if stands := cmd.ParseFlags(rest); stands != nil { // a value that stands for something
-		return nil //nolint:nilerr // the flag's name is checked elsewhere
+		return nil //nolint:nilerr // exists has checked the flag
 	}
 	args := cmd.Flags().Args()
 	if cmd.HasSubCommands() && len(args) > 0 && args[0] == "X" {
