@@ -178,12 +178,12 @@ func TestConsole(t *testing.T) {
 	w.Do("a name", chromedp.SendKeys("#vc", "ann"))
 	press(w, `form[data-do="vcluster-create"] button`)
 	w.Wait("it can be used", `document.querySelector("#notice").textContent.includes("ann can be used")`)
-	w.Wait("it is there", `document.querySelector("main tbody").textContent.includes("ann") && document.querySelector("button[data-do=vcluster-pause]") !== null`)
+	w.Wait("it is there", `document.querySelector("main tbody").textContent.includes("ann") && document.querySelector("button[data-do=vcluster-sleep]") !== null`)
 	if file := fetched(t, w, "vcluster-kubeconfig", "name=ann"); !strings.Contains(file, "kind: Config") || !strings.Contains(file, "PRIVATE KEY") && !strings.Contains(file, "client-key-data") {
 		t.Errorf("the kubeconfig: %.200s", file)
 	}
-	press(w, `button[data-do="vcluster-pause"]`)
-	w.Wait("it sleeps", `document.querySelector("button[data-do=vcluster-resume]") !== null`)
+	press(w, `button[data-do="vcluster-sleep"]`)
+	w.Wait("it sleeps", `document.querySelector("main tbody").textContent.includes("Asleep")`)
 
 	// What a person keeps: a backup that is one, and an archive without secrets.
 	if raw := fetched(t, w, "backup", "passphrase="); len(raw) < 10_000 || !strings.HasPrefix(raw, "(\u00b5/\u00fd") { // zstd
@@ -224,7 +224,8 @@ func fetched(t *testing.T, w *browser.Browser, action, form string) string {
 	browser.Value[bool](w, fmt.Sprintf(`(async () => {
   window.fetched = undefined;
   const send = (more) => fetch("/api/do/%s", { method: "POST", headers: { Authorization: "Bearer " + localStorage.getItem("rivulet-console") }, body: new URLSearchParams(%q + more) });
-  const out = await (await send("")).json();
+  let out = await (await send("")).json();
+  if (out.confirm) out = await (await send("&confirmed=" + out.token)).json();
   const got = new Uint8Array(await (await fetch(out.download)).arrayBuffer());
   let text = "";
   for (let i = 0; i < Math.min(got.length, 200000); i++) text += String.fromCharCode(got[i]);
