@@ -55,11 +55,11 @@ func TestLongOutputOverASlowLink(t *testing.T) {
 	a.create(t, bare("talk", corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: policy.VirtualTaint, Operator: corev1.TolerationOpExists}}}))
 	a.running(t, "talk", "")
 
-	for _, link := range []struct{ mbits, size int }{{30, 40 << 20}, {5, 8 << 20}} {
+	for _, link := range []struct{ mbits, size int }{{30, 24 << 20}, {5, 5 << 20}} {
 		t.Run(fmt.Sprintf("%d Mbit/s", link.mbits), func(t *testing.T) {
 			a.fabric.stall.rate.Store(int64(link.mbits) * 1e6 / 8)
 			defer a.fabric.stall.rate.Store(0)
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			defer cancel()
 			want := letters(link.size)
 			var wg sync.WaitGroup
@@ -145,6 +145,6 @@ func (d *device) download(t *testing.T, webSocket bool, size int) ([]byte, error
 		return nil, err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(2 * time.Minute)) // fails only on a closed one
+	_ = conn.SetDeadline(time.Now().Add(4 * time.Minute)) // fails only on a closed one
 	return io.ReadAll(conn)
 }
