@@ -37,7 +37,7 @@ func TestMistakes(t *testing.T) {
 		{"secret: a", []string{`c.yaml:1:1: unknown key "secret"; did you mean trust.secret? it goes in that group`}},
 		{"wifi: {ssid: x}", []string{`c.yaml:1:1: unknown key "wifi"; Wi-Fi is the operating system's to set up`}},
 		{"node-name: x\nserver: x", []string{`c.yaml:1:1: unknown key "node-name"; write name`, `c.yaml:2:1: unknown key "server"; devices find each other`}},
-		{"disable: [traefik]", []string{`c.yaml:1:1: unknown key "disable"; what k3s adds to Kubernetes is not here: see docs/guide/coming-from-k3s.md`}},
+		{"disable: [traefik]", []string{`c.yaml:1:1: unknown key "disable"; what k3s adds to Kubernetes is not here: see: rivulet docs coming-from-k3s`}},
 		{"quux: 1", []string{`c.yaml:1:1: unknown key "quux"; known here: name, join, lan, trust, peers, tunnel, share, vclusters, reserve, proxy, registries, datastore, peerImages, burst`}},
 		{"name: [a]", []string{"c.yaml:1:7: name is a list, not a text; "}},
 		{"name: 5", []string{"c.yaml:1:7: name is a number, not a text; put it in quotes"}},

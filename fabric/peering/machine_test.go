@@ -642,7 +642,7 @@ func TestUnlinked(t *testing.T) {
 	keyless, blind := whole, whole
 	keyless.WireGuardKey, blind.PeerMappedCIDR = wgkey.Public{}, netip.Prefix{}
 	d.Loaded(d.now, keyless, false)
-	state(false, true, "rivulet rotate-key on b")
+	state(false, true, "on b: rivulet rotate-key")
 	d.Loaded(d.now, blind, false)
 	state(false, true, "exchange it again")
 	d.Loaded(d.now, whole, false)
