@@ -18,6 +18,7 @@ func TestMain(m *testing.M) {
 			os.Unsetenv(name)
 		}
 	}
+	os.Unsetenv("SUDO_USER") // it changes the command line that a confirmation prints
 	os.Exit(m.Run())
 }
 
