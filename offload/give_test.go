@@ -294,7 +294,7 @@ func (d *device) drains(t *testing.T, b *device) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	d.create(t, web(3))
-	await.Empty(t, time.Minute, "three run", func(ctx context.Context) string { return d.allRun(ctx, t, b, 3) })
+	await.Empty(t, time.Minute, "three run", func(ctx context.Context) string { return d.allRun(t, b, 3) })
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: policyv1.PodDisruptionBudgetSpec{
 		MinAvailable: ptr.To(intstr.FromInt32(2)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}}
 	_, err := d.Client.PolicyV1().PodDisruptionBudgets("lab").Create(ctx, budget, metav1.CreateOptions{})
@@ -347,7 +347,7 @@ func (d *device) drains(t *testing.T, b *device) {
 		t.Errorf("%d pods are left at b", len(left.Items))
 	}
 	must(t, drain.Cordon(ctx, d.Client, "b", false))
-	await.Empty(t, time.Minute, "uncordoned, they go there again", func(ctx context.Context) string { return d.allRun(ctx, t, b, 3) })
+	await.Empty(t, time.Minute, "uncordoned, they go there again", func(ctx context.Context) string { return d.allRun(t, b, 3) })
 
 	// Called home, a namespace's pods leave as their budget allows, too.
 	budget.ResourceVersion = ""

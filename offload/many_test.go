@@ -3,6 +3,7 @@ package offload
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"strconv"
 	"testing"
@@ -40,8 +41,8 @@ func (d *device) burst(t *testing.T, b *device, pods int, mode string) {
 	stop := d.fabric.flap(mode)
 	defer stop()
 	d.create(t, web(int32(pods)))
-	await.Empty(t, 2*time.Minute, fmt.Sprintf("%d pods run over %s", pods, mode), func(ctx context.Context) string {
-		return d.allRun(ctx, t, b, pods)
+	await.Empty(t, 2*time.Minute, fmt.Sprintf("%d pods run over %s", pods, mode), func(context.Context) string {
+		return d.allRun(t, b, pods)
 	})
 	foreground := metav1.DeletePropagationForeground
 	must(t, d.Client.AppsV1().Deployments("lab").Delete(ctx, "web", metav1.DeleteOptions{PropagationPolicy: &foreground}))
@@ -108,14 +109,14 @@ func number(env string, fallback int) int {
 }
 
 // allRun says what is missing for n pods to run, and what the first of them waits for.
-func (d *device) allRun(ctx context.Context, t *testing.T, provider *device, n int) string {
+func (d *device) allRun(t *testing.T, provider *device, n int) string {
 	run, first := 0, ""
-	for _, p := range d.pods(ctx, t, "app=web") {
+	for _, p := range d.pods(t.Context(), t, "app=web") {
 		if p.Status.Phase == corev1.PodRunning && p.Status.PodIP != "" {
 			run++
 		} else if first == "" {
 			first = fmt.Sprintf("%s on %q: %s %s %s; away:", p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.Reason, p.Status.Message)
-			for _, q := range provider.away(ctx, t, string(p.UID)) {
+			for _, q := range provider.away(t.Context(), t, string(p.UID)) {
 				first += fmt.Sprintf(" %s on %q %s", q.Name, q.Spec.NodeName, q.Status.Phase)
 			}
 		}
@@ -124,6 +125,25 @@ func (d *device) allRun(ctx context.Context, t *testing.T, provider *device, n i
 		return ""
 	}
 	return fmt.Sprintf("%d of %d run; %s", run, n, first)
+}
+
+// roundTrip is how long a new connection and one request take, whatever the answer: a link that is whole for less than
+// that is a cut one. On a machine with much to do it is more than a second.
+func (f *loopback) roundTrip(ctx context.Context) time.Duration {
+	begun := time.Now()
+	client, base, err := f.Client(f.Links()[0].ID)
+	if err != nil {
+		return 0
+	}
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base, nil)
+	if err != nil {
+		return 0
+	}
+	if res, err := client.Do(req); err == nil {
+		_ = res.Body.Close()
+	}
+	return time.Since(begun)
 }
 
 // flap makes the link bad, now and then, until stop is called.
@@ -141,10 +161,14 @@ func (f *loopback) flap(mode string) (stop func()) {
 			case "a link that stalls":
 				f.stall.set(on)
 			}
+			lasts := 700 * time.Millisecond
+			if !on {
+				lasts = max(lasts, 3*f.roundTrip(ctx))
+			}
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(700 * time.Millisecond):
+			case <-time.After(lasts):
 			}
 		}
 	}()

@@ -34,7 +34,7 @@ func (d *device) writes(t *testing.T, b *device, pods int) {
 	before := d.calm(t, sides)
 	d.create(t, web(int32(pods)))
 	await.Empty(t, 3*time.Minute, fmt.Sprintf("%d pods run", pods), func(ctx context.Context) string {
-		return d.allRun(ctx, t, b, pods)
+		return d.allRun(t, b, pods)
 	})
 	running := d.calm(t, sides)
 	rests(t, sides, running)

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"rivulet/test/harness/pressure"
 )
 
 // T is what it takes of a test.
@@ -34,7 +36,7 @@ func True(t T, limit time.Duration, what string, ok func() bool) time.Duration {
 // Empty is True for a condition that returns what is missing. Its context ends with the limit.
 func Empty(t T, limit time.Duration, what string, missing func(ctx context.Context) string) time.Duration {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := within(t.Context(), limit)
 	defer cancel()
 	return NoError(t, ctx, 0, what, func() error {
 		if text := missing(ctx); text != "" {
@@ -50,7 +52,7 @@ func NoError(t T, ctx context.Context, limit time.Duration, what string, f func(
 	t.Helper()
 	if limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, limit)
+		ctx, cancel = within(ctx, limit)
 		defer cancel()
 	}
 	begun := time.Now()
@@ -61,6 +63,30 @@ func NoError(t T, ctx context.Context, limit time.Duration, what string, f func(
 	}
 	t.Logf("%s: %.1f s", what, took.Seconds())
 	return took
+}
+
+// patient is the limit from which a busy machine is given more time: such a limit ends a test that hangs, and is no
+// promise of the product.
+const patient = time.Minute
+
+// within is a context that ends after the limit. A limit of patient or more grows by the time in which something waited
+// for a processor (PSI), at most twofold.
+func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if limit < patient {
+		return context.WithTimeout(ctx, limit)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	before := pressure.OfProcessors()
+	first := time.AfterFunc(limit, func() {
+		if late := min(limit, pressure.OfProcessors()-before); late > 0 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(late):
+			}
+		}
+		cancel(context.DeadlineExceeded)
+	})
+	return ctx, func() { first.Stop(); cancel(nil) }
 }
 
 // Until calls f until it returns nil. When ctx ends first, it returns the last error of
@@ -77,7 +103,7 @@ func Until(ctx context.Context, f func() error) error {
 			last = err // and not that ctx has ended
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%w (%w)", last, ctx.Err())
+			return fmt.Errorf("%w (%w)", last, context.Cause(ctx))
 		}
 		select {
 		case <-ctx.Done(): // one look more

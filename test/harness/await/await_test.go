@@ -37,17 +37,28 @@ func TestWaits(t *testing.T) {
 	})
 }
 
+// A long limit is no promise: a busy machine gets more time, and an idle one not for ever.
+func TestALongLimitEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, begun := &failing{TB: t}, time.Now()
+		Empty(f, 2*time.Minute, "the sun", func(context.Context) string { return "it is night" })
+		if took := time.Since(begun); took < 2*time.Minute || took > 4*time.Minute+time.Second || !strings.Contains(f.said, "it is night (context deadline exceeded)") {
+			t.Errorf("%q after %s", f.said, took)
+		}
+	})
+}
+
 // What is shown is why it did not hold, and not that the time was over when it was looked at last.
 func TestLastErrorIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &failing{TB: t}
-		Empty(f, time.Minute, "pods run", func(ctx context.Context) string {
+		Empty(f, 59*time.Second, "pods run", func(ctx context.Context) string {
 			if err := ctx.Err(); err != nil {
 				return err.Error()
 			}
 			return "2 of 3"
 		})
-		if !strings.HasPrefix(f.said, "pods run: not within 60.0 s: 2 of 3 (") {
+		if !strings.HasPrefix(f.said, "pods run: not within 59.0 s: 2 of 3 (context deadline exceeded") {
 			t.Errorf("%q", f.said)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -108,6 +108,9 @@ func (f Figures) String() string {
 	return b.String()
 }
 
+// OfProcessors is for how long something has waited for a processor since boot; 0 where the kernel does not tell.
+func OfProcessors() time.Duration { return stalls()["cpu"] }
+
 // stalls reads for how long something has waited since boot, by kind.
 func stalls() map[string]time.Duration {
 	out := map[string]time.Duration{}

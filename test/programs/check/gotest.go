@@ -95,7 +95,7 @@ func (c *checker) once(g group) (packages []*pkg, ended, err error) {
 		args = append(args, "-run", g.run)
 	}
 	if !slices.ContainsFunc(g.flags, func(f string) bool { return strings.HasPrefix(f, "-timeout") }) {
-		args = append(args, "-timeout=15m")
+		args = append(args, "-timeout=30m") // of a hang; budgets judge what is slow
 	}
 	cmd := exec.Command(c.gotestsum, slices.Concat(args, g.flags, g.packages)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
