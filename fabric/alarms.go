@@ -12,8 +12,8 @@ import (
 
 // Alarm is a suspicious fact about one cluster, for an operator.
 type Alarm struct {
-	Code string // key-changed or waiting
-	Peer string // for display: name and short ID
+	Code string // key-changed, waiting or trust-lan
+	Peer string // for display: name and short ID; empty for trust-lan, which is about several
 	Text string
 	Cure string
 }
@@ -46,6 +46,51 @@ func (s *members) Alarms() (out []Alarm) {
 			out = append(out, Alarm{Code: "waiting", Peer: who, Text: "it wants to be a peer", Cure: fmt.Sprintf("rivulet approve %s, or rivulet deny %s", m.Handle(), m.Handle())})
 		}
 	}
+	if alarm, ok := byLANAlone(s.settings.policy().Mode, s.all); ok {
+		out = append(out, alarm)
+	}
 	slices.SortFunc(out, func(a, b Alarm) int { return cmp.Compare(a.Peer+a.Code, b.Peer+b.Code) })
 	return out
+}
+
+// byLANAlone returns the alarm about peers that would not become peers under the present trust.mode.
+func byLANAlone(mode pairing.Mode, all map[string]*member) (Alarm, bool) {
+	if mode != pairing.ModeGroup && mode != pairing.ModeAsk {
+		return Alarm{}, false
+	}
+	called := map[string]int{}
+	for _, m := range all {
+		called[strings.ToLower(m.Title())]++
+	}
+	var names []string
+	for _, m := range all {
+		if !m.Pinned() || m.Record().Trust.How != peer.TrustLAN {
+			continue
+		}
+		name := m.Handle()
+		if called[strings.ToLower(name)] > 1 {
+			name = m.ID().Short()
+		}
+		names = append(names, name)
+	}
+	if len(names) == 0 {
+		return Alarm{}, false
+	}
+	slices.Sort(names)
+	a := Alarm{Code: "trust-lan",
+		Text: fmt.Sprintf("trust.mode is %s, and these peers remain by the LAN alone: %s", mode, some(names)),
+		Cure: fmt.Sprintf("to end them: rivulet unpeer --lan; to keep one, as this: rivulet approve %s", names[0])}
+	if mode == pairing.ModeGroup {
+		a.Cure += "; one with the group's secret becomes a member by itself"
+	}
+	return a, true
+}
+
+// some lists at most eight of the names.
+func some(names []string) string {
+	const most = 8
+	if n := len(names) - most; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), n)
+	}
+	return strings.Join(names, ", ")
 }

@@ -137,9 +137,12 @@ func (s *members) do(m *member, e peering.Effects) {
 
 // pin makes the member a peer, or replaces its record.
 func (s *members) pin(m *member, r peer.Record) {
+	was := m.Record().Trust.How
 	first, effects := m.Pin(time.Now(), r)
 	if first {
 		s.log.Info("new peer", "peer", r.Name, "id", r.ID.Short(), "trust", r.Trust.How, "addr", r.Control)
+	} else if was != r.Trust.How {
+		s.log.Info("a peer is trusted by something else", "peer", r.Name, "id", r.ID.Short(), "trust", r.Trust.How, "before", was)
 	}
 	m.serve()
 	s.do(m, effects)

@@ -131,7 +131,7 @@ func (f *Fabric) SetPeerCIDR(block netip.Prefix) {
 	}
 }
 
-// SetTrust replaces the policy. Trusted peers stay.
+// SetTrust replaces the policy. Trusted peers stay; those by lan that prove the group's secret become members of the group.
 func (f *Fabric) SetTrust(p Policy) {
 	if f.settings.policy() == p {
 		return
@@ -142,6 +142,6 @@ func (f *Fabric) SetTrust(p Policy) {
 	f.members.mu.Lock()
 	defer f.members.mu.Unlock()
 	for _, m := range f.members.all {
-		f.do(m, m.Reconsider(time.Now())) // the result for an earlier stranger may differ now
+		f.do(m, m.Reconsider(time.Now())) // the result may differ now
 	}
 }

@@ -137,6 +137,76 @@ func TestGroup(t *testing.T) {
 	agreedUpon(t, a, b, peer.TrustGroup, peer.TrustGroup)
 }
 
+// After trust.mode: group is set on peers by lan, those with the secret become members by themselves, in whatever order
+// and over a restart. The others stay, and an alarm says which, with commands that work. Who has left does not come back
+// with the secret.
+func TestAGroupOfPeersByLAN(t *testing.T) {
+	t.Parallel()
+	group := Policy{Mode: pairing.ModeGroup, Secret: "correct horse battery"}
+	w := newWorld(t)
+	a, b, c, d := w.cluster(1, "a"), w.cluster(2, "b"), w.cluster(3, "c"), w.cluster(4, "d")
+	liar := newStranger(t, 60)
+	if err := liar.pair(a); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []*cluster{b, c, d} {
+		agreedUpon(t, a, x, peer.TrustLAN, peer.TrustLAN)
+	}
+	alarmed := func(names, cure string) {
+		t.Helper()
+		a.await("an alarm about "+names, func() bool {
+			al := a.Alarms()
+			return len(al) == 1 && al[0].Code == "trust-lan" && strings.HasSuffix(al[0].Text, "by the LAN alone: "+names) && strings.Contains(al[0].Cure, cure)
+		})
+	}
+	if al := a.Alarms(); len(al) != 0 {
+		t.Errorf("trust.mode is lan: %+v", al)
+	}
+	a.SetTrust(group)
+	alarmed("b, c, d, stranger", "rivulet unpeer --lan; to keep one, as this: rivulet approve b; one with the group's secret")
+	other := pairing.NewGroupKey("another horse battery")
+	liar.group, liar.starts = &other, liar.starts+1
+	if err := liar.pair(a); err != nil {
+		t.Fatal(err)
+	}
+	b.SetTrust(group)
+	c.stop()
+	c.cfg.Trust = group
+	c.start()
+	for _, x := range []*cluster{b, c} {
+		a.await("a member", func() bool { return a.view(x).Trust.How == peer.TrustGroup })
+		agreedUpon(t, a, x, peer.TrustGroup, peer.TrustGroup)
+	}
+	alarmed("d, stranger", "rivulet approve d")
+	if v := a.viewOf(liar.id.ID); v.Trust.How != peer.TrustLAN {
+		t.Errorf("another secret: %+v", v.Trust)
+	}
+	if v, err := a.Approve(t.Context(), "d"); err != nil || v.Trust.How != peer.TrustApproved {
+		t.Fatalf("%+v %v", v, err)
+	}
+	alarmed("stranger", "rivulet unpeer --lan")
+	if gone, stay, err := a.UnpeerLAN(t.Context(), false); err != nil || !slices.Equal(gone, []string{"stranger"}) || len(stay) > 0 {
+		t.Fatalf("%v %v %v", gone, stay, err)
+	}
+	if al := a.Alarms(); len(al) != 0 {
+		t.Errorf("%+v", al)
+	}
+	a.stop()
+	a.cfg.Trust = group
+	a.start()
+	agreedUpon(t, a, b, peer.TrustGroup, peer.TrustGroup)
+	if _, err := a.Unpeer(t.Context(), "b", Unpeer{}); err != nil {
+		t.Fatal(err)
+	}
+	b.await("its end", func() bool {
+		v := b.view(a)
+		return v.State == peer.Refused && strings.Contains(v.Reason, "has ended the peering")
+	})
+	if v := a.view(b); v.State != peer.Denied || v.Trust.How != "" {
+		t.Errorf("%+v", v)
+	}
+}
+
 func TestInvite(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

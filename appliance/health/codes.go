@@ -55,6 +55,7 @@ var (
 	KeyChanged      = declare("key-changed", Warning, "a cluster has come under a known name with another key")
 	PeerCutOff      = declare("peer-cut-off", Warning, "pods are on a peer that does not answer")
 	PeerWaiting     = declare("peer-waiting", Info, "a cluster waits for approval")
+	TrustLAN        = declare("trust-lan", Warning, "peers remain that the configuration would not trust")
 	TrustClosed     = declare("trust-closed", Warning, "no new peer is trusted")
 	Broker          = declare("broker", Warning, "clusters that are found by a broker alone are not found")
 	PeerAddress     = declare("peer-address", Warning, "a name among the peers leads to nobody")

@@ -2,8 +2,10 @@ package pairing
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -150,4 +152,85 @@ func TestProofIsDemandedOfStrangers(t *testing.T) {
 			t.Errorf("of %s it demands %q, want %q; a proof of %d bytes", to.self.Name, m.Demands, want, len(m.Proof))
 		}
 	}
+}
+
+// A peer by lan becomes a member of the group with the proof that a stranger needs, and with nothing else: a proof of
+// another connection, direction, cluster or secret, and none, leave it a peer by lan. A member stays one.
+func TestPeersByLANBecomeMembers(t *testing.T) {
+	secrets := []*GroupKey{nil, {1}, {2}}
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := newNode(1), newNode(2)
+		if _, err := a.Exchange(context.Background(), wire(a, b)); err != nil {
+			t.Fatal(err)
+		}
+		key := map[*node]*GroupKey{}
+		refused := map[*node]bool{} // a stranger with these facts would be
+		other := map[*node]*node{a: b, b: a}
+		for n := range other {
+			n.Group = func() *GroupKey { return key[n] }
+			n.Admit = func(s Stranger) (string, error) {
+				f := Facts{Mode: ModeLAN, OnLink: true, Proved: s.Proved, Denied: refused[n], Here: n.self.Name}
+				if key[n] != nil {
+					f.Mode = ModeGroup
+				}
+				return Evaluate(f, s.Message.Name, s.From.Addr)
+			}
+		}
+		member := map[*node]bool{} // the other one is, by the rule
+		var seen [][]byte          // proofs of other connections
+		connection := byte(0)
+		post := func(from, to *node, tamper func(*Message)) Post {
+			connection++
+			binding := []byte{connection}
+			bound := func(n *node) Sender { s := n.sender(); s.Binding = binding; return s }
+			return func(_ context.Context, say func(Sender) Message) (Message, Sender, error) {
+				m := say(bound(to))
+				seen = append(seen, m.Proof)
+				tamper(&m)
+				answer, err := to.Receive(bound(from), m)
+				seen = append(seen, answer.Proof)
+				return answer, bound(to), err
+			}
+		}
+		same := func() bool { return key[a] != nil && key[b] != nil && *key[a] == *key[b] }
+		t.Repeat(map[string]func(*rapid.T){
+			"a secret": func(t *rapid.T) {
+				key[rapid.SampledFrom([]*node{a, b}).Draw(t, "of")] = rapid.SampledFrom(secrets).Draw(t, "secret")
+			},
+			"a refusal": func(t *rapid.T) {
+				refused[rapid.SampledFrom([]*node{a, b}).Draw(t, "by")] = rapid.Bool().Draw(t, "refused")
+			},
+			"an exchange": func(t *rapid.T) {
+				from := rapid.SampledFrom([]*node{a, b}).Draw(t, "from")
+				if _, err := from.Exchange(context.Background(), post(from, other[from], func(*Message) {})); err != nil {
+					t.Fatal(err)
+				}
+				for n := range other {
+					member[n] = member[n] || same() && !refused[n]
+				}
+			},
+			"a false proof": func(t *rapid.T) {
+				from := rapid.SampledFrom([]*node{a, b}).Draw(t, "from")
+				forged := append(slices.Clone(seen), nil, bytes.Repeat([]byte{7}, 32), key[other[from]].forOthers(from.self.ID))
+				proof := rapid.SampledFrom(forged).Draw(t, "proof")
+				from.Exchange(context.Background(), post(from, other[from], func(m *Message) { m.Proof = proof })) //nolint:errcheck // the records count
+			},
+			"": func(t *rapid.T) {
+				for n, o := range other {
+					want := map[bool]string{true: peer.TrustGroup, false: peer.TrustLAN}[member[n]]
+					if got := n.disk[o.self.ID].Trust; got.How != want || got.At.IsZero() || got.How == peer.TrustGroup && got.Source != "" {
+						t.Fatalf("%s has %s as %+v, want %s", n.self.Name, o.self.Name, got, want)
+					}
+				}
+			},
+		})
+	})
+}
+
+// forOthers is a true proof of the key, by a third cluster.
+func (k *GroupKey) forOthers(to peer.ID) []byte {
+	if k == nil {
+		return nil
+	}
+	return k.prove(roleStarter, []byte{1}, peer.ID(strings.Repeat("z", 32)), to)
 }

@@ -8,7 +8,7 @@
 //	   | <-------------------------- Hello - |                    seenAs differs from the choice
 //
 // Both sides process messages alike, in Party.learn; Admit evaluates strangers, and Join stores an
-// admitted one after all other checks. Messages have sequences: late ones are
+// admitted one after all other checks. A peer by lan becomes a member of the group with the proof that a stranger needs. Messages have sequences: late ones are
 // ignored. A side stores its choice before it sends it, so the next exchange repairs a crash between any two steps, and
 // no peer has a prefix that its chooser has forgotten. The responder stores before the starter has judged it: until the
 // starter repeats its choice, its record is unconfirmed, and package fabric gives it up after a refusal or a minute.
@@ -68,7 +68,7 @@ type Party struct {
 	// can stay.
 	Choose func(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
 	// Admit returns how a stranger is trusted, or an *rpc.Error with the reason why not. It changes nothing: the stranger may
-	// still be refused.
+	// still be refused. A peer by lan that proves the group's secret is evaluated as a stranger, too: it may become a member.
 	Admit func(Stranger) (how string, err error)
 	// Join stores the record of an admitted stranger, with all that its admission changes. It is called after all checks. An
 	// *rpc.Error is a refusal after all. It may be nil: then Save is called.
@@ -252,13 +252,13 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	}
 	r = old
 	save := p.Save
+	role := roleStarter
+	if starter {
+		role = roleResponder
+	}
+	s := Stranger{From: from, Message: m, Starter: starter, Proved: p.group().verify(m.Proof, role, from.Binding, from.ID, self.ID)}
 	joins := known && !starter && m.Join && len(m.Invite) > 0 // a peer, on its way to be a node of this cluster
 	if !known || joins {
-		role := roleStarter
-		if starter {
-			role = roleResponder
-		}
-		s := Stranger{From: from, Message: m, Starter: starter, Proved: p.group().verify(m.Proof, role, from.Binding, from.ID, self.ID)}
 		how, err := p.Admit(s)
 		if err != nil {
 			return peer.Record{}, false, err
@@ -312,6 +312,9 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	if m.SeenAs == r.PeerMappedCIDR {
 		r.Unconfirmed = false
 	}
+	if known && r.Trust.How == peer.TrustLAN && p.isMember(s) {
+		r.Trust = peer.Trust{How: peer.TrustGroup, At: p.Now()}
+	}
 	if p.Claim != nil { // last, since it may take a key from another
 		err := p.Claim(r)
 		if errors.Is(err, ErrContested) && m.Proves && !starter {
@@ -336,6 +339,16 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	}
 	n.received = max(m.Sequence, n.received)
 	return r, false, nil
+}
+
+// isMember reports whether a peer by lan has proved the group's secret in this message, and would be a member of the group
+// as a stranger. It is called with mu held.
+func (p *Party) isMember(s Stranger) bool {
+	if s.Proved != RightProof {
+		return false
+	}
+	how, err := p.Admit(s)
+	return err == nil && how == peer.TrustGroup
 }
 
 // Between calls do between two messages.

@@ -340,9 +340,10 @@ func (m *Machine) Withdrawn(now time.Time) Effects {
 	return Exchange | m.enter(now, peer.Discovered, "")
 }
 
-// Reconsider makes an exchange due with a stranger, because the rules of trust have changed.
+// Reconsider makes an exchange due because the rules of trust have changed: with a stranger, and with a peer by lan, which
+// may be a member of the group.
 func (m *Machine) Reconsider(now time.Time) Effects {
-	if m.pinned || len(m.found) == 0 && !m.requestedAt.IsValid() {
+	if m.pinned && m.rec.Trust.How != peer.TrustLAN || !m.pinned && len(m.found) == 0 && !m.requestedAt.IsValid() {
 		return 0
 	}
 	return m.Due(now, true)

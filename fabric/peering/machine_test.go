@@ -383,14 +383,19 @@ func TestWhoMayBeForgotten(t *testing.T) {
 		forgettable, idle, droppable bool
 		again                        bool // an exchange is due when the rules of trust change
 	}{
-		"nobody":               {func(*driver) {}, true, true, true, false},
-		"found":                {found, true, false, true, true},
-		"found, and gone":      {func(d *driver) { found(d); d.Gone("mdns/b") }, true, true, true, false},
-		"it asked":             {func(d *driver) { d.Requested(d.now, "b", there, pending, "a person has to approve it") }, true, true, true, true},
-		"tried":                {func(d *driver) { found(d); d.Begin() }, true, false, false, true},
-		"approved":             {func(d *driver) { found(d); d.Approved(d.now, "b", nil) }, false, false, false, true},
-		"approved, withdrawn":  {func(d *driver) { d.Approved(d.now, "b", nil); d.Withdrawn(d.now) }, true, true, true, false},
-		"a peer":               {func(d *driver) { found(d); d.pin(record(keys[0], keys[1])) }, false, false, false, false},
+		"nobody":              {func(*driver) {}, true, true, true, false},
+		"found":               {found, true, false, true, true},
+		"found, and gone":     {func(d *driver) { found(d); d.Gone("mdns/b") }, true, true, true, false},
+		"it asked":            {func(d *driver) { d.Requested(d.now, "b", there, pending, "a person has to approve it") }, true, true, true, true},
+		"tried":               {func(d *driver) { found(d); d.Begin() }, true, false, false, true},
+		"approved":            {func(d *driver) { found(d); d.Approved(d.now, "b", nil) }, false, false, false, true},
+		"approved, withdrawn": {func(d *driver) { d.Approved(d.now, "b", nil); d.Withdrawn(d.now) }, true, true, true, false},
+		"a peer":              {func(d *driver) { found(d); d.pin(record(keys[0], keys[1])) }, false, false, false, false},
+		"a peer by lan": {func(d *driver) {
+			r := record(keys[0], keys[1])
+			r.Trust.How = peer.TrustLAN
+			d.pin(r)
+		}, false, false, false, true},
 		"a peer nobody sees":   {func(d *driver) { d.pin(record(keys[0], keys[1])) }, false, false, false, false},
 		"a peer, and no other": {func(d *driver) { found(d); d.pin(record(keys[0], keys[1])); d.Unpin() }, true, false, true, true},
 	} {

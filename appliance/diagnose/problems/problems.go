@@ -107,7 +107,7 @@ func reportUnknown(t *health.Tracker, volumes map[string][]string) {
 }
 
 // alarmKinds are the codes of fabric.Alarms.
-var alarmKinds = map[string]*health.Kind{"key-changed": health.KeyChanged, "waiting": health.PeerWaiting}
+var alarmKinds = map[string]*health.Kind{"key-changed": health.KeyChanged, "waiting": health.PeerWaiting, "trust-lan": health.TrustLAN}
 
 // reportAlarms merges suspicious events about other clusters.
 func reportAlarms(t *health.Tracker, alarms []fabric.Alarm) {
