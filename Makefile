@@ -6,8 +6,8 @@ SHELL := /bin/bash
 export GOFLAGS ?= -buildvcs=false
 GO       ?= go
 BIN      := bin
-# Of the tag; before the first one a version that is older than v0.1.0.
-VERSION  ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || echo v0.1.0-dev.$$(git rev-list --count HEAD 2>/dev/null || echo 0))
+# Of the tag, or between the last one and the next; of a draft with DRAFT=1.
+VERSION  ?= $(shell DRAFT='$(DRAFT)' image/release/version)
 # The commit's time, not this moment: the same commit makes the same binary. (This
 # moment only where that lies ahead: no clock here could be right by that binary.)
 BUILD_TIME ?= $(shell t=$$(git log -1 --format=%ct 2>/dev/null); n=$$(date +%s); echo $$(( $${t:-0} < n ? $${t:-0} : n )))
@@ -27,12 +27,14 @@ LDFLAGS   = -s -w -extldflags '-static$(if $(filter arm,$(GOARCH)), $(arm_fixed)
 	-X rivulet/appliance/version.LinkedKubernetes=$(call replaced,k8s.io/kubernetes) \
 	-X rivulet/appliance/version.BuildTime=$(BUILD_TIME) \
 	-X rivulet/image/signed.rootKeys=$(ROOT_KEYS) \
+	-X rivulet/image/signed.minGeneration=$(MIN_GENERATION) \
 	-X github.com/k3s-io/k3s/pkg/version.Version=$(call replaced,k8s.io/kubernetes) \
 	-X github.com/containerd/containerd/v2/version.Version=$(call replaced,github.com/containerd/containerd/v2)
 
-# Public keys, separated by commas, of those whose releases `rivulet upgrade` takes;
-# without any it takes none. See docs/design/upgrade.md.
-ROOT_KEYS ?=
+# Public keys, separated by commas, of those whose releases `rivulet upgrade` takes, and the lowest generation
+# of a signing key; without a key it takes none. See docs/design/keys.md.
+ROOT_KEYS      ?= $(shell awk '$$1 == "root" {printf "%s%s", comma, $$2; comma = ","}' image/signed/roots)
+MIN_GENERATION ?= $(shell awk '$$1 == "generation" {print $$2}' image/signed/roots)
 
 # Where releases are published, without a slash at the end: install.sh lies in it. Nothing is published while it is
 # empty. The README and the quick start write RELEASES for it; a test in test/arch compares them.
@@ -85,7 +87,13 @@ deps: ## install the Debian packages that building (for ARCH) and the lab need; 
 build: ## build bin/rivulet and bin/rivulet-lab, or with ARCH bin/ARCH/rivulet
 	@image/progress build$(addprefix -,$(ARCH)) $(MAKE) --no-print-directory $(OUT)/rivulet $(if $(ARCH),,$(BIN)/rivulet-lab)
 
-$(OUT)/rivulet: go.mod go.sum Makefile $(BUNDLE) $(LICENSES) $(call gofiles,cmd/rivulet appliance docs fabric offload image systemd) $(wildcard docs/*.md docs/*/*.md)
+# What is linked in beside the code. The file changes only when that does.
+.PHONY: linked
+$(OUT)/rivulet.linked: linked
+	@mkdir -p $(OUT)
+	@now='$(VERSION) $(BUILD_TIME) $(ROOT_KEYS) $(MIN_GENERATION)'; [ "$$now" = "$$(cat $@ 2>/dev/null)" ] || echo "$$now" >$@
+
+$(OUT)/rivulet: $(OUT)/rivulet.linked go.mod go.sum Makefile $(BUNDLE) $(LICENSES) $(call gofiles,cmd/rivulet appliance docs fabric offload image systemd) $(wildcard docs/*.md docs/*/*.md)
 	@echo "building $@ (the first time about a quarter of an hour on two cores)"
 	@mkdir -p $(OUT)
 	@CGO_ENABLED=1 $(target) $(GO) build $(trimpath) -tags "$(TAGS) bundle" -ldflags "$(LDFLAGS)" -o $@ ./cmd/rivulet 2> >(grep -v 'dlopen\|pluginOpen\|plugin_dlopen\|^# rivulet/cmd' >&2)

@@ -23,7 +23,7 @@ import (
 var (
 	root   = ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, 32))
 	signer = ed25519.NewKeyFromSeed(bytes.Repeat([]byte{2}, 32))
-	ours   = Trust{Roots: []ed25519.PublicKey{root.Public().(ed25519.PublicKey)}}
+	ours   = Trust{Trust: signed.Trust{Roots: []ed25519.PublicKey{root.Public().(ed25519.PublicKey)}, Oldest: 1}}
 )
 
 func quiet(Stage, int64, int64) {}
@@ -162,7 +162,8 @@ func TestBadImages(t *testing.T) {
 		"no signature":           {func(t *testing.T, p string) { os.Remove(p + ".sig") }, ours, "--unsigned"},
 		"signature of another":   {func(t *testing.T, p string) { put(t, p+".sig", read(t, lay(t, t.TempDir(), raw[:1<<20], true)+".sig")) }, ours, "damaged or was changed"},
 		"signature is no JSON":   {func(t *testing.T, p string) { put(t, p+".sig", []byte("x")) }, ours, "copy the .sig file once more"},
-		"nobody vouches":         {func(*testing.T, string) {}, Trust{Roots: []ed25519.PublicKey{signer.Public().(ed25519.PublicKey)}}, "nobody whom this rivulet trusts"},
+		"nobody vouches":         {func(*testing.T, string) {}, Trust{Trust: signed.Trust{Roots: []ed25519.PublicKey{signer.Public().(ed25519.PublicKey)}}}, "nobody whom this rivulet trusts"},
+		"a retired key":          {func(*testing.T, string) {}, Trust{Trust: ours.AtLeast(2)}, "was retired"},
 		"no keys":                {func(*testing.T, string) {}, Trust{}, "ROOT_KEYS"},
 		"no keys, bad and asked": {func(*testing.T, string) {}, Trust{Unsigned: true}, "ROOT_KEYS"},
 		"cut short":              {func(t *testing.T, p string) { c := read(t, p); put(t, p, c[:len(c)/2]) }, ours, "get it once more"},

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/ed25519"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -49,7 +48,7 @@ func (m *Image) Content() (n int64) {
 
 // Trust selects the images that are accepted.
 type Trust struct {
-	Roots    []ed25519.PublicKey
+	signed.Trust
 	Unsigned bool // accept one without a signature; a bad signature is always refused
 }
 
@@ -89,8 +88,7 @@ func Open(ctx context.Context, path string, trust Trust, p Progress) (*Image, er
 		m.Reach = sector << 32
 	}
 	if m.Signed {
-		// Oldest is 0: a PC that flashes has no record of other devices' generations.
-		if err := sig.Verify(c.signed, trust.Roots, 0); err != nil {
+		if err := sig.Verify(c.signed, trust.Trust); err != nil {
 			return nil, image("%w", err)
 		}
 	}

@@ -10,8 +10,10 @@
 # others the binary, which installs itself.
 set -eu
 
-# Base64, separated by commas, and the place where releases are published. Filled in by make release.
+# Base64, separated by commas; the lowest generation of a signing key that is taken; and the place where releases are
+# published. Filled in by make release.
 ROOT_KEYS=
+MIN_GENERATION=
 RELEASES=
 
 from=$(dirname "$0")
@@ -99,10 +101,12 @@ verify() {
 	key=$(text key "$certificate") root=$(text root "$certificate")
 	generation=$(text generation "$certificate") vouched=$(text signature "$certificate")
 	signature=$(text signature "${all#*\}}")
-	case "$generation" in '' | *[!0-9]*) fail "SHA256SUMS.sig cannot be read; get the release once more" ;; esac
+	case "$generation" in '' | 0* | *[!0-9]*) fail "SHA256SUMS.sig cannot be read; get the release once more" ;; esac
+	case "$MIN_GENERATION" in '' | *[!0-9]*) fail "this script names no generation of keys; get it once more" ;; esac
 	case ",$ROOT_KEYS," in *",$root,"*) [ -n "$root" ] ;; *) false ;; esac || fail "the release is signed by somebody whom this script does not trust; get both from the same place"
 	{ printf 'rivulet signing key v1\000'; big "$generation"; echo "$key" | base64 -d; } >"$work/message"
 	checked "$root" "$work/message" "$vouched" || fail "the signing key of this release is not vouched for; get the release once more"
+	[ "${#generation}" -lt 19 ] && [ "$generation" -ge "$MIN_GENERATION" ] || fail "the release is signed by a key that was retired (generation $generation, taken is $MIN_GENERATION or newer); get a newer release"
 	{ printf 'rivulet release file v1\000'; big "$(wc -c <"$work/SHA256SUMS")"; "$openssl" dgst -sha512 -binary "$work/SHA256SUMS"; } >"$work/message"
 	checked "$key" "$work/message" "$signature" || fail "SHA256SUMS was changed or is damaged; get the release once more"
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/base64"
@@ -32,7 +33,7 @@ func TestInstallScriptChecksWhatItInstalls(t *testing.T) {
 	if _, err := exec.LookPath("dpkg"); err != nil {
 		name = "rivulet-v0.1.0-linux-amd64.zst"
 	}
-	made := func(t *testing.T, certifier ed25519.PrivateKey) string {
+	made := func(t *testing.T, certifier ed25519.PrivateKey, lowest string) string {
 		t.Helper()
 		dir := t.TempDir()
 		var sums strings.Builder
@@ -41,7 +42,7 @@ func TestInstallScriptChecksWhatItInstalls(t *testing.T) {
 		if strings.HasSuffix(name, ".zst") { // run does these, finish the others
 			fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), name)
 		}
-		if err := finish("", installer{roots: base64.StdEncoding.EncodeToString(root)}, dir, nil, &sums); err != nil {
+		if err := finish("", installer{roots: base64.StdEncoding.EncodeToString(root), generation: lowest}, dir, nil, &sums); err != nil {
 			t.Fatal(err)
 		}
 		all, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
@@ -61,6 +62,7 @@ func TestInstallScriptChecksWhatItInstalls(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
 		certifier  ed25519.PrivateKey
+		lowest     string // 300 is the key's
 		change     func(dir string)
 		flags      []string
 		ok         bool
@@ -68,6 +70,13 @@ func TestInstallScriptChecksWhatItInstalls(t *testing.T) {
 		{name: "good", certifier: rootKey, want: "good: " + name, ok: true},
 		{name: "another root", certifier: stranger, want: "whom this script does not trust"},
 		{name: "another root, without the check", certifier: stranger, flags: []string{"--unsigned"}, want: "good: " + name, ok: true},
+		{name: "of the lowest generation", certifier: rootKey, lowest: "300", want: "good: " + name, ok: true},
+		{name: "retired", certifier: rootKey, lowest: "301", want: "a key that was retired (generation 300, taken is 301 or newer)"},
+		{name: "retired, its generation octal", certifier: rootKey, lowest: "301", change: func(dir string) {
+			sig, _ := os.ReadFile(filepath.Join(dir, "SHA256SUMS.sig"))
+			write(t, dir, "SHA256SUMS.sig", bytes.Replace(sig, []byte(`"generation":300`), []byte(`"generation":0454`), 1))
+		}, want: "cannot be read"},
+		{name: "no lowest generation", certifier: rootKey, lowest: "x", want: "names no generation"},
 		{name: "file changed", certifier: rootKey, change: func(dir string) { write(t, dir, name, []byte("other")) }, want: "not the file that SHA256SUMS names"},
 		{name: "hashes changed", certifier: rootKey, change: func(dir string) { write(t, dir, "SHA256SUMS", []byte(strings.Repeat("0", 64)+"  "+name+"\n")) }, want: "changed or is damaged"},
 		{name: "no signature", certifier: rootKey, change: func(dir string) { os.Remove(filepath.Join(dir, "SHA256SUMS.sig")) }, want: "has no SHA256SUMS.sig"},
@@ -79,7 +88,7 @@ func TestInstallScriptChecksWhatItInstalls(t *testing.T) {
 		}, want: "not vouched for"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := made(t, c.certifier)
+			dir := made(t, c.certifier, cmp.Or(c.lowest, "1"))
 			if c.change != nil {
 				c.change(dir)
 			}

@@ -2,10 +2,11 @@
 // same binaries give the same bytes. It reads IN/ARCH/rivulet, IN/image and image/bundle/bundle_*, alone writes the
 // folder -out and the file -sizes, and fails if a file is larger than its limit.
 //
-//	go run ./image/release -version v1 -in bin -out bin/release -sizes bench/sizes.md amd64 arm64 armv7
+//	go run ./image/release -draft -version v1-draft -in bin -out bin/release -sizes bin/sizes.md amd64 arm64 armv7
 package main
 
 import (
+	"context"
 	"debug/elf"
 	"errors"
 	"flag"
@@ -35,10 +36,24 @@ func main() {
 	sizes := flag.String("sizes", "", "file for the table of sizes")
 	imageArches := flag.String("images", "", "architectures whose images are published with it, from IN/image; none: no images")
 	packaged := flag.String("packages", "", "folder with ARCH/*.deb and *.rpm; none: no packages")
-	roots := flag.String("roots", "", "public root keys, for install.sh")
 	releases := flag.String("releases", "", "where releases are published, for install.sh")
+	only := flag.Bool("check", false, "only say whether this tree may be released")
+	o := origin{tree: "."}
+	flag.StringVar(&o.rootKeys, "roots", "", "public root keys that are linked in, for install.sh too")
+	flag.StringVar(&o.generation, "generation", "", "the lowest generation of a signing key, likewise")
+	flag.StringVar(&o.built, "built", "", "the time of the build that is linked in, seconds since 1970")
+	flag.StringVar(&o.key, "key", "", "file of the signing key")
+	flag.StringVar(&o.certificate, "certificate", "", "file of its certificate")
+	flag.BoolVar(&o.draft, "draft", false, "make a draft, of whatever tree")
 	flag.Parse()
-	if err := run(*version, *in, *out, *sizes, *packaged, installer{*roots, *releases}, flag.Args(), strings.Fields(*imageArches)); err != nil {
+	o.version = *version
+	err := o.check(context.Background())
+	if err == nil && !*only {
+		if err = o.checkMade(context.Background(), *in, flag.Args(), strings.Fields(*imageArches)); err == nil {
+			err = run(*version, *in, *out, *sizes, *packaged, installer{o.rootKeys, o.generation, *releases}, flag.Args(), strings.Fields(*imageArches))
+		}
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
@@ -117,8 +132,9 @@ func packages(list string, arches []string) (out [][]string) {
 	return out
 }
 
-// installer is what install.sh has to know: the public root keys and where releases are published.
-type installer struct{ roots, releases string }
+// installer is what install.sh has to know: the public root keys, the lowest generation of a signing key, and where
+// releases are published.
+type installer struct{ roots, generation, releases string }
 
 // finish adds packages, the installer and the hashes of all files that are neither image nor binary.
 func finish(packaged string, with installer, out string, arches []string, sums *strings.Builder) error {
@@ -139,7 +155,7 @@ func finish(packaged string, with installer, out string, arches []string, sums *
 	if err != nil {
 		return err
 	}
-	script = []byte(strings.Replace(string(script), "\nROOT_KEYS=\nRELEASES=\n", "\nROOT_KEYS="+with.roots+"\nRELEASES="+with.releases+"\n", 1))
+	script = []byte(strings.Replace(string(script), "\nROOT_KEYS=\nMIN_GENERATION=\nRELEASES=\n", "\nROOT_KEYS="+with.roots+"\nMIN_GENERATION="+with.generation+"\nRELEASES="+with.releases+"\n", 1))
 	if err := os.WriteFile(filepath.Join(out, "install.sh"), script, 0o755); err != nil {
 		return err
 	}

@@ -3,7 +3,8 @@
 //
 //	root key (in the binary) ── certifies ──▶ signing key, generation n ── signs ──▶ file
 //
-// A device that has taken a release of generation n refuses lower ones: this retires lost keys.
+// A device that has taken a release of generation n refuses lower ones, and so does each binary those below the one that
+// is linked in: this retires lost keys.
 package signed
 
 import (
@@ -18,11 +19,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 )
 
-// rootKeys is set when linking: base64 public keys, separated by commas.
-var rootKeys = ""
+// Set when linking, from image/signed/roots: base64 public keys, separated by commas, and the lowest generation.
+var rootKeys, minGeneration = "", ""
 
 var (
 	// ErrNoRoots is returned when the binary was built without root keys.
@@ -57,24 +60,45 @@ const (
 	fileContext        = "rivulet release file v1\x00"
 )
 
-// Roots returns the keys that this binary trusts.
-func Roots() ([]ed25519.PublicKey, error) {
-	var out []ed25519.PublicKey
-	for _, text := range strings.Split(rootKeys, ",") {
+// Trust is whose signatures are taken.
+type Trust struct {
+	Roots []ed25519.PublicKey
+	// Oldest is the lowest generation of a signing key.
+	Oldest int
+}
+
+// Linked returns whom this binary trusts; the error is ErrNoRoots if nobody.
+func Linked() (Trust, error) {
+	var t Trust
+	for text := range strings.SplitSeq(rootKeys, ",") {
 		if text == "" {
 			continue
 		}
 		key, err := base64.StdEncoding.DecodeString(text)
 		if err != nil || len(key) != ed25519.PublicKeySize {
-			return nil, fmt.Errorf("signed: %q, linked into this binary, is no key; build it anew with another ROOT_KEYS", text)
+			return Trust{}, fmt.Errorf("signed: %q, linked into this binary, is no key; build it anew with another ROOT_KEYS", text)
 		}
-		out = append(out, key)
+		t.Roots = append(t.Roots, key)
 	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("%w; use a release of rivulet, or build with ROOT_KEYS (see: rivulet docs upgrade)", ErrNoRoots)
+	if len(t.Roots) == 0 {
+		return Trust{}, fmt.Errorf("%w; use a release of rivulet, or build with ROOT_KEYS (see: rivulet docs upgrade)", ErrNoRoots)
 	}
-	return out, nil
+	var err error
+	if t.Oldest, err = strconv.Atoi(minGeneration); err != nil || t.Oldest < 1 {
+		return Trust{}, fmt.Errorf("signed: %q, linked into this binary, is no generation of a key; build it anew with another MIN_GENERATION", minGeneration)
+	}
+	return t, nil
 }
+
+// AtLeast returns the trust of a device that has taken a release of this generation.
+func (t Trust) AtLeast(generation int) Trust {
+	t.Oldest = max(t.Oldest, generation)
+	return t
+}
+
+// RootKeys and MinGeneration are as they were linked in, for `rivulet version`.
+func RootKeys() string      { return rootKeys }
+func MinGeneration() string { return minGeneration }
 
 // Digest hashes a file; it is an io.Writer.
 type Digest struct {
@@ -134,21 +158,22 @@ func Beside(file string) (Signature, error) {
 	return Signature{}, fmt.Errorf("%w %s.sig; copy it along with the release", ErrNone, file)
 }
 
-// Verify returns an error unless s is a signature of the content of d, by a key that one of roots certifies and whose
-// generation is at least oldest.
-func (s Signature) Verify(d *Digest, roots []ed25519.PublicKey, oldest int) error {
+// Vouched reports whether a trusted root key has certified the signing key, of whatever generation.
+func (c Certificate) Vouched(trust Trust) bool {
+	return len(c.Key) == ed25519.PublicKeySize && slices.ContainsFunc(trust.Roots, func(root ed25519.PublicKey) bool {
+		return root.Equal(ed25519.PublicKey(c.Root)) && ed25519.Verify(root, c.message(), c.Signature)
+	})
+}
+
+// Verify returns an error unless s is a signature of the content of d, by a key that is certified by a trusted root and
+// whose generation is not too old.
+func (s Signature) Verify(d *Digest, trust Trust) error {
 	c := s.Certificate
-	vouched := false
-	for _, root := range roots {
-		if root.Equal(ed25519.PublicKey(c.Root)) && ed25519.Verify(root, c.message(), c.Signature) {
-			vouched = true
-		}
-	}
 	switch {
-	case !vouched || len(c.Key) != ed25519.PublicKeySize:
+	case !c.Vouched(trust):
 		return fmt.Errorf("%w: nobody whom this rivulet trusts vouches for its key; get the file from where rivulet is released", ErrNotOurs)
-	case c.Generation < oldest:
-		return fmt.Errorf("%w: its key is of generation %d and was retired, this device takes %d or newer; get a newer release", ErrNotOurs, c.Generation, oldest)
+	case c.Generation < trust.Oldest:
+		return fmt.Errorf("%w: its key is of generation %d and was retired, this device takes %d or newer; get a newer release", ErrNotOurs, c.Generation, trust.Oldest)
 	case !ed25519.Verify(c.Key, d.message(), s.Signature):
 		return fmt.Errorf("%w: the file is damaged or was changed; get it once more", ErrNotOurs)
 	}

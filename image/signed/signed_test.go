@@ -29,7 +29,7 @@ func TestVerify(t *testing.T) {
 	file := []byte("a release")
 	good := Sign(signer, Certify(root, public(signer), 4), digest(file))
 	roots := []ed25519.PublicKey{public(key(9)), public(root)}
-	if err := good.Verify(digest(file), roots, 4); err != nil {
+	if err := good.Verify(digest(file), Trust{roots, 4}); err != nil {
 		t.Fatal(err)
 	}
 	change := func(f func(*Signature)) Signature {
@@ -59,7 +59,7 @@ func TestVerify(t *testing.T) {
 		{"signed by the root, not by the key", Sign(root, good.Certificate, digest(file)), "a release", roots, 0, "changed"},
 		{"empty", Signature{Format: 1}, "a release", roots, 0, "vouches"},
 	} {
-		err := tc.s.Verify(digest([]byte(tc.file)), tc.roots, tc.oldest)
+		err := tc.s.Verify(digest([]byte(tc.file)), Trust{tc.roots, tc.oldest})
 		if !errors.Is(err, ErrNotOurs) || !strings.Contains(err.Error(), tc.words) || !strings.Contains(err.Error(), "; ") {
 			t.Errorf("%s: %v, want %v, %q and a cure", tc.name, err, ErrNotOurs, tc.words)
 		}
@@ -78,26 +78,54 @@ func TestNoBitMayChange(t *testing.T) {
 		bit := rapid.IntRange(0, 8*len(parts[which])-1).Draw(t, "bit")
 		parts[which][bit/8] ^= 1 << (bit % 8)
 		s.Certificate.Key, s.Certificate.Signature, s.Certificate.Root, s.Signature = parts["key"], parts["vouched"], parts["root"], parts["signature"]
-		if s.Verify(digest(parts["file"]), []ed25519.PublicKey{public(root)}, 0) == nil {
+		if s.Verify(digest(parts["file"]), Trust{Roots: []ed25519.PublicKey{public(root)}}) == nil {
 			t.Fatalf("bit %d of %s was changed, and nobody noticed", bit, which)
 		}
 	})
 }
 
-func TestRoots(t *testing.T) {
-	defer func(was string) { rootKeys = was }(rootKeys)
+func TestLinked(t *testing.T) {
+	defer func(k, g string) { rootKeys, minGeneration = k, g }(rootKeys, minGeneration)
 	text := base64.StdEncoding.EncodeToString(public(key(1)))
-	rootKeys = ""
-	if _, err := Roots(); !errors.Is(err, ErrNoRoots) || !strings.Contains(err.Error(), "; ") {
+	rootKeys, minGeneration = "", "1"
+	if _, err := Linked(); !errors.Is(err, ErrNoRoots) || !strings.Contains(err.Error(), "; ") {
 		t.Errorf("%v, want %v and a cure", err, ErrNoRoots)
 	}
-	rootKeys = text + "," + text
-	if got, err := Roots(); err != nil || len(got) != 2 || !got[0].Equal(public(key(1))) {
+	rootKeys, minGeneration = text+","+text, "4"
+	if got, err := Linked(); err != nil || len(got.Roots) != 2 || !got.Roots[0].Equal(public(key(1))) || got.Oldest != 4 {
 		t.Errorf("%v %v", got, err)
 	}
 	rootKeys = text + ",AAAA"
-	if _, err := Roots(); err == nil {
-		t.Error("three bytes are a key?")
+	if _, err := Linked(); err == nil || !strings.Contains(err.Error(), "; ") {
+		t.Errorf("three bytes are a key? %v", err)
+	}
+	for _, minGeneration = range []string{"", "0", "-1", "two", "99999999999999999999"} {
+		rootKeys = text
+		if got, err := Linked(); err == nil || !strings.Contains(err.Error(), "; ") || len(got.Roots) > 0 {
+			t.Errorf("%q is a generation? %v %v", minGeneration, got, err)
+		}
+	}
+}
+
+// A device takes no key that was retired before its binary was built, though it has never taken a release.
+func TestTheLowestGenerationIsThatOfTheBinaryOrOfTheDevice(t *testing.T) {
+	defer func(k, g string) { rootKeys, minGeneration = k, g }(rootKeys, minGeneration)
+	root, signer, file := key(1), key(3), []byte("a release")
+	rootKeys = base64.StdEncoding.EncodeToString(public(root))
+	for _, tc := range []struct {
+		linked                  string
+		onDevice, ofKey, oldest int
+	}{{"1", 0, 1, 1}, {"5", 0, 4, 5}, {"5", 0, 5, 5}, {"5", 7, 6, 7}, {"5", 3, 4, 5}, {"5", 7, 8, 7}} {
+		minGeneration = tc.linked
+		trust, err := Linked()
+		if err != nil {
+			t.Fatal(err)
+		}
+		trust = trust.AtLeast(tc.onDevice)
+		err = Sign(signer, Certify(root, public(signer), tc.ofKey), digest(file)).Verify(digest(file), trust)
+		if trust.Oldest != tc.oldest || (err == nil) != (tc.ofKey >= tc.oldest) || err != nil && !strings.Contains(err.Error(), "retired") {
+			t.Errorf("%+v: %d, %v", tc, trust.Oldest, err)
+		}
 	}
 }
 
@@ -112,7 +140,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if s.Verify(digest([]byte("y")), roots, 0) == nil {
+		if s.Verify(digest([]byte("y")), Trust{Roots: roots}) == nil {
 			t.Error("a signature of x, or of nothing, is taken for y")
 		}
 	})

@@ -242,6 +242,9 @@ func TestMessagesNameNoFilesOfDocs(t *testing.T) {
 	seen := 0
 	for _, dir := range []string{"appliance", "cmd/rivulet", "fabric", "image/flash", "image/signed", "image/device", "offload", "systemd"} {
 		err := fs.WalkDir(os.DirFS(root), dir, func(path string, d fs.DirEntry, err error) error {
+			if path == "image/signed/sign" {
+				return fs.SkipDir // it is for who has the tree, and writes links into a page
+			}
 			if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
 				return err
 			}

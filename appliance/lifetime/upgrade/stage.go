@@ -82,7 +82,7 @@ const binaryName = "rivulet"
 // the next start. It runs nothing of the file before the signature is verified.
 func Stage(ctx context.Context, r Request) (next Version, err error) {
 	dir := paths.Versions(r.State)
-	roots, err := signed.Roots()
+	trust, err := signed.Linked()
 	if err != nil {
 		return next, err
 	}
@@ -107,7 +107,7 @@ func Stage(ctx context.Context, r Request) (next Version, err error) {
 	if err != nil {
 		return next, err
 	}
-	if err := sig.Verify(digest, roots, s.Generation); err != nil {
+	if err := sig.Verify(digest, trust.AtLeast(s.Generation)); err != nil {
 		return next, refused("%w", err)
 	}
 	if next, err = inspect(ctx, staged); err != nil {

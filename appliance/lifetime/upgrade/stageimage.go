@@ -21,7 +21,7 @@ import (
 // be tried at the next start of rivulet.
 func StageImage(ctx context.Context, r Request) (next Version, err error) {
 	dir := paths.Versions(r.State)
-	roots, err := signed.Roots()
+	trust, err := signed.Linked()
 	if err != nil {
 		return next, err
 	}
@@ -43,7 +43,7 @@ func StageImage(ctx context.Context, r Request) (next Version, err error) {
 		return next, fmt.Errorf("update: %w; name the file of a release", err)
 	}
 	defer f.Close()
-	verify := func(d *signed.Digest) error { return sig.Verify(d, roots, s.Generation) }
+	verify := func(d *signed.Digest) error { return sig.Verify(d, trust.AtLeast(s.Generation)) }
 	next, rootSize, err := checkBundle(ctx, f, r.progress(), verify)
 	if err != nil {
 		return next, err

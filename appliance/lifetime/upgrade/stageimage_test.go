@@ -20,15 +20,15 @@ import (
 func TestCheckBundle(t *testing.T) {
 	key := func(b byte) ed25519.PrivateKey { return ed25519.NewKeyFromSeed(bytes.Repeat([]byte{b}, 32)) }
 	root, signer := key(1), key(2)
-	roots := []ed25519.PublicKey{root.Public().(ed25519.PublicKey)}
+	trust := signed.Trust{Roots: []ed25519.PublicKey{root.Public().(ed25519.PublicKey)}, Oldest: 2}
 	good := slotstest.Bundle(t, "v2", true)
 	d := signed.NewDigest()
 	d.Write(good)
 	sig := signed.Sign(signer, signed.Certify(root, signer.Public().(ed25519.PublicKey), 3), d)
 	foreign := slotstest.Pack(t, layout.Manifest{Version: "v2", Kubernetes: "v1.35.0", Arch: "mips"}, [][2]string{{"boot/linux", "k"}, {layout.RootName, "r"}})
 	any := func(*signed.Digest) error { return nil }
-	ours := func(d *signed.Digest) error { return sig.Verify(d, roots, 3) }
-	retired := func(d *signed.Digest) error { return sig.Verify(d, roots, 4) }
+	ours := func(d *signed.Digest) error { return sig.Verify(d, trust.AtLeast(3)) }
+	retired := func(d *signed.Digest) error { return sig.Verify(d, trust.AtLeast(4)) }
 	for name, tc := range map[string]struct {
 		raw    []byte
 		verify func(*signed.Digest) error

@@ -78,7 +78,7 @@ type State struct {
 	Last   *Outcome `json:"last,omitempty"`
 	// Snapshot is the name of the data of before the last update that was tried.
 	Snapshot string `json:"snapshot,omitempty"`
-	// Generation is the highest generation of a signing key so far.
+	// Generation is the highest generation of a signing key so far; the binary has one of its own (signed.Trust).
 	Generation int `json:"generation,omitempty"`
 
 	// Of an update that is under way.

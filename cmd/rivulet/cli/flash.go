@@ -60,7 +60,7 @@ func newFlash(c *common) *cobra.Command {
 				return err
 			}
 			trust := flash.Trust{Unsigned: o.unsigned}
-			if trust.Roots, err = signed.Roots(); err != nil && !errors.Is(err, signed.ErrNoRoots) {
+			if trust.Trust, err = signed.Linked(); err != nil && !errors.Is(err, signed.ErrNoRoots) {
 				return err
 			}
 			return flashDisk(cmd, c, args[0], args[1], trust, card, o.internal)

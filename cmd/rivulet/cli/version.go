@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"cmp"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"rivulet/appliance/version"
 	"rivulet/image/bundle"
+	"rivulet/image/signed"
 )
 
 func newVersion(c *common) *cobra.Command {
@@ -26,6 +29,9 @@ func printVersion(cmd *cobra.Command, c *common) error {
 			parts = append(parts, version.Part{Name: name, Version: v})
 		}
 	}
+	// By these two and the time make release knows a binary; an owner compares the keys with SECURITY.md.
+	parts = append(parts, version.Part{Name: "built", Version: version.Built().Format(time.RFC3339)},
+		version.Part{Name: "root keys", Version: cmp.Or(signed.RootKeys(), "none")}, version.Part{Name: "key generation", Version: signed.MinGeneration()})
 	return result(cmd, c, parts, func(out io.Writer, parts []version.Part) error {
 		var rows [][2]string
 		for _, p := range parts {

@@ -1,5 +1,6 @@
-// Command sign makes the keys and signatures of releases (docs/design/upgrade.md). It is never shipped and never runs
-// on a device: the releaser keeps the keys.
+// Command sign makes the keys and signatures of releases (docs/design/keys.md). It is never shipped and never runs
+// on a device: the releaser keeps the keys. Files of private keys are sealed with a passphrase (age). It is asked for on
+// the terminal, or is the first line of the file that RIVULET_PASSPHRASE_FILE names.
 package main
 
 import (
@@ -22,7 +23,9 @@ import (
 const usage = `usage:
   sign key FILE                                    make a key (root or signing); prints its public half
   sign certify -root FILE -key PUBLIC -generation N    a root key vouches for a signing key; prints the certificate
-  sign file -key FILE -certificate FILE RELEASE... writes RELEASE.sig; of NAME.zst NAME.sig, over what it unpacks to`
+  sign file -key FILE -certificate FILE RELEASE... writes RELEASE.sig; of NAME.zst NAME.sig, over what it unpacks to
+  sign check RELEASE...                            whether the binaries of this tree would take it
+  sign roots                                       writes the root keys of this tree into SECURITY.md`
 
 func main() {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
@@ -50,6 +53,10 @@ func run(args []string, out io.Writer) error {
 		return certify(*root, *key, *generation, out)
 	case args[0] == "file" && *key != "" && *certificate != "" && flags.NArg() > 0:
 		return sign(*key, *certificate, flags.Args())
+	case args[0] == "check" && flags.NArg() > 0:
+		return check(flags.Args(), out)
+	case args[0] == "roots" && flags.NArg() == 0:
+		return writeRoots(securityPage)
 	}
 	return errors.New(usage)
 }
@@ -59,16 +66,42 @@ func makeKey(file string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	passphrase, err := readPassphrase("Passphrase for "+file+": ", true)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	if _, err := fmt.Fprintln(f, base64.StdEncoding.EncodeToString(private.Seed())); err != nil {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("%w; name a file that is not there", err)
+	}
+	if err := errors.Join(seal(f, private.Seed(), passphrase), f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, base64.StdEncoding.EncodeToString(public))
-	return f.Close()
+	return nil
+}
+
+// check verifies files as the binaries of this tree do.
+func check(files []string, out io.Writer) error {
+	published, err := signed.ReadRoots(signed.RootsFile)
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		s, err := signed.Beside(file)
+		if err != nil {
+			return err
+		}
+		d, err := digest(file)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		if err := s.Verify(d, published.Trust()); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		fmt.Fprintf(out, "%s: good\n", file)
+	}
+	return nil
 }
 
 func certify(root, key string, generation int, out io.Writer) error {
@@ -134,16 +167,4 @@ func digest(file string) (*signed.Digest, error) {
 	d := signed.NewDigest()
 	_, err = io.Copy(d, content)
 	return d, err
-}
-
-func readKey(file string) (ed25519.PrivateKey, error) {
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	seed, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(raw)))
-	if err != nil || len(seed) != ed25519.SeedSize {
-		return nil, fmt.Errorf("%s holds no key", file)
-	}
-	return ed25519.NewKeyFromSeed(seed), nil
 }

@@ -14,7 +14,7 @@ import (
 	"rivulet/image/signed"
 )
 
-// A release as docs/design/upgrade.md and the Makefile make it: two keys, a certificate, and
+// A release as docs/design/keys.md and the Makefile make it: two keys, a certificate, and
 // signatures that a device believes, of a file as it is and of one that is packed.
 func TestARelease(t *testing.T) {
 	dir := t.TempDir()
@@ -33,6 +33,8 @@ func TestARelease(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	put("passphrase", []byte("only of this test"))
+	t.Setenv(passphraseFile, in("passphrase"))
 	root := says("key", in("root.key"))
 	put("signing.cert", []byte(says("certify", "-root", in("root.key"), "-key", says("key", in("signing.key")), "-generation", "3")))
 
@@ -59,7 +61,7 @@ func TestARelease(t *testing.T) {
 		}
 		d := signed.NewDigest()
 		d.Write(content)
-		if err := s.Verify(d, []ed25519.PublicKey{key}, 3); err != nil {
+		if err := s.Verify(d, signed.Trust{Roots: []ed25519.PublicKey{key}, Oldest: 3}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -194,7 +194,7 @@ func release(t *testing.T, ctx context.Context, d *lab.Device, made string) {
 	}
 	for name, text := range map[string]string{
 		"SHA256SUMS": sums.String(), "SHA256SUMS.sig": string(signature),
-		"install.sh": strings.Replace(string(script), "\nROOT_KEYS=\n", "\nROOT_KEYS="+base64.StdEncoding.EncodeToString(root)+"\n", 1),
+		"install.sh": strings.Replace(string(script), "\nROOT_KEYS=\nMIN_GENERATION=\n", "\nROOT_KEYS="+base64.StdEncoding.EncodeToString(root)+"\nMIN_GENERATION=1\n", 1),
 	} {
 		if err := os.WriteFile(d.Path("/root/release/"+name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
