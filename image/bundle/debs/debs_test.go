@@ -113,6 +113,34 @@ func TestTakenIsWhole(t *testing.T) {
 	}
 }
 
+// The copyright file of each package is in the bundle, also of the library that is linked into runc.
+func TestEachPackageHasItsCopyright(t *testing.T) {
+	all, err := pinned("../debs.list", "amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, dir := tree{}, t.TempDir()
+	for _, d := range all {
+		files["usr/share/doc/"+d.Name+"/copyright"] = node{content: []byte("terms of " + d.Name)}
+	}
+	if err := licences(files, all, dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range all {
+		if text, err := os.ReadFile(path.Join(dir, "licences", d.Name)); err != nil || string(text) != "terms of "+d.Name {
+			t.Errorf("%s: %q, %v", d.Name, text, err)
+		}
+	}
+	list, err := os.ReadFile(path.Join(dir, "packages"))
+	if err != nil || strings.Count(string(list), "\n") != len(all)-1 || strings.Contains(string(list), "libseccomp") {
+		t.Errorf("packages: %q, %v", list, err)
+	}
+	delete(files, "usr/share/doc/libseccomp-dev/copyright")
+	if err := licences(files, all, dir); err == nil {
+		t.Error("a package without a copyright file was taken")
+	}
+}
+
 func soname(t *testing.T, file string) string {
 	f, err := elf.Open(file)
 	if err != nil {

@@ -125,15 +125,14 @@ func needed(content []byte) ([]string, error) {
 	return f.ImportedLibraries()
 }
 
-// licences writes the copyright files of the packages, and the list of packages, from which their sources can be had at
-// Debian.
+// licences writes the copyright files of the packages, that of libseccomp for runc too, and the list of packages whose
+// files are in the folder.
 func licences(files tree, packages []debian.Deb, dir string) error {
 	var names bytes.Buffer
 	for _, d := range packages {
-		if d.Name == "libseccomp-dev" {
-			continue // linked into runc
+		if d.Name != "libseccomp-dev" { // linked into runc
+			fmt.Fprintf(&names, "%s %s\n", d.Name, d.Version)
 		}
-		fmt.Fprintf(&names, "%s %s\n", d.Name, d.Version)
 		text, err := files.file("usr/share/doc/" + d.Name + "/copyright")
 		if err != nil {
 			return err

@@ -1,7 +1,8 @@
 // Command collect writes NOTICE, the list of every Go module and program in a released binary with its licence, and the
 // same list with all licence texts, compressed, for `rivulet licenses`. It reads the module graphs of this repository
 // and of image/bundle/runc, the module cache and image/bundle/debs.list, and alone writes the files that -notice and
-// -texts name. Failure: a licence that it cannot identify is an error, for a person to check.
+// -texts name. Failure: a licence file that it cannot identify, or that is not of the allowed licences, is an error, for a
+// person to check.
 //
 //	go run ./image/licenses/collect -tags "..." -notice NOTICE
 package main
@@ -106,7 +107,11 @@ func appendTexts(out *bytes.Buffer, parts []module, debian string) error {
 			if err != nil {
 				return err
 			}
-			add(m.id()+" ("+filepath.Base(f)+")", string(content))
+			name, err := filepath.Rel(m.dir, f)
+			if err != nil {
+				return err
+			}
+			add(m.id()+" ("+name+")", string(content))
 		}
 	}
 	if debian != "" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 // module is a Go module with packages that are linked into a released program.
 type module struct {
 	path, version string
+	dir           string   // its root in the module cache
 	files         []string // of licences and notices
 	licences      []string // SPDX identifiers
 }
@@ -36,10 +38,10 @@ var graphs = []struct {
 
 // modules returns those of all programs and architectures, sorted.
 func modules(tags string) ([]module, error) {
-	found := map[string]module{}
+	found := map[string]*module{}
 	for _, g := range graphs {
 		for _, arch := range []string{"amd64", "arm64", "arm"} {
-			cmd := exec.Command("go", append([]string{"list", "-deps", "-json=Module", "-tags", tags + " " + g.tags}, g.programs...)...)
+			cmd := exec.Command("go", append([]string{"list", "-deps", "-json=Module,Dir,Standard", "-tags", tags + " " + g.tags}, g.programs...)...)
 			cmd.Dir = g.dir
 			cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOOS=linux", "GOARCH="+arch)
 			cmd.Stderr = os.Stderr
@@ -56,19 +58,24 @@ func modules(tags string) ([]module, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := describe("Go standard library", "", strings.TrimSpace(string(goroot)))
-	if err != nil {
+	m := module{path: "Go standard library", dir: strings.TrimSpace(string(goroot))}
+	if err := m.add(m.dir); err != nil {
 		return nil, err
 	}
 	out := []module{m}
 	for _, key := range slices.Sorted(maps.Keys(found)) {
-		out = append(out, found[key])
+		out = append(out, *found[key])
+	}
+	for i := range out {
+		if err := out[i].settle(); err != nil {
+			return nil, err
+		}
 	}
 	return out, nil
 }
 
-// read adds the modules of `go list -json`.
-func read(r io.Reader, found map[string]module) error {
+// read adds the packages of `go list -json` to their modules.
+func read(r io.Reader, found map[string]*module) error {
 	type listed struct {
 		Path, Version, Dir string
 		Main               bool
@@ -76,7 +83,10 @@ func read(r io.Reader, found map[string]module) error {
 	}
 	dec := json.NewDecoder(r)
 	for {
-		var p struct{ Module *listed }
+		var p struct {
+			Dir    string
+			Module *listed
+		}
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
@@ -89,14 +99,13 @@ func read(r io.Reader, found map[string]module) error {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		if _, ok := found[m.Path+" "+m.Version]; ok {
-			continue
+		key := m.Path + " " + m.Version
+		if found[key] == nil {
+			found[key] = &module{path: m.Path, version: m.Version, dir: m.Dir}
 		}
-		d, err := describe(m.Path, m.Version, m.Dir)
-		if err != nil {
+		if err := found[key].add(p.Dir); err != nil {
 			return err
 		}
-		found[d.id()] = d
 	}
 }
 
@@ -105,36 +114,72 @@ var (
 	noticeFile  = regexp.MustCompile(`(?i)^(notice|patents|copyright)`)
 )
 
-// describe reads a module's licences.
-func describe(path, version, dir string) (module, error) {
-	m := module{path: path, version: version}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return m, fmt.Errorf("%s: %w", m.id(), err)
+// add reads the licences that apply to a package: those in its folder and in each folder above it, up to the module's
+// root. A licence file that is unknown or not allowed is an error.
+func (m *module) add(dir string) error {
+	if rel, err := filepath.Rel(m.dir, dir); err != nil || !filepath.IsLocal(rel) {
+		return fmt.Errorf("%s: the package in %s is outside of the module's folder %s", m.id(), dir, m.dir)
 	}
-	for _, e := range entries {
-		name := filepath.Join(dir, e.Name())
-		is := licenceFile.MatchString(e.Name())
-		if e.IsDir() || !is && !noticeFile.MatchString(e.Name()) {
-			continue
-		}
-		m.files = append(m.files, name)
-		if !is {
-			continue
-		}
-		text, err := os.ReadFile(name)
+	for ; ; dir = filepath.Dir(dir) {
+		entries, err := os.ReadDir(dir)
 		if err != nil {
-			return m, err
+			return fmt.Errorf("%s: %w", m.id(), err)
 		}
-		m.licences = append(m.licences, kinds(string(text))...)
+		for _, e := range entries {
+			name := filepath.Join(dir, e.Name())
+			is := licenceFile.MatchString(e.Name())
+			if e.IsDir() || filepath.Ext(name) == ".go" || !is && !noticeFile.MatchString(e.Name()) || slices.Contains(m.files, name) {
+				continue
+			}
+			m.files = append(m.files, name)
+			if !is {
+				continue
+			}
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			if err := m.grants(name, string(text)); err != nil {
+				return err
+			}
+		}
+		if dir == m.dir {
+			return nil
+		}
 	}
+}
+
+// grants adds the licences of one file.
+func (m *module) grants(name, text string) error {
+	found := kinds(text)
+	if len(found) == 0 {
+		return fmt.Errorf("%s: %s is no licence that is known; read it, and add it to image/licenses/collect", m.id(), name)
+	}
+	for _, id := range found {
+		if !slices.Contains(allowed, id) {
+			return fmt.Errorf("%s: %s is under %s, which is not allowed in the binary; read it, and remove what imports the module", m.id(), name, id)
+		}
+	}
+	m.licences = append(m.licences, found...)
+	return nil
+}
+
+// settle sorts what add has found, the root's files first. A module without a licence is an error.
+func (m *module) settle() error {
+	slices.SortFunc(m.files, func(x, y string) int {
+		return cmp.Or(cmp.Compare(strings.Count(x, "/"), strings.Count(y, "/")), cmp.Compare(x, y))
+	})
 	slices.Sort(m.licences)
 	m.licences = slices.Compact(m.licences)
 	if len(m.licences) == 0 {
-		return m, fmt.Errorf("%s: no licence that is known in %s; read it, and add it to image/licenses/collect", m.id(), dir)
+		return fmt.Errorf("%s: no licence in %s; read it, and add it to image/licenses/collect", m.id(), m.dir)
 	}
-	return m, nil
+	return nil
 }
+
+// allowed are the licences that a module in the binary may have. Those of Creative Commons are of documentation, which
+// is not linked.
+var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MPL-2.0", "Zlib", "CC0-1.0", "Unlicense", "CC-BY-4.0", "CC-BY-SA-4.0"}
 
 // phrases identify licences: text without line breaks, lower case.
 var phrases = []struct{ id, phrase string }{
@@ -150,7 +195,19 @@ var phrases = []struct{ id, phrase string }{
 	{"CC-BY-4.0", "creative commons attribution 4.0"},
 	{"CC-BY-SA-4.0", "creative commons attribution-sharealike 4.0"},
 	{"Zlib", "altered source versions must be plainly marked as such"},
-	{"LGPL-3.0", "gnu lesser general public license version 3"},
+	// By their titles and by how a file says that it is under them: the MPL names them too.
+	{"LGPL", "gnu lesser general public license version"},
+	{"LGPL", "gnu library general public license version"},
+	{"LGPL", "terms of the gnu lesser general public license"},
+	{"LGPL", "terms of the gnu library general public license"},
+	{"AGPL", "gnu affero general public license version 3, 19 november"},
+	{"AGPL", "terms of the gnu affero general public license"},
+	{"GPL", "gnu general public license version"},
+	{"GPL", "terms of the gnu general public license"},
+	{"EPL", "eclipse public license"},
+	{"CDDL", "common development and distribution license"},
+	{"BUSL-1.1", "business source license"},
+	{"SSPL-1.0", "server side public license"},
 }
 
 func kinds(text string) (out []string) {
