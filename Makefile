@@ -324,11 +324,12 @@ check-all: lint vulns vet-arm test test-all ## all that a release needs, but for
 # What test/suites/ops and power upgrade from and to: the supervisor of this tree twice, trusting
 # the key of the test, with the engine of bin/rivulet.
 OPS_KEY := iojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=
+OPS_TRUST := ROOT_KEYS=$(OPS_KEY) MIN_GENERATION=1
 .PHONY: ops-binaries
 ops-binaries: $(BUNDLE) $(LICENSES)
-	@$(MAKE) --no-print-directory slim VERSION=v1.0.0 ROOT_KEYS=$(OPS_KEY) BIN=$(BIN)/ops/v1 FULL=$(FULL)
+	@$(MAKE) --no-print-directory slim VERSION=v1.0.0 $(OPS_TRUST) BIN=$(BIN)/ops/v1 FULL=$(FULL)
 	@mkdir -p $(BIN)/ops/v2
-	@$(MAKE) --no-print-directory $(BIN)/ops/v2/rivulet VERSION=v2.0.0 ROOT_KEYS=$(OPS_KEY)
+	@$(MAKE) --no-print-directory $(BIN)/ops/v2/rivulet VERSION=v2.0.0 $(OPS_TRUST)
 
 .PHONY: $(BIN)/ops/v2/rivulet
 $(BIN)/ops/v2/rivulet:

@@ -53,10 +53,10 @@ test-image-arm64:
 	RIVULET_IMAGE_ARM64=$(call image_file,arm64) $(image_test) -timeout 60m $(if $(RUN),,-run RaspberryPi) ./test/suites/image
 	$(call image_tested,arm64)
 
-# The same tree as two releases that trust the key of the tests. OPS_KEY is in the Makefile.
+# The same tree as two releases that trust the key of the tests. OPS_TRUST is in the Makefile.
 .PHONY: update-images
 update-images:
-	@for v in 1 2; do $(MAKE) --no-print-directory image ARCH=amd64 VERSION=v$$v.0.0 ROOT_KEYS=$(OPS_KEY) BIN=$(BIN)/update/v$$v || exit; done
+	@for v in 1 2; do $(MAKE) --no-print-directory image ARCH=amd64 VERSION=v$$v.0.0 $(OPS_TRUST) BIN=$(BIN)/update/v$$v || exit; done
 update_env = RIVULET_UPDATE_FROM=$(CURDIR)/$(BIN)/update/v1/image/rivulet-v1.0.0-amd64.img.zst RIVULET_UPDATE_TO=$(CURDIR)/$(BIN)/update/v2/image/rivulet-v2.0.0-amd64.bundle
 
 # Two images out of one binary, in two folders and surroundings: the same bytes.
