@@ -167,8 +167,8 @@ $(BIN)/shop-stores.tar: $(call gofiles,test/programs/mkimage image/oci) go.mod t
 
 # docker load -i bin/gateway/gateway-amd64.tar, or skopeo copy oci:bin/gateway/oci docker://…
 .PHONY: oci
-oci: $(addprefix _build/gateway/,amd64 arm64 arm) ## the gateway pod's image for a registry, into bin/gateway (docs/design/burst-network.md)
-	@$(GO) run ./image/gateway -in _build/gateway -tag rivulet.dev/gateway:1 -out $(BIN)/gateway amd64 arm64 arm
+oci: $(addprefix _build/gateway/,amd64 arm64 arm) $(LICENSES) ## the gateway pod's image for a registry, into bin/gateway (docs/design/burst-network.md)
+	@$(GO) run ./image/gateway -in _build/gateway -licenses $(LICENSES) -version $(VERSION) -tag rivulet.dev/gateway:1 -out $(BIN)/gateway amd64 arm64 arm
 	@echo "$(BIN)/gateway: gateway-ARCH.tar for docker load, oci for skopeo copy oci:$(BIN)/gateway/oci docker://REGISTRY/NAME:TAG"
 
 .PHONY: demo

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"archive/tar"
 	"io"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/klauspost/compress/zstd"
 )
 
 func TestImages(t *testing.T) {
@@ -17,8 +19,19 @@ func TestImages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	licenses := filepath.Join(in, "licenses.zst")
+	if err := run(in, licenses, "v1", "rivulet.dev/gateway:1", out, []string{"amd64"}); err == nil {
+		t.Error("an image without licences was made")
+	}
+	w, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(licenses, w.EncodeAll([]byte("all the texts"), nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for range 2 { // the second in place of the first
-		if err := run(in, "rivulet.dev/gateway:1", out, []string{"amd64", "arm"}); err != nil {
+		if err := run(in, licenses, "v1", "rivulet.dev/gateway:1", out, []string{"amd64", "arm"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -44,7 +57,8 @@ func TestImages(t *testing.T) {
 			t.Fatal(err)
 		}
 		file, err := image.ConfigFile()
-		if err != nil || file.Architecture != d.Platform.Architecture || file.Config.User != "65532:65532" || file.Config.Entrypoint[0] != "/rivulet-gateway" {
+		if err != nil || file.Architecture != d.Platform.Architecture || file.Config.User != "65532:65532" || file.Config.Entrypoint[0] != "/rivulet-gateway" ||
+			file.Config.Labels["org.opencontainers.image.version"] != "v1" || file.Config.Labels["org.opencontainers.image.licenses"] == "" {
 			t.Errorf("%+v %v", file, err)
 		}
 		archive, err := tarball.ImageFromPath(filepath.Join(out, "gateway-"+d.Platform.Architecture+".tar"), nil)
@@ -59,13 +73,27 @@ func TestImages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		raw, err := io.ReadAll(r)
-		if err != nil || len(raw) == 0 {
-			t.Error(err)
+		files := map[string]string{}
+		for tr := tar.NewReader(r); ; {
+			h, err := tr.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			raw, err := io.ReadAll(tr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files[h.Name] = string(raw)
+		}
+		if len(files) != 2 || files[licensesFile] != "all the texts" || files["rivulet-gateway"] != "program of "+d.Platform.Architecture {
+			t.Errorf("files %q", files)
 		}
 		r.Close()
 	}
-	if err := run(in, "rivulet.dev/gateway:1", out, []string{"riscv64"}); err == nil {
+	if err := run(in, licenses, "v1", "rivulet.dev/gateway:1", out, []string{"riscv64"}); err == nil {
 		t.Error("an image without a program was made")
 	}
 }
