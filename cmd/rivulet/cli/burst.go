@@ -310,6 +310,10 @@ func newBurstRemove(c *common) *cobra.Command {
 			if err := oneName(cmd, args); err != nil {
 				return err
 			}
+			targets, err := c.burstNames(cmd.Context(), cmd)
+			if err := known("burst target", args[0], "rivulet burst list", targets, err); err != nil {
+				return err
+			}
 			if err := confirm(cmd, "remove burst target "+args[0]+" and delete all that this cluster has there", c.podsAt(cmd.Context(), "burst-"+args[0])); err != nil {
 				return err
 			}

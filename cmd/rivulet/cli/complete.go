@@ -263,11 +263,16 @@ func (c *common) sessionNames(ctx context.Context, _ *cobra.Command) (out []stri
 	return out, err
 }
 
-func (c *common) userNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
+func (c *common) userNames(ctx context.Context, _ *cobra.Command) ([]string, error) {
+	return usersWhere(ctx, c, func(api.Kubeconfig) bool { return true })
+}
+
+// usersWhere are those whose access can be used, and of which in is true.
+func usersWhere(ctx context.Context, c *common, in func(api.Kubeconfig) bool) (out []string, err error) {
 	var l api.Kubeconfigs
 	err = api.Call(ctx, c.dirs.Run, http.MethodGet, "/v1/kubeconfigs", nil, &l)
 	for _, k := range l.Kubeconfigs {
-		if k.State == "active" || k.State == "unused" {
+		if (k.State == "active" || k.State == "unused") && in(k) {
 			out = append(out, k.User)
 		}
 	}

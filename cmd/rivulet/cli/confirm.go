@@ -37,6 +37,17 @@ func confirm(cmd *cobra.Command, question, what string) error {
 	return typed(cmd, question, "yes")
 }
 
+// known returns an error with all names unless name is one of them: what a question is about is checked before it is asked.
+func known(what, name, see string, all []string, err error) error {
+	switch {
+	case err != nil || slices.Contains(all, name):
+		return err
+	case len(all) == 0:
+		return fmt.Errorf("there is no %s %q, and no other; see: %s", what, name, see)
+	}
+	return fmt.Errorf("there is no %s %q, but: %s; see: %s", what, name, strings.Join(all, ", "), see)
+}
+
 // typed prints a question and asks for a word; y is short for yes. Ctrl-C ends the question.
 func typed(cmd *cobra.Command, question, word string) error {
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s\nIf so, type %s: ", strings.ToUpper(question[:1])+question[1:], word)

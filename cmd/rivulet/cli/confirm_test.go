@@ -87,8 +87,12 @@ func fakeDevice(t *testing.T, pods, claims *string, silent *string) string {
 		"GET /v1/status": json.RawMessage(`{"nodeName": "a", "peers": [{` + b + `, "state": "Connected"}, {"id": "` + strings.Repeat("d", 32) + `", "name": "d", "state": "Waiting"}],
 			"virtualNodes": [{"name": "b", "target": "b", ` + b[:strings.Index(b, ",")] + `}],
 			"consumers": [{` + b + `, "peer": true, "pods": 2}, {"id": "` + strings.Repeat("c", 32) + `", "name": "c", "pods": 1}]}`),
-		"POST /v1/peers/unpeer": json.RawMessage(`{` + b + `}`),
-		"POST /v1/peers/deny":   json.RawMessage(`{"name": "d"}`),
+		"GET /v1/kubeconfigs":    json.RawMessage(`{"kubeconfigs": [{"user": "anna", "state": "active"}, {"user": "ben", "state": "unused"}, {"user": "carl", "state": "revoked"}, {"user": "dora", "vcluster": "ann", "state": "active"}]}`),
+		"GET /v1/metrics/access": json.RawMessage(`{"accesses": [{"name": "prometheus"}]}`),
+		"GET /v1/volumes":        json.RawMessage(`{"kept": [{"ref": "b/lab/db"}, {"ref": "b/lab/web"}]}`),
+		"GET /v1/burst":          json.RawMessage(`[{"name": "campus"}]`),
+		"POST /v1/peers/unpeer":  json.RawMessage(`{` + b + `}`),
+		"POST /v1/peers/deny":    json.RawMessage(`{"name": "d"}`),
 	})
 	return dir
 }
@@ -144,6 +148,14 @@ func TestNamesAreCheckedBeforeAsking(t *testing.T) {
 		"nodes remove a":          "a is the server of this cluster",
 		"nodes remove a --yes":    "a is the server of this cluster",
 		"vcluster delete ann bob": `there is no virtual cluster "bob"`,
+
+		"kubeconfig revoke ana":                 `there is no access of "ana", but: anna, ben; see: rivulet kubeconfig list`,
+		"kubeconfig revoke dora":                `there is no access of "dora", but: anna, ben;`,
+		"kubeconfig revoke anna --vcluster ann": `there is no access of "anna", but: dora;`,
+		"kubeconfig revoke anna --vcluster bob": `there is no access of "anna", and no other;`,
+		"metrics revoke prom":                   `there is no access to the metrics of "prom", but: prometheus; see: rivulet metrics list`,
+		"volumes delete b/lab/dbb":              `there is no data without a claim "b/lab/dbb", but: b/lab/db, b/lab/web; see: rivulet volumes`,
+		"burst remove camp":                     `there is no burst target "camp", but: campus; see: rivulet burst list`,
 	} {
 		if _, out, err := execute(t, dir, strings.Fields(line)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error()+out, "?") {
 			t.Errorf("%s: %v, %s; want %q and no question", line, err, out, want)

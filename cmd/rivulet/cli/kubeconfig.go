@@ -78,6 +78,10 @@ func newKubeconfigRevoke(c *common) *cobra.Command {
 		Short: "end a user's access at once, open connections included",
 		Args:  takes(1, "revoke takes the name of one user; see: rivulet kubeconfig list, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			users, err := usersWhere(cmd.Context(), c, func(k api.Kubeconfig) bool { return k.VCluster == vcluster })
+			if err := known("access of", args[0], "rivulet kubeconfig list", users, err); err != nil {
+				return err
+			}
 			if err := confirm(cmd, "end the access of "+args[0], "it ends at once, open connections included"); err != nil {
 				return err
 			}

@@ -119,6 +119,10 @@ func newMetricsRevoke(c *common) *cobra.Command {
 		Short: "end an access to the metrics at once",
 		Args:  takes(1, "revoke takes the name of one access; see: rivulet metrics list, and: %[2]s --help"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			scrapers, err := c.scraperNames(cmd.Context(), cmd)
+			if err := known("access to the metrics of", args[0], "rivulet metrics list", scrapers, err); err != nil {
+				return err
+			}
 			if err := confirm(cmd, "end the access of "+args[0]+" to the metrics", "it ends at once"); err != nil {
 				return err
 			}

@@ -72,6 +72,10 @@ func newVolumesDelete(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete DATA", Short: "delete data on a peer that no claim here has", Args: oneKept,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			kept, err := c.keptNames(cmd.Context(), cmd)
+			if err := known("data without a claim", args[0], "rivulet volumes", kept, err); err != nil {
+				return err
+			}
 			if err := confirm(cmd, "delete the data of "+args[0]+" for good", ""); err != nil {
 				return err
 			}
