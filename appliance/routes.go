@@ -103,7 +103,7 @@ func (s *System) Status() api.Status {
 	st.Addresses, st.StatusPage, st.Console, st.Services, st.DatastoreReady = s.page.Addresses(), s.page.URL(), s.console.URL(), s.opened.Reached(s.page.URL()), s.inOrder.Load()
 	st.ClusterSet = s.services.Status()
 	if client := s.engine.Client(); client != nil {
-		st.Pods, st.Room = places.Count(ctx, client, s.nodeName)
+		st.Pods, st.Room = places.Count(ctx, client, s.nodeName, st.Consumers)
 	}
 	st.Health, st.Footprint = s.problems(), s.usage.Report()
 	return st

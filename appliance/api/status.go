@@ -105,10 +105,16 @@ type Pods struct {
 	Home    int `json:"home"`    // of this cluster, here
 	Away    int `json:"away"`    // of this cluster, elsewhere
 	Tenants int `json:"tenants"` // of other clusters, here
+	// VClusters are those of Tenants that are of virtual clusters of this device.
+	VClusters int `json:"vclusters,omitempty"`
 }
 
 func (n Pods) String() string {
-	return fmt.Sprintf("%d at home, %d away, %d of tenants here", n.Home, n.Away, n.Tenants)
+	text := fmt.Sprintf("%d at home, %d away, %d of tenants here", n.Home, n.Away, n.Tenants)
+	if n.VClusters > 0 {
+		text += fmt.Sprintf(", %d of these of virtual clusters", n.VClusters)
+	}
+	return text
 }
 
 // Room is the capacity of a node, and the requests of its pods.

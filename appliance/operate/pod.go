@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
+
+	"rivulet/appliance/diagnose/why"
 )
 
 // Bounds of a pod's page.
@@ -71,7 +73,8 @@ func (c Cluster) PodDetails(ctx context.Context, namespace, name string) (d PodD
 	if err != nil {
 		return d, fmt.Errorf("events of %s: %w; see: rivulet status", name, err)
 	}
-	d.Pod, d.Containers = PodsByPlace([]corev1.Pod{*p}, nodes.Items)[0], containersOf(p)
+	st, _ := c.Status(ctx)
+	d.Pod, d.Containers = PodsByPlace([]corev1.Pod{*p}, nodes.Items, why.VClustersOf(st.Consumers))[0], containersOf(p)
 	d.Events, d.MoreEvents = bound(eventsOf(p, events.Items), maxEvents)
 	return d, nil
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/appliance/diagnose/why"
 	"rivulet/offload/consumer/explain"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
@@ -29,6 +30,9 @@ type Pod struct {
 	IP         string    `json:"ip,omitempty"`
 	Images     []string  `json:"images"`
 
+	// Origin is the pod as the user of a virtual cluster of this device knows it; nil: it is of none.
+	Origin *why.Origin `json:"origin,omitempty"`
+
 	Ended bool `json:"-"` // finished, or failed for good
 }
 
@@ -46,14 +50,15 @@ func (c Cluster) Pods(ctx context.Context, namespace string) ([]Pod, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pods: %w; see: rivulet status", err)
 	}
-	return PodsByPlace(pods.Items, nodes.Items), nil
+	st, _ := c.Status(ctx) // without a supervisor, pods of virtual clusters have the names that they have here
+	return PodsByPlace(pods.Items, nodes.Items, why.VClustersOf(st.Consumers)), nil
 }
 
 // places are in the order of the output.
 var places = []string{"waiting", "home", "away", "tenant"}
 
-// PodsByPlace are the pods in the order of place, node, namespace and name.
-func PodsByPlace(pods []corev1.Pod, nodes []corev1.Node) []Pod {
+// PodsByPlace are the pods in the order of place, node, virtual cluster, namespace and name.
+func PodsByPlace(pods []corev1.Pod, nodes []corev1.Node, vclusters why.VClusters) []Pod {
 	virtual, silent := map[string]string{}, map[string]bool{}
 	for i := range nodes {
 		if n := &nodes[i]; n.Labels[policy.VirtualNodeLabel] != "" {
@@ -64,7 +69,7 @@ func PodsByPlace(pods []corev1.Pod, nodes []corev1.Node) []Pod {
 	for i := range pods {
 		p := &pods[i]
 		r := Pod{Place: "home", Node: p.Spec.NodeName, Namespace: p.Namespace, Pod: p.Name, State: explain.State(p), Containers: len(p.Spec.Containers),
-			Created: p.CreationTimestamp.Time, IP: p.Status.PodIP}
+			Created: p.CreationTimestamp.Time, IP: p.Status.PodIP, Origin: vclusters.Of(p)}
 		target, away := virtual[p.Spec.NodeName]
 		if away {
 			r.Node = target
@@ -93,7 +98,15 @@ func PodsByPlace(pods []corev1.Pod, nodes []corev1.Node) []Pod {
 		rows = append(rows, r)
 	}
 	slices.SortFunc(rows, func(x, y Pod) int {
-		return cmp.Or(slices.Index(places, x.Place)-slices.Index(places, y.Place), cmp.Compare(x.Node, y.Node), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Pod, y.Pod))
+		return cmp.Or(slices.Index(places, x.Place)-slices.Index(places, y.Place), cmp.Compare(x.Node, y.Node), cmp.Compare(x.vcluster(), y.vcluster()), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Pod, y.Pod))
 	})
 	return rows
+}
+
+// vcluster is the virtual cluster of this device that the pod is of; empty: none.
+func (p *Pod) vcluster() string {
+	if p.Origin == nil {
+		return ""
+	}
+	return p.Origin.VCluster
 }

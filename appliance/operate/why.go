@@ -34,8 +34,8 @@ import (
 	"rivulet/offload/target"
 )
 
-// Why explains why an object does not run, is not reachable, or runs badly. what is a pod by NAME or NAMESPACE/NAME, or
-// KIND/NAME; a name that no pod has is searched among the other kinds. The empty namespace is all. disk has the state of
+// Why explains why an object does not run, is not reachable, or runs badly. what is a pod by NAME or NAMESPACE/NAME, one
+// of a virtual cluster of this device by VCLUSTER/NAMESPACE/NAME, or KIND/NAME; a name that no pod has is searched among the other kinds. The empty namespace is all. disk has the state of
 // the disk now; nil: that of the supervisor's status counts.
 func (c Cluster) Why(ctx context.Context, namespace, what string, disk *Disk) (a explain.Answer, err error) {
 	g, err := c.gatherer(ctx)
@@ -53,7 +53,13 @@ func (c Cluster) Why(ctx context.Context, namespace, what string, disk *Disk) (a
 	if err != nil {
 		return a, err
 	}
-	return explain.Explain(facts), nil
+	a = explain.Explain(facts)
+	if facts.Object == nil {
+		if o := why.VClustersOf(g.status.Consumers).Of(facts.Pod); o != nil {
+			a.Origin = o.String()
+		}
+	}
+	return a, nil
 }
 
 // Disk checks the disk as the supervisor does periodically.
@@ -171,6 +177,9 @@ func (g *gatherer) named(k *objectKind, namespace, name string) (found []any, er
 // another kind.
 func (g *gatherer) find(namespace, arg string) (any, error) {
 	kind, name, ok := strings.Cut(arg, "/")
+	if strings.Contains(name, "/") {
+		return g.inside(kind, name)
+	}
 	for i := range objectKinds {
 		if k := &objectKinds[i]; ok && k.is(kind) {
 			found, err := g.named(k, namespace, name)
@@ -198,6 +207,34 @@ func (g *gatherer) find(namespace, arg string) (any, error) {
 		}
 	}
 	return nil, fmt.Errorf("there is no pod %s%s, and nothing else of that name; see: rivulet pods", name, in(namespace))
+}
+
+// inside returns the pod of a virtual cluster by its NAMESPACE/NAME there, the newest if several have had the name.
+func (g *gatherer) inside(vcluster, name string) (any, error) {
+	if !g.running {
+		return nil, api.ErrNotRunning
+	}
+	vclusters := why.VClustersOf(g.status.Consumers)
+	var found *corev1.Pod
+	for id, c := range vclusters {
+		if c.Name != vcluster {
+			continue
+		}
+		pods, err := g.client.CoreV1().Pods("").List(g.ctx, metav1.ListOptions{LabelSelector: policy.OriginLabel + "=" + id})
+		if err != nil {
+			return nil, fmt.Errorf("pods of %s: %w; see: rivulet status", vcluster, err)
+		}
+		for i := range pods.Items {
+			p := &pods.Items[i]
+			if vclusters.Of(p).Argument() == vcluster+"/"+name && (found == nil || found.CreationTimestamp.Before(&p.CreationTimestamp)) {
+				found = p
+			}
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("no virtual cluster %s has a pod %s on this device; see: rivulet pods, rivulet vcluster list", vcluster, name)
+	}
+	return found, nil
 }
 
 func in(namespace string) string {

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/diagnose/why"
 	"rivulet/fabric/peer"
+	"rivulet/offload/policy"
 )
 
 // What is meant is a pod, or of the kind that is written; a name that no pod has may be that of something else.
@@ -68,5 +70,26 @@ func TestWhatWhyIsAbout(t *testing.T) {
 	g.running = false
 	if _, err := g.find("", "peer/lab-2"); err == nil {
 		t.Error("peers without a supervisor")
+	}
+}
+
+// A pod of a virtual cluster is found by the names that it has inside, and only there; the answer says whose it is.
+func TestWhyOfAPodInAVirtualCluster(t *testing.T) {
+	inside := func(ns, name string, origin peer.ID, made time.Time) *corev1.Pod {
+		p := podOf(ns, name, "", corev1.PodPending, false)
+		p.Labels, p.Annotations, p.CreationTimestamp = map[string]string{policy.OriginLabel: string(origin)}, map[string]string{policy.HomeNamespaceAnnotation: "default", policy.HomePodAnnotation: "web-0"}, metav1.NewTime(made)
+		return p
+	}
+	now := time.Now()
+	c := clusterOf(supervisor{status: api.Status{Name: "a", Status: students}}, &corev1.Namespace{ObjectMeta: object("", "twin", nil)},
+		inside("twin", "old", "anna", now.Add(-time.Hour)), inside("twin", "new", "anna", now), inside("theirs", "theirs", b, now.Add(time.Hour)))
+	a, err := c.Why(t.Context(), "", "db-anna/default/web-0", nil)
+	if err != nil || a.Namespace != "twin" || a.Name != "new" || a.Origin != "anna (course db) default/web-0" || len(a.Reasons) == 0 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	for _, none := range []string{"db-anna/default/web-1", "b/default/web-0", "db-ben/default/web-0"} {
+		if a, err := c.Why(t.Context(), "", none, nil); err == nil || !strings.Contains(err.Error(), "rivulet vcluster list") {
+			t.Errorf("%s: %+v, %v", none, a, err)
+		}
 	}
 }

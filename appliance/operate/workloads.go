@@ -51,7 +51,8 @@ type Workload struct {
 type Selection struct {
 	Namespace string
 	System    bool
-	// Filter is a part of the NAMESPACE/NAME, the state or the node of a pod, or of the name of a namespace.
+	// Filter is a part of the NAMESPACE/NAME, the state or the node of a pod, its name in a virtual cluster, or of the name of a
+	// namespace.
 	Filter string
 	// From is how many pods, and namespaces, are before these.
 	From int
@@ -81,7 +82,7 @@ func (c Cluster) Workloads(ctx context.Context, s Selection) (w Workloads, err e
 	w.Namespaces, w.MoreNamespaces = bound(all[min(max(s.From, 0), len(all)):], PageOfWorkloads)
 	pods := slices.DeleteFunc(slices.Clone(facts.Pods), func(p corev1.Pod) bool { return !s.has(p.Namespace) })
 	reasons := &reasons{ctx: ctx, client: client, cluster: facts, of: map[string]explain.Facts{}}
-	w.place(pods, facts.Nodes, s, reasons.first)
+	w.place(pods, facts.Nodes, why.VClustersOf(st.Consumers), s, reasons.first)
 	cached := metav1.ListOptions{ResourceVersion: "0"}
 	services, err := client.CoreV1().Services(s.Namespace).List(ctx, cached)
 	if err != nil {
@@ -103,12 +104,12 @@ func bound[T any](list []T, most int) ([]T, int) {
 }
 
 // place fills in the pods. first returns the first reason of a pod; it is called for at most maxReasons.
-func (w *Workloads) place(pods []corev1.Pod, nodes []corev1.Node, s Selection, first func(*corev1.Pod) *explain.Reason) {
+func (w *Workloads) place(pods []corev1.Pod, nodes []corev1.Node, vclusters why.VClusters, s Selection, first func(*corev1.Pod) *explain.Reason) {
 	pod := map[string]*corev1.Pod{}
 	for i := range pods {
 		pod[pods[i].Namespace+"/"+pods[i].Name] = &pods[i]
 	}
-	rows := slices.DeleteFunc(PodsByPlace(pods, nodes), func(r Pod) bool {
+	rows := slices.DeleteFunc(PodsByPlace(pods, nodes, vclusters), func(r Pod) bool {
 		done := pod[r.Namespace+"/"+r.Pod].Status.Phase == corev1.PodSucceeded
 		if done {
 			w.Ended++
@@ -116,7 +117,7 @@ func (w *Workloads) place(pods []corev1.Pod, nodes []corev1.Node, s Selection, f
 		return done
 	})
 	rows = slices.DeleteFunc(rows, func(r Pod) bool {
-		return !strings.Contains(r.Namespace+"/"+r.Pod, s.Filter) && !strings.Contains(r.State, s.Filter) && !strings.Contains(r.Node, s.Filter)
+		return !strings.Contains(r.Namespace+"/"+r.Pod, s.Filter) && (r.Origin == nil || !strings.Contains(r.Origin.String(), s.Filter)) && !strings.Contains(r.State, s.Filter) && !strings.Contains(r.Node, s.Filter)
 	})
 	rows, w.More = bound(rows[min(max(s.From, 0), len(rows)):], PageOfWorkloads)
 	explained := 0
@@ -135,9 +136,9 @@ func (w *Workloads) place(pods []corev1.Pod, nodes []corev1.Node, s Selection, f
 	}
 }
 
-// Waits reports whether a pod of this cluster does not do what it is for.
+// Waits reports whether a pod of this cluster, or of a virtual cluster of this device, does not do what it is for.
 func (p *Pod) Waits() bool {
-	return p.Place != "tenant" && (p.Place == "waiting" || p.Ended || p.Ready < p.Containers || p.State == string(corev1.PodUnknown))
+	return (p.Place != "tenant" || p.Origin != nil) && (p.Place == "waiting" || p.Ended || p.Ready < p.Containers || p.State == string(corev1.PodUnknown))
 }
 
 // reasons explains pods; the objects of a namespace are read once.

@@ -13,9 +13,14 @@ import (
 
 	"rivulet/appliance/addons/loadbalancer"
 	"rivulet/appliance/api"
+	"rivulet/offload"
 	"rivulet/offload/consumer/explain"
 	"rivulet/offload/policy"
+	"rivulet/offload/provider/tenancy"
 )
+
+// students is a status with one virtual cluster, of a course.
+var students = offload.Status{Consumers: []offload.Consumer{{Consumer: tenancy.Consumer{ID: "anna", Name: "db-anna"}, VCluster: true, Course: "default/db"}, {Consumer: tenancy.Consumer{ID: b, Name: "b"}, Peer: true}}}
 
 func podOf(ns, name, node string, phase corev1.PodPhase, ready bool) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: object(ns, name, nil), Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c"}}},
@@ -26,14 +31,17 @@ func podOf(ns, name, node string, phase corev1.PodPhase, ready bool) *corev1.Pod
 func TestWorkloads(t *testing.T) {
 	tenant := podOf("twin", "theirs", "home", corev1.PodPending, false)
 	tenant.Labels = map[string]string{policy.OriginLabel: string(b)}
+	student := podOf("twin", "web-0-abc", "home", corev1.PodPending, false)
+	student.Labels, student.Annotations = map[string]string{policy.OriginLabel: "anna"}, map[string]string{policy.HomeNamespaceAnnotation: "default", policy.HomePodAnnotation: "web-0"}
 	objects := []runtime.Object{
+		student,
 		&corev1.Node{ObjectMeta: object("", "home", nil)}, &corev1.Node{ObjectMeta: object("", "b", map[string]string{policy.VirtualNodeLabel: string(b)})},
 		&corev1.Namespace{ObjectMeta: object("", "lab", nil)}, &corev1.Namespace{ObjectMeta: object("", "kube-system", nil)}, &corev1.Namespace{ObjectMeta: object("", "twin", nil)},
 		podOf("lab", "waits", "", corev1.PodPending, false), podOf("lab", "runs", "home", corev1.PodRunning, true), podOf("lab", "away", "b", corev1.PodRunning, true),
 		podOf("lab", "done", "home", corev1.PodSucceeded, false), podOf("lab", "broken", "home", corev1.PodFailed, false), podOf("kube-system", "own", "home", corev1.PodRunning, true), tenant,
 		&corev1.Service{ObjectMeta: object("lab", "web", nil), Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80, NodePort: 30080}}}},
 	}
-	c := clusterOf(supervisor{status: api.Status{Name: "a", StatusPage: "http://a.local"}}, objects...)
+	c := clusterOf(supervisor{status: api.Status{Name: "a", StatusPage: "http://a.local", Status: students}}, objects...)
 	show := func(s Selection) (lines []string) {
 		w, err := c.Workloads(t.Context(), s)
 		if err != nil {
@@ -49,6 +57,9 @@ func TestWorkloads(t *testing.T) {
 					}
 					line += "(" + one.Why.Code + ")"
 				}
+				if one.Origin != nil {
+					line += "=" + one.Origin.String()
+				}
 			}
 			lines = append(lines, line)
 		}
@@ -57,7 +68,7 @@ func TestWorkloads(t *testing.T) {
 		}
 		return append(lines, fmt.Sprint(len(w.Namespaces), w.Ended))
 	}
-	want := []string{"waiting : waits(not-scheduled)", "home home: broken(ended) runs", "away b: away", "tenant home: theirs", "web http://a.local:30080/", "2 1"}
+	want := []string{"waiting : waits(not-scheduled)", "home home: broken(ended) runs", "away b: away", "tenant home: theirs web-0-abc(starting)=anna (course db) default/web-0", "web http://a.local:30080/", "2 1"}
 	if got := show(Selection{}); !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
@@ -76,7 +87,7 @@ func TestWorkloadsAreBounded(t *testing.T) {
 	}
 	var w Workloads
 	explained := 0
-	w.place(pods, nil, Selection{}, func(*corev1.Pod) *explain.Reason { explained++; return &explain.Reason{What: "x"} })
+	w.place(pods, nil, nil, Selection{}, func(*corev1.Pod) *explain.Reason { explained++; return &explain.Reason{What: "x"} })
 	if len(w.Places) != 1 || len(w.Places[0].Pods) != PageOfWorkloads || w.More != 20 || explained != maxReasons {
 		t.Errorf("%d places, %d more, %d explained", len(w.Places), w.More, explained)
 	}

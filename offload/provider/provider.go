@@ -153,6 +153,9 @@ type Consumer struct {
 	tenancy.Consumer
 	// Peer is false for a cluster that is not a peer and has twins here.
 	Peer bool `json:"peer"`
+	// VCluster: it is a virtual cluster of this device. Course is its course, as NAMESPACE/NAME; empty: none.
+	VCluster bool   `json:"vcluster,omitempty"`
+	Course   string `json:"course,omitempty"`
 	// Unlisted: it is a virtual cluster that its host, a peer, neither lists nor has ended. It gets nothing more.
 	Unlisted bool `json:"unlisted,omitempty"`
 	// Silent is the time since its last request; Left, after how much more silence its twins are deleted. Both are zero
@@ -164,12 +167,31 @@ type Consumer struct {
 // Consumers are the clusters that borrow from this one, or have twins here, by ID; lent is what all may use together.
 func (p *Provider) Consumers() (out []Consumer, lent corev1.ResourceList) {
 	all, lent := p.tenancy.Status()
+	courses := p.courses()
 	for _, c := range all {
 		silence := p.tenants.Silence(c.ID)
-		out = append(out, Consumer{Consumer: c, Peer: p.isPeer(c.ID), Unlisted: p.standing(c.ID) == unlisted, Silent: silence.For, Left: silence.Left})
+		one := Consumer{Consumer: c, Peer: p.isPeer(c.ID), Unlisted: p.standing(c.ID) == unlisted, Silent: silence.For, Left: silence.Left}
+		one.Course, one.VCluster = courses[c.ID]
+		out = append(out, one)
 	}
 	slices.SortFunc(out, func(a, b Consumer) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	return out, lent
+}
+
+// courses are those of the virtual clusters of this device, empty for one without a course.
+func (p *Provider) courses() map[peer.ID]string {
+	out := map[peer.ID]string{}
+	if p.cfg.Hosted == nil {
+		return out
+	}
+	members := p.cfg.Hosted.Members()
+	for id := range p.hosted() {
+		out[id] = ""
+		if groups := members[id].Groups; len(groups) > 0 { // its course first, then the parents of that
+			out[id] = groups[0].Name
+		}
+	}
+	return out
 }
 
 // account is the peer that accounts for a consumer: the host of a virtual cluster, or itself.

@@ -2,12 +2,14 @@ package provider
 
 import (
 	"log/slog"
+	"maps"
 	"net/http"
 	"testing"
 
 	"k8s.io/client-go/rest"
 
 	"rivulet/fabric/peer"
+	"rivulet/offload/offer"
 	"rivulet/offload/provider/tenancy"
 )
 
@@ -17,7 +19,12 @@ type reading struct {
 	known bool
 }
 
-func (r reading) Consumers() map[peer.ID]string               { return map[peer.ID]string{"ann": "ann"} }
+func (r reading) Consumers() map[peer.ID]string {
+	return map[peer.ID]string{"ann": "db-ann", "test": "test"}
+}
+func (r reading) Members() map[peer.ID]offer.Member {
+	return map[peer.ID]offer.Member{"ann": {Groups: []offer.Group{{Name: "default/db"}, {Name: "default/informatics"}}}, "test": {}, "leaves": {}}
+}
 func (r reading) Identities() (map[peer.ID]bool, bool)        { return map[peer.ID]bool{"ann": true}, r.known }
 func (reading) Handle(string, http.Handler)                   {}
 func (reading) PeerID(*http.Request) (id peer.ID, isOne bool) { return "", false }
@@ -37,6 +44,9 @@ func TestWhatCannotBeReadIsNoStranger(t *testing.T) {
 			if p.stays(id) != want.stays || p.isPeer(id) != want.isPeer {
 				t.Errorf("all are read: %v; %s stays %v, is a peer %v, want %+v", known, id, p.stays(id), p.isPeer(id), want)
 			}
+		}
+		if got, want := p.courses(), (map[peer.ID]string{"ann": "default/db", "test": ""}); !maps.Equal(got, want) {
+			t.Errorf("the virtual clusters of this device are in %v, want %v", got, want)
 		}
 	}
 }

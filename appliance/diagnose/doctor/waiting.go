@@ -1,9 +1,11 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +22,11 @@ var podsWaiting = Probe{Kind: health.PodsWaiting, Title: "pods that do not run",
 // patience is how long a pod may take to start or to end.
 const patience = 30 * time.Second
 
-// probeWaiting finds pods of this cluster that should run and do not, and explains the one that waits longest.
+// mostNamed is how many pods are named beside the one that is explained.
+const mostNamed = 5
+
+// probeWaiting finds pods of this cluster and of virtual clusters of this device that should run and do not. It explains
+// the one that waits longest, this cluster's own first, and names some of the others. Pods of peers are theirs to explain.
 func probeWaiting(ctx context.Context, e *Env) Result {
 	client, err := e.API()
 	if err != nil {
@@ -30,31 +36,70 @@ func probeWaiting(ctx context.Context, e *Env) Result {
 	if err != nil {
 		return e.unasked("the API server cannot be asked", err)
 	}
-	waiting := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return !waits(&p, e.Now()) })
+	st, _ := e.running(ctx)
+	vclusters := why.VClustersOf(st.Consumers)
+	waiting := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
+		return p.Labels[policy.OriginLabel] != "" && vclusters.Of(&p) == nil || !waits(&p, e.Now())
+	})
 	if len(waiting) == 0 {
 		return Passf("all run")
 	}
-	first := slices.MinFunc(waiting, func(x, y corev1.Pod) int { return x.CreationTimestamp.Compare(y.CreationTimestamp.Time) })
-	st, _ := e.running(ctx)
+	slices.SortFunc(waiting, func(x, y corev1.Pod) int {
+		return cmp.Or(cmp.Compare(x.Labels[policy.OriginLabel], "")-cmp.Compare(y.Labels[policy.OriginLabel], ""), x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+	})
+	first, others := waiting[0], waiting[1:]
 	facts, err := why.Facts(ctx, client, &first, st)
 	if err != nil {
 		return e.unasked("the API server cannot be asked", err)
 	}
 	reason := explain.Explain(facts).Reasons[0]
-	text := fmt.Sprintf("%s/%s: %s", first.Namespace, first.Name, reason.What)
-	if n := len(waiting) - 1; n > 0 {
-		text += fmt.Sprintf(", and %d more (rivulet pods)", n)
-	}
+	text := nameOf(&first, vclusters) + ": " + reason.What + more(others, vclusters)
 	cure := "rivulet why " + first.Namespace + "/" + first.Name
+	if o := vclusters.Of(&first); o != nil {
+		cure = "rivulet why " + o.Argument()
+	}
 	if reason.Cure != "" {
 		cure = reason.Cure
 	}
 	return Warnf(cure, "%s", text)
 }
 
-// waits reports whether a pod of this cluster has exceeded the time to reach its desired state.
+func nameOf(p *corev1.Pod, vclusters why.VClusters) string {
+	if o := vclusters.Of(p); o != nil {
+		return o.String()
+	}
+	return p.Namespace + "/" + p.Name
+}
+
+// more counts pods, and names some.
+func more(pods []corev1.Pod, vclusters why.VClusters) string {
+	if len(pods) == 0 {
+		return ""
+	}
+	var names []string
+	inside := 0
+	for i := range pods {
+		if vclusters.Of(&pods[i]) != nil {
+			inside++
+		}
+		if i < mostNamed {
+			names = append(names, nameOf(&pods[i], vclusters))
+		}
+	}
+	text := fmt.Sprintf(", and %d more", len(pods))
+	if inside > 0 {
+		text += fmt.Sprintf(", %d of virtual clusters", inside)
+	}
+	text += " (rivulet pods): " + strings.Join(names, ", ")
+	if len(pods) > mostNamed {
+		text += ", ..."
+	}
+	return text
+}
+
+// waits reports whether a pod has exceeded the time to reach its desired state.
 func waits(p *corev1.Pod, now time.Time) bool {
-	if p.Labels[policy.OriginLabel] != "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return false
 	}
 	if p.DeletionTimestamp != nil {

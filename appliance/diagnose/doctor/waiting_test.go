@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -9,10 +10,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"rivulet/appliance/api"
+	"rivulet/offload"
 	"rivulet/offload/policy"
+	"rivulet/offload/provider/tenancy"
 )
 
-// A pod that waits longer than it may take is named with its cause, the oldest first; those of other clusters,
+// A pod that waits longer than it may take is named with its cause, the cluster's own first, the oldest first, and those of
+// virtual clusters of this device by their owner; those of other clusters,
 // those that ended and those that are on their way are not.
 func TestPodsThatDoNotRun(t *testing.T) {
 	now := time.Now()
@@ -31,6 +36,11 @@ func TestPodsThatDoNotRun(t *testing.T) {
 			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.NewTime(now.Add(-ago))})
 		}
 	}
+	student := func(name string, ago time.Duration) *corev1.Pod {
+		return made("rs-"+name, ago, func(p *corev1.Pod) {
+			p.Labels, p.Annotations = map[string]string{policy.OriginLabel: "anna"}, map[string]string{policy.HomeNamespaceAnnotation: "default", policy.HomePodAnnotation: name}
+		})
+	}
 	well := []*corev1.Pod{
 		made("new", time.Second, nil), made("well", time.Hour, ready(corev1.ConditionTrue, time.Hour)), made("just-now", time.Hour, ready(corev1.ConditionFalse, time.Second)),
 		made("theirs", time.Hour, func(p *corev1.Pod) { p.Labels = map[string]string{policy.OriginLabel: "x"} }),
@@ -42,8 +52,13 @@ func TestPodsThatDoNotRun(t *testing.T) {
 		status Status
 		words  string
 	}{
+		{"of a virtual cluster", []*corev1.Pod{student("web-0", time.Hour)}, Warn, "anna (course db) default/web-0: home has as many pods as it takes"},
+		{"own first, then by age", []*corev1.Pod{student("web-0", 2*time.Hour), made("own", time.Minute, nil), student("web-1", time.Hour)}, Warn,
+			"lab/own: home has as many pods as it takes, and 2 more, 2 of virtual clusters (rivulet pods): anna (course db) default/web-0, anna (course db) default/web-1"},
+		{"names are bounded", []*corev1.Pod{made("p0", 9*time.Hour, nil), made("p1", 8*time.Hour, nil), made("p2", 7*time.Hour, nil), made("p3", 6*time.Hour, nil), made("p4", 5*time.Hour, nil), student("s", 9*time.Hour), student("t", time.Hour)}, Warn,
+			"lab/p0: home has as many pods as it takes, and 6 more, 2 of virtual clusters (rivulet pods): lab/p1, lab/p2, lab/p3, lab/p4, anna (course db) default/s, ..."},
 		{"all well", nil, Pass, "all run"},
-		{"no node", []*corev1.Pod{made("young", time.Minute, nil), made("old", time.Hour, nil)}, Warn, "lab/old: home has as many pods as it takes, and 1 more (rivulet pods)"},
+		{"no node", []*corev1.Pod{made("young", time.Minute, nil), made("old", time.Hour, nil)}, Warn, "lab/old: home has as many pods as it takes, and 1 more (rivulet pods): lab/young"},
 		{"not ready", []*corev1.Pod{made("web", time.Hour, ready(corev1.ConditionFalse, time.Minute))}, Warn, "lab/web: it runs and is not ready"},
 		{"does not go", []*corev1.Pod{made("web", time.Hour, func(p *corev1.Pod) {
 			p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: now.Add(-time.Minute)}, []string{"example.com/hold"}
@@ -57,6 +72,10 @@ func TestPodsThatDoNotRun(t *testing.T) {
 		}
 		e := machine(t, nil)
 		e.Now = func() time.Time { return now }
+		e.Supervisor = func(context.Context) (api.Status, error) {
+			anna := offload.Consumer{Consumer: tenancy.Consumer{ID: "anna", Name: "db-anna"}, VCluster: true, Course: "default/db"}
+			return api.Status{Status: offload.Status{Consumers: []offload.Consumer{anna, {Consumer: tenancy.Consumer{ID: "x", Name: "b"}, Peer: true}}}}, nil
+		}
 		e.API = func() (kubernetes.Interface, error) { return client, nil }
 		r := podsWaiting.Run(t.Context(), e)
 		if r.Status != c.status || len(r.Text) < len(c.words) || r.Text[:len(c.words)] != c.words || r.Status == Warn && r.Cure == "" {

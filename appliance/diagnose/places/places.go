@@ -14,6 +14,8 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/diagnose/why"
+	"rivulet/offload"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/policy"
 )
@@ -21,7 +23,7 @@ import (
 // Count reads from the API server's cache, so it needs no informer: n are the pods by place, room has their requests by
 // node, and the capacity of this cluster's own nodes, of which home is one. Both are empty while the API server does
 // not answer.
-func Count(ctx context.Context, client kubernetes.Interface, home string) (n api.Pods, room map[string]api.Room) {
+func Count(ctx context.Context, client kubernetes.Interface, home string, consumers []offload.Consumer) (n api.Pods, room map[string]api.Room) {
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
 		ResourceVersion: "0",
 		FieldSelector:   "status.phase!=Succeeded,status.phase!=Failed",
@@ -29,6 +31,7 @@ func Count(ctx context.Context, client kubernetes.Interface, home string) (n api
 	if err != nil {
 		return n, nil
 	}
+	vclusters := why.VClustersOf(consumers)
 	room, here := map[string]api.Room{}, map[string]bool{home: true}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0", LabelSelector: "!" + policy.VirtualNodeLabel})
 	if err != nil {
@@ -50,6 +53,9 @@ func Count(ctx context.Context, client kubernetes.Interface, home string) (n api
 			continue
 		case p.Labels[policy.OriginLabel] != "":
 			n.Tenants++
+			if vclusters.Of(p) != nil {
+				n.VClusters++
+			}
 		case here[p.Spec.NodeName]:
 			n.Home++
 		case p.Spec.NodeName != "":

@@ -12,8 +12,10 @@ import (
 	ktesting "k8s.io/client-go/testing"
 
 	"rivulet/appliance/api"
+	"rivulet/offload"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
+	"rivulet/offload/provider/tenancy"
 )
 
 func aPod(name, node, cpu string, change func(*corev1.Pod)) *corev1.Pod {
@@ -34,17 +36,18 @@ func TestCount(t *testing.T) {
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue}, {Type: corev1.NodeReady, Status: corev1.ConditionTrue}, {Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse}}}},
 		aPod("one", "home", "500m", nil), aPod("two", "home", "1", nil), aPod("waits", "", "8", nil), aPod("away", "b", "2", nil),
 		aPod("tenant", "home", "250m", func(p *corev1.Pod) { p.Labels = map[string]string{policy.OriginLabel: "x"} }),
+		aPod("student", "home", "0", func(p *corev1.Pod) { p.Labels = map[string]string{policy.OriginLabel: "ann"} }),
 		aPod("ended", "b", "16", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
 		aPod("evicted", "b", "16", func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }),
 		aPod("refused", "b", "16", func(p *corev1.Pod) { p.Status.Reason = translate.ReasonRefused }),
 	)
-	n, room := Count(t.Context(), client, "home")
-	if want := (api.Pods{Home: 2, Away: 1, Tenants: 1}); n != want {
+	n, room := Count(t.Context(), client, "home", []offload.Consumer{{Consumer: tenancy.Consumer{ID: "ann"}, VCluster: true}, {Consumer: tenancy.Consumer{ID: "x"}, Peer: true}})
+	if want := (api.Pods{Home: 2, Away: 1, Tenants: 2, VClusters: 1}); n != want {
 		t.Errorf("pods are %+v, want %+v", n, want)
 	}
 	cpu := func(node string) string { asked := room[node].Requested; return asked.Cpu().String() }
 	there := room["home"].Allocatable
-	if cpu("home") != "1750m" || room["home"].Pods != 3 || room["home"].Architecture != "arm64" || there.Cpu().String() != "4" {
+	if cpu("home") != "1750m" || room["home"].Pods != 4 || room["home"].Architecture != "arm64" || there.Cpu().String() != "4" {
 		t.Errorf("home is %+v", room["home"])
 	}
 	if p := room["home"].Pressure; len(p) != 1 || p[0] != "DiskPressure" {
@@ -55,7 +58,7 @@ func TestCount(t *testing.T) {
 	}
 
 	client.PrependReactor("list", "pods", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("away") })
-	if n, room := Count(t.Context(), client, "home"); n != (api.Pods{}) || room != nil {
+	if n, room := Count(t.Context(), client, "home", nil); n != (api.Pods{}) || room != nil {
 		t.Errorf("%+v, %+v of an API server that does not answer", n, room)
 	}
 }

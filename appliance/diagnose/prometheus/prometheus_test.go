@@ -72,7 +72,7 @@ func full() (api.Status, []api.VCluster) {
 			VirtualNodes: []offload.VirtualNode{{Name: "b", Target: "b", ID: string(id), Kind: "peer", Ready: true, Reason: "x", OS: "linux", Architecture: "arm64", KubeVersion: "v1.35.3", Allocatable: list("2", "1Gi"), Pods: 5,
 				Refused: map[string]string{"lab/x": "x"}, Heard: then}},
 			LendNothing: []string{"x"}, Unchosen: []string{"x"}, Namespaces: map[string]policy.Namespace{"lab": {When: policy.Burst, To: "b", Prefer: policy.Spread, Reflect: "x"}}, Open: map[string][]string{"lab/web": {"all"}}, Relayed: map[peer.ID][]peer.ID{"x": {"y"}},
-			Consumers: []offload.Consumer{{Consumer: tenancy.Consumer{ID: id, Name: "b", Twins: map[string]string{"lab": "lab-b"}, Pods: 6, Use: list("1", "1Gi")}, Peer: true, Silent: time.Minute, Left: time.Hour}}, Lent: list("3", "3Gi"),
+			Consumers: []offload.Consumer{{Consumer: tenancy.Consumer{ID: id, Name: "b", Twins: map[string]string{"lab": "lab-b"}, Pods: 6, Use: list("1", "1Gi")}, Peer: true, VCluster: true, Course: "default/db", Silent: time.Minute, Left: time.Hour}}, Lent: list("3", "3Gi"),
 		},
 		Pods:      api.Pods{Home: 4, Away: 5, Tenants: 6},
 		Room:      map[string]api.Room{"pi": {Allocatable: room, Requested: list("1", "1Gi"), Pressure: []string{"DiskPressure"}, Pods: 10, Architecture: "arm64"}, "b": {Requested: list("500m", "100Mi"), Pods: 5}},

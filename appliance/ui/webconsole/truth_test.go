@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"rivulet/offload/policy"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/browser"
 )
@@ -376,4 +377,21 @@ func TestTwoQuestionsAtOnce(t *testing.T) {
 		done := d.did()
 		return len(done) == 1 && strings.HasPrefix(done[0], "DELETE /v1/vclusters/ann")
 	})
+}
+
+// A pod of a virtual cluster of this device is shown by its owner and its name inside, on both pages.
+func TestAPodOfAVirtualClusterIsNamed(t *testing.T) {
+	d := newDevice(t)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "twin", Name: "web-0-abc", Labels: map[string]string{policy.OriginLabel: "anna"},
+		Annotations: map[string]string{policy.HomeNamespaceAnnotation: "default", policy.HomePodAnnotation: "web-0"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web"}}}, Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{Name: "web", Ready: true}}}}
+	client := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "twin"}}, pod)
+	d.cfg.Client = func() kubernetes.Interface { return client }
+	d.answer("GET /v1/status", json.RawMessage(`{"name": "pi", "consumers": [{"id": "anna", "name": "db-anna", "vcluster": true, "course": "default/db"}]}`))
+	token := d.token(t, View)
+	for _, page := range []string{"workloads", "pods/twin/web-0-abc"} {
+		code, body, _ := d.do(t, http.MethodGet, "/api/page/"+page, token, nil)
+		if code != http.StatusOK || !strings.Contains(body, "anna (course db) default/web-0") || !strings.Contains(body, "twin/web-0-abc") {
+			t.Errorf("%s: %d %.3000s", page, code, body)
+		}
+	}
 }

@@ -18,7 +18,8 @@ func newPods(c *common) *cobra.Command {
 		Use:   "pods",
 		Short: "list pods by place: at home, away by peer, and pods of other clusters here",
 		Long: "System pods, and pods that have finished or failed, are only counted; -o wide, json and yaml include them.\n" +
-			"A pod on a peer that does not answer is Unknown: its last state may be outdated. To find out why a pod does not run: rivulet why POD",
+			"A pod on a peer that does not answer is Unknown: its last state may be outdated. To find out why a pod does not run: rivulet why POD\n" +
+			"A pod of a virtual cluster of this device has the names that it has inside, and whose it is; -o wide has its names here. For these: rivulet why VCLUSTER/NAMESPACE/POD",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rows, err := c.cluster().Pods(cmd.Context(), namespace)
@@ -49,12 +50,19 @@ func printPods(out io.Writer, rows []operate.Pod, wide bool, now time.Time) erro
 	}
 	head := "PLACE\tON\tNAMESPACE\tPOD\tREADY\tSTATE\tRESTARTS\tAGE"
 	if wide {
-		head += "\tIP\tIMAGES"
+		head += "\tIN VCLUSTER\tIP\tIMAGES"
 	}
 	return table(out, "no pods yet; make one: rivulet kubectl create deployment NAME --image=IMAGE", head, rows, func(r operate.Pod) []any {
-		cells := []any{r.Place, dash(r.Node), r.Namespace, r.Pod, fmt.Sprintf("%d/%d", r.Ready, r.Containers), r.State, r.Restarts, since(now, r.Created)}
+		namespace, pod, inside := r.Namespace, r.Pod, ""
+		if r.Origin != nil {
+			inside = r.Origin.Argument()
+			if !wide {
+				namespace, pod = r.Origin.Owner+" "+r.Origin.Namespace, r.Origin.Pod
+			}
+		}
+		cells := []any{r.Place, dash(r.Node), namespace, pod, fmt.Sprintf("%d/%d", r.Ready, r.Containers), r.State, r.Restarts, since(now, r.Created)}
 		if wide {
-			cells = append(cells, dash(r.IP), dash(join(r.Images)))
+			cells = append(cells, dash(inside), dash(r.IP), dash(join(r.Images)))
 		}
 		return cells
 	})

@@ -9,9 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/appliance/diagnose/why"
 	"rivulet/appliance/operate"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/policy"
+	"rivulet/offload/provider/tenancy"
 )
 
 func TestPodsByPlace(t *testing.T) {
@@ -28,31 +30,35 @@ func TestPodsByPlace(t *testing.T) {
 		p.Status = corev1.PodStatus{Phase: phase, Reason: reason}
 		return p
 	}
+	student := p("default-db-anna-x", "web-0-abc", "me", map[string]string{policy.OriginLabel: "anna"})
+	student.Annotations = map[string]string{policy.HomeNamespaceAnnotation: "default", policy.HomePodAnnotation: "web-0"}
 	rows := operate.PodsByPlace([]corev1.Pod{
 		p("lab", "away", "lab-2-arm64", nil), p("twin", "theirs", "me", map[string]string{policy.OriginLabel: "id"}),
 		p("lab", "here", "me", nil), p("lab", "none", "", nil), p("kube-system", "dns", "me", nil), p("lab", "lost", "lab-3", nil),
 		ended(p("lab", "squeezed", "lab-3", nil), corev1.PodFailed, "Evicted"), ended(p("lab", "once", "me", nil), corev1.PodSucceeded, ""),
 		ended(p("lab", "refused", "lab-2-arm64", nil), corev1.PodPending, translate.ReasonRefused),
-	}, nodes)
+		student,
+	}, nodes, why.VClusters{"anna": {Consumer: tenancy.Consumer{ID: "anna", Name: "db-anna"}, VCluster: true, Course: "default/db"}})
 	var out bytes.Buffer
 	if err := printPods(&out, rows, false, now); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"PLACE    ON     NAMESPACE  POD      READY  STATE           RESTARTS  AGE",
-		"waiting  -      lab        none     1/1    Running         2         5m",
-		"waiting  lab-2  lab        refused  0/1    OffloadRefused  0         5m",
-		"home     me     lab        here     1/1    Running         2         5m",
-		"away     lab-2  lab        away     1/1    Running         2         5m",
-		"away     lab-3  lab        lost     1/1    Unknown         2         5m",
-		"tenant   me     twin       theirs   1/1    Running         2         5m",
+		"PLACE    ON     NAMESPACE                 POD      READY  STATE           RESTARTS  AGE",
+		"waiting  -      lab                       none     1/1    Running         2         5m",
+		"waiting  lab-2  lab                       refused  0/1    OffloadRefused  0         5m",
+		"home     me     lab                       here     1/1    Running         2         5m",
+		"away     lab-2  lab                       away     1/1    Running         2         5m",
+		"away     lab-3  lab                       lost     1/1    Unknown         2         5m",
+		"tenant   me     twin                      theirs   1/1    Running         2         5m",
+		"tenant   me     anna (course db) default  web-0    1/1    Running         2         5m",
 		"2 more have ended, see: rivulet pods -o wide",
 	}
 	if got := strings.Split(strings.TrimSpace(out.String()), "\n"); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), strings.Join(want, "\n"))
 	}
 	out.Reset()
-	if err := printPods(&out, rows, true, now); err != nil || !strings.Contains(out.String(), "dns") || !strings.Contains(out.String(), "Evicted") || !strings.Contains(out.String(), "web:1") {
+	if err := printPods(&out, rows, true, now); err != nil || !strings.Contains(out.String(), "dns") || !strings.Contains(out.String(), "Evicted") || !strings.Contains(out.String(), "web:1") || !strings.Contains(out.String(), "web-0-abc") || !strings.Contains(out.String(), "db-anna/default/web-0") {
 		t.Errorf("wide: %v\n%s", err, out.String())
 	}
 	out.Reset()

@@ -14,9 +14,10 @@ import (
 func newWhy(c *common) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
-		Use:   "why POD | why KIND/NAME",
+		Use:   "why POD | why VCLUSTER/NAMESPACE/POD | why KIND/NAME",
 		Short: "explain why something does not run, is not reachable, or runs badly, with a cure",
 		Long: "POD is a name, or NAMESPACE/NAME; a name without a namespace is searched in all namespaces, and among the other kinds if no pod has it.\n" +
+			"A pod of a virtual cluster of this device is named as inside: VCLUSTER/NAMESPACE/POD.\n" +
 			"KIND is deployment, statefulset, daemonset, replicaset, job, cronjob, service, pvc, ingress, namespace, peer or node, or one of kubectl's short words for it.\n" +
 			"The first line is the reason to start with.",
 		Args: takes(1, "why takes one pod, or one KIND/NAME; see: rivulet pods, and: %[2]s --help"),
@@ -33,7 +34,10 @@ func newWhy(c *common) *cobra.Command {
 }
 
 func printAnswer(out io.Writer, a explain.Answer) error {
-	what := a.Namespace + "/" + a.Name
+	what, here := a.Namespace+"/"+a.Name, ""
+	if a.Origin != "" {
+		what, here = a.Origin, ", here as "+what
+	}
 	switch {
 	case a.Kind != "Pod" && a.Namespace == "":
 		what = a.Kind + " " + a.Name
@@ -46,7 +50,7 @@ func printAnswer(out io.Writer, a explain.Answer) error {
 	default:
 		a.State += ", on no node"
 	}
-	fmt.Fprintln(out, strings.TrimRight(what+"  "+a.State, " "))
+	fmt.Fprintln(out, strings.TrimRight(what+"  "+a.State+here, " "))
 	for _, r := range a.Reasons {
 		fmt.Fprintf(out, "  %s\n", r.What)
 		if r.Cure != "" {

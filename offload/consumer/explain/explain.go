@@ -84,7 +84,8 @@ type Answer struct {
 	Kind      string   `json:"kind"`
 	Namespace string   `json:"namespace,omitempty"`
 	Name      string   `json:"name"`
-	Pod       string   `json:"pod,omitempty"` // the name, of a pod
+	Pod       string   `json:"pod,omitempty"`    // the name, of a pod
+	Origin    string   `json:"origin,omitempty"` // of a pod of a virtual cluster: whose, and its names there
 	Node      string   `json:"node,omitempty"`
 	Away      bool     `json:"away"`
 	State     string   `json:"state"`
