@@ -134,9 +134,10 @@ func (c *cluster) brief() View {
 	return v
 }
 
-func (c *cluster) view() View {
+// view has free, how many more may be awake now.
+func (c *cluster) view(free int) View {
 	v, id := c.brief(), c.record().ID
-	v.Room = c.k.room.free()
+	v.Room = free
 	if host := c.k.host.Load(); host != nil {
 		v.Use = (*host).Use(id)
 		v.Pods = int(v.Use.Pods().Value())

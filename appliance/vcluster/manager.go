@@ -524,7 +524,7 @@ func (k *Manager) CreateFor(spec Spec, owner Owner) (View, error) {
 	c := k.begin(r)
 	k.changed.Notify()
 	c.wake()
-	return c.view(), nil
+	return c.view(c.k.room.free()), nil
 }
 
 // newRecord allocates the unique values of a virtual cluster. The caller holds the lock.
@@ -582,7 +582,10 @@ func (k *Manager) StatesChanged() (<-chan struct{}, func()) { return k.states.Ch
 func (k *Manager) Briefs() []View { return k.views((*cluster).brief) }
 
 // List returns all, by name.
-func (k *Manager) List() []View { return k.views((*cluster).view) }
+func (k *Manager) List() []View {
+	free := k.room.free() // reads a file
+	return k.views(func(c *cluster) View { return c.view(free) })
+}
 
 // Usage is what a virtual cluster uses of the machine.
 func (v View) Usage() api.VCluster {
@@ -620,7 +623,7 @@ func (k *Manager) Get(name string) (View, error) {
 	if err != nil {
 		return View{}, err
 	}
-	return c.view(), nil
+	return c.view(c.k.room.free()), nil
 }
 
 // Pause ends its control plane until Resume; requests do not wake it.
@@ -744,7 +747,7 @@ func (k *Manager) Change(ctx context.Context, name string, to Change) (View, err
 	if err != nil {
 		return View{}, err
 	}
-	return c.view(), nil
+	return c.view(c.k.room.free()), nil
 }
 
 // Delete removes it with all its data, and returns when nothing is left.

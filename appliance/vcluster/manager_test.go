@@ -159,7 +159,7 @@ func (d *device) is(name string, want State) View {
 	for {
 		v, changed := c.watch()
 		if v.State == want && (want != Paused || v.PID == 0) { // it is Paused while its process ends
-			return c.view()
+			return c.view(c.k.room.free())
 		}
 		select {
 		case <-changed:

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"rivulet/test/harness/await"
 )
 
@@ -241,5 +243,30 @@ func TestThoseThatRunAreCountedFirst(t *testing.T) {
 		if !strings.HasPrefix(c.name, "runs") {
 			t.Error(c.name)
 		}
+	}
+}
+
+// A list of many asks the kernel once for the memory that is available: this file can be read once.
+func TestAListAsksForMemoryOnce(t *testing.T) {
+	k, one := roomOf(t, 10)
+	for _, name := range []string{"ann", "ben"} {
+		one(name)
+	}
+	k.room.meminfo = filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(k.room.meminfo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	listed := make(chan []View, 1)
+	go func() { listed <- k.List() }()
+	if err := os.WriteFile(k.room.meminfo, fmt.Appendf(nil, "MemAvailable: %d kB\n", (spareMemory+2*planeMemory)>>10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case all := <-listed:
+		if len(all) != 2 || all[0].Room != 2 || all[1].Room != 2 {
+			t.Errorf("%+v", all)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it is read again")
 	}
 }

@@ -295,7 +295,7 @@ func (k *Manager) Restore(ctx context.Context, in io.Reader, as string) (View, e
 		return View{}, errors.Join(err, k.Delete(ctx, c.name))
 	}
 	c.wake()
-	return c.view(), nil
+	return c.view(c.k.room.free()), nil
 }
 
 // begin starts the virtual cluster's goroutine, which restores its claims before the first start.
