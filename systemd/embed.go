@@ -2,7 +2,10 @@
 // nothing: package install copies them to their places.
 package systemd
 
-import _ "embed"
+import (
+	_ "embed"
+	"strings"
+)
 
 // Unit is rivulet.service.
 //
@@ -18,8 +21,11 @@ var journald string
 //go:embed dropin/watchdog.conf
 var watchdog string
 
-// Binary is the program's path in the unit.
-const Binary = "/usr/local/bin/rivulet"
+// Binary is the program's path in the unit that `rivulet install` writes, PackageBinary that in a package's.
+const (
+	Binary        = "/usr/local/bin/rivulet"
+	PackageBinary = "/usr/bin/rivulet"
+)
 
 // Link is a further name of the program, and what its symbolic link says.
 type Link struct{ Path, To string }
@@ -30,6 +36,12 @@ var Links = []Link{
 	{"/usr/local/bin/kubectl-rivulet", "rivulet"},
 	{"/usr/local/bin/kubectl_complete-rivulet", "rivulet"},
 	{"/usr/bin/rivulet", "../local/bin/rivulet"},
+}
+
+// PackageLinks are the further names that a package has.
+var PackageLinks = []Link{
+	{"/usr/bin/kubectl-rivulet", "rivulet"},
+	{"/usr/bin/kubectl_complete-rivulet", "rivulet"},
 }
 
 // UnitName is the unit's name for systemctl.
@@ -49,4 +61,19 @@ const (
 // Files are those of an installation, without the binary.
 func Files() []File {
 	return []File{{UnitPath, Unit}, {SysctlPath, sysctl}, {JournalPath, journald}, {WatchdogPath, watchdog}}
+}
+
+// PackageFiles are those of a package, at a distribution's places: the unit, and the kernel's settings. The limit of the
+// journal and the watchdog are for the whole machine, so no package has them: see Owners.
+func PackageFiles() []File {
+	return []File{
+		{strings.Replace(UnitPath, "/etc/", "/usr/lib/", 1), strings.ReplaceAll(Unit, Binary, PackageBinary)},
+		{strings.Replace(SysctlPath, "/etc/", "/usr/lib/", 1), sysctl},
+	}
+}
+
+// Owners are the settings of the machine that a package's first installation writes, and no later one: from then on
+// they are the owner's.
+func Owners() []File {
+	return []File{{JournalPath, journald}, {WatchdogPath, watchdog}}
 }

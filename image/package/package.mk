@@ -12,7 +12,7 @@ $(package_nfpm): image/package/nfpm/go.mod image/package/nfpm/go.sum
 .PHONY: package
 package: $(package_nfpm)
 	@mkdir -p $(INTO)
-	@CGO_ENABLED=1 env -u GOOS -u GOARCH $(GO) run -tags "$(TAGS)" ./cmd/rivulet-pages _build/pages $(BUILD_TIME)
+	@CGO_ENABLED=1 env -u GOOS -u GOARCH $(GO) run -tags "$(TAGS)" ./cmd/rivulet-pages _build/pages $(BUILD_TIME) $(VERSION)
 	@chmod -R u=rwX,go=rX _build/pages # whatever the umask: modes are part of the package
 	@for kind in deb rpm; do \
 		SOURCE_DATE_EPOCH=$(BUILD_TIME) PACKAGE_ARCH=$(call package_arch,$(PACKAGE_ARCH)) PACKAGE_VERSION=$(VERSION) PACKAGE_BINARY=$(BINARY) PACKAGE_HOMEPAGE="$(RELEASES)" PACKAGE_PAGES=_build/pages \

@@ -13,6 +13,7 @@ import (
 	machineclock "rivulet/appliance/machine/clock"
 	"rivulet/offload/consumer"
 	"rivulet/offload/consumer/explain"
+	"rivulet/systemd"
 )
 
 var clock = Probe{Kind: health.Clock, Title: "clock", Run: probeClock}
@@ -47,7 +48,7 @@ func probeClock(ctx context.Context, e *Env) Result {
 
 // clockFloor is a time that is certainly past: that of a file written by Rivulet.
 func (e *Env) clockFloor() (floor time.Time, of string) {
-	for _, f := range []string{e.State + "/state.db", "/usr/local/bin/rivulet", "/etc/machine-id"} {
+	for _, f := range []string{e.State + "/state.db", systemd.Binary, systemd.PackageBinary, "/etc/machine-id"} {
 		if at, ok := e.changed(f); ok && at.After(floor) {
 			floor, of = at, f
 		}

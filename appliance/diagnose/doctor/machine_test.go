@@ -256,6 +256,7 @@ func TestClock(t *testing.T) {
 
 func TestLSM(t *testing.T) {
 	found(t, machine(t, nil), lsm, Pass)
-	found(t, machine(t, files{"/sys/fs/selinux/enforce": "1"}), lsm, Warn, "SELinux", "restorecon -v /usr/local/bin/rivulet")
+	found(t, machine(t, files{"/sys/fs/selinux/enforce": "1"}), lsm, Warn, "SELinux", "restorecon -v /usr/bin/rivulet;")
+	found(t, machine(t, files{"/sys/fs/selinux/enforce": "1", "/usr/local/bin/rivulet": ""}), lsm, Warn, "restorecon -v /usr/local/bin/rivulet;")
 	found(t, machine(t, files{"/sys/fs/selinux/enforce": "0", "/sys/module/apparmor/parameters/enabled": "Y"}), lsm, Pass, "without a profile")
 }

@@ -1,6 +1,6 @@
 // Package install makes Rivulet a service of the operating system, and removes it again (docs/design/install.md). It
 // reads this program's file and alone writes /usr/local/bin/rivulet, the files of systemd.Files, and a configuration if
-// there is none and a name was given. Installing again changes only differences; every file is replaced in one step.
+// there is none and a name was given. Of a package's files it writes and removes none. Installing again changes only differences; every file is replaced in one step.
 // Failure: an error names what is missing and how to continue without it.
 package install
 
@@ -28,6 +28,7 @@ var ErrNoSystemd = errors.New("install: systemd does not run this machine, so th
 // Options of Install.
 type Options struct {
 	Executable string // this program's file
+	Packaged   bool   // a package has the program, its names, the unit and the kernel's settings
 	Name       string // of the cluster for its peers; empty: unchanged
 	Start      bool
 }
@@ -46,24 +47,21 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 	if !HaveSystemd() {
 		return nil, ErrNoSystemd
 	}
-	program, err := copyProgram(o.Executable, systemd.Binary)
-	if err != nil {
-		return steps, err
-	}
-	did(program, "program %s", systemd.Binary)
-	for _, l := range systemd.Links {
-		made, err := link(l)
-		switch {
-		case errors.Is(err, syscall.EROFS): // the program's own folder is writable, /usr/bin may not be
-			did(false, "%s is not made: its folder is read-only", l.Path)
-		case err != nil:
+	changed, files := false, systemd.Files()
+	if o.Packaged {
+		if changed, err = takeOver(did); err != nil {
 			return steps, err
-		default:
-			did(made, "%s", l.Path)
+		}
+		for _, f := range systemd.PackageFiles() {
+			apply(ctx, f)
+		}
+		files = systemd.Owners()
+	} else {
+		if changed, err = program(o.Executable, did); err != nil {
+			return steps, err
 		}
 	}
-	changed := program
-	for _, f := range systemd.Files() {
+	for _, f := range files {
 		if f.Path == systemd.JournalPath && journalSize() > journalLimit {
 			did(false, "%s is not written: the journal of this machine is bigger than its limit of 128 MB and would lose its oldest entries", f.Path)
 			continue
@@ -73,6 +71,10 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 				did(false, "%s is not written: %s has the hardware's watchdog, and systemd would take it at the next boot", f.Path, by)
 				continue
 			}
+		}
+		if _, err := os.Lstat(f.Path); o.Packaged && err == nil {
+			did(false, "%s", f.Path) // the owner's
+			continue
 		}
 		c, err := writeFile(f.Path, []byte(f.Content), 0o644)
 		if err != nil {
@@ -119,6 +121,26 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 	}
 	did(true, "%s %s", systemd.UnitName, map[bool]string{true: "was restarted; pods went on", false: "was started"}[active])
 	return steps, nil
+}
+
+// program installs the program and its further names.
+func program(from string, did func(changed bool, format string, args ...any)) (changed bool, err error) {
+	if changed, err = copyProgram(from, systemd.Binary); err != nil {
+		return false, err
+	}
+	did(changed, "program %s", systemd.Binary)
+	for _, l := range systemd.Links {
+		made, err := link(l)
+		switch {
+		case errors.Is(err, syscall.EROFS): // the program's own folder is writable, /usr/bin may not be
+			did(false, "%s is not made: its folder is read-only", l.Path)
+		case err != nil:
+			return changed, err
+		default:
+			did(made, "%s", l.Path)
+		}
+	}
+	return changed, nil
 }
 
 // copyProgram installs the program in one step, unless it is there.

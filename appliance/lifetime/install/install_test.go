@@ -100,7 +100,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// Each further name leads to the program, and the package has them all: sudo on RHEL looks into /usr/bin, and not into
+// Each further name leads to the program, and a package has the same names: sudo on RHEL looks into /usr/bin, and not into
 // /usr/local/bin.
 func TestLinksLeadToTheProgram(t *testing.T) {
 	nfpm, err := os.ReadFile("../../../image/package/nfpm.yaml")
@@ -112,12 +112,25 @@ func TestLinksLeadToTheProgram(t *testing.T) {
 		if to := filepath.Join(filepath.Dir(l.Path), l.To); to != systemd.Binary {
 			t.Errorf("%s leads to %s", l.Path, to)
 		}
-		if !strings.Contains(string(nfpm), "  - src: "+l.To+"\n    dst: "+l.Path+"\n    type: symlink\n") {
-			t.Errorf("the package lacks %s", l.Path)
-		}
 		sudo = sudo || filepath.Dir(l.Path) == "/usr/bin"
 	}
 	if !sudo {
 		t.Error("no name in /usr/bin")
+	}
+	for _, l := range systemd.PackageLinks {
+		if to := filepath.Join(filepath.Dir(l.Path), l.To); to != systemd.PackageBinary {
+			t.Errorf("%s leads to %s", l.Path, to)
+		}
+		if !strings.Contains(string(nfpm), "  - src: "+l.To+"\n    dst: "+l.Path+"\n    type: symlink\n") {
+			t.Errorf("the package lacks %s", l.Path)
+		}
+	}
+	for _, f := range systemd.PackageFiles() {
+		if !strings.Contains(string(nfpm), "\n    dst: "+f.Path+"\n") {
+			t.Errorf("the package lacks %s", f.Path)
+		}
+		if strings.Contains(f.Content, "/usr/local") || strings.HasPrefix(f.Path, "/etc/") {
+			t.Errorf("a package must not have %s:\n%s", f.Path, f.Content)
+		}
 	}
 }

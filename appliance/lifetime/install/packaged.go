@@ -1,7 +1,12 @@
 package install
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"os/exec"
 
 	"rivulet/systemd"
@@ -10,10 +15,72 @@ import (
 // PackageTool returns the tool that has installed the program from a package, dpkg or rpm; empty if none has.
 func PackageTool(ctx context.Context) string {
 	switch {
-	case exec.CommandContext(ctx, "dpkg-query", "--search", systemd.Binary).Run() == nil:
+	case exec.CommandContext(ctx, "dpkg-query", "--search", systemd.PackageBinary).Run() == nil:
 		return "dpkg"
-	case exec.CommandContext(ctx, "rpm", "--query", "--file", systemd.Binary).Run() == nil:
+	case exec.CommandContext(ctx, "rpm", "--query", "--file", systemd.PackageBinary).Run() == nil:
 		return "rpm"
 	}
 	return ""
+}
+
+// wants is what starts the service at boot.
+const wants = "/etc/systemd/system/multi-user.target.wants/" + systemd.UnitName
+
+// setAside is what the unit of an installation without a package is called when a package takes its place, and its owner
+// has changed it.
+const setAside = systemd.UnitPath + ".before-package"
+
+// takeOver removes an installation without a package, whose unit and program would hide the package's. A unit that is not
+// as it was written is set aside.
+func takeOver(did func(changed bool, format string, args ...any)) (found bool, err error) {
+	switch unit, err := os.ReadFile(systemd.UnitPath); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return false, fmt.Errorf("install: %w", err)
+	case string(unit) == systemd.Unit:
+		if err := os.Remove(systemd.UnitPath); err != nil {
+			return false, fmt.Errorf("install: %w", err)
+		}
+		found = true
+		did(true, "%s is removed: the package has the unit", systemd.UnitPath)
+	case bytes.Contains(unit, []byte(systemd.Binary)):
+		if err := os.Rename(systemd.UnitPath, setAside); err != nil {
+			return false, fmt.Errorf("install: %w", err)
+		}
+		found = true
+		did(true, "%s was changed here and is %s now: the package has the unit; changes belong into %s.d", systemd.UnitPath, setAside, systemd.UnitPath)
+	}
+	if found {
+		_ = os.Remove(wants) // it leads to a unit that is gone
+	}
+	if asWritten(systemd.SysctlPath) {
+		_ = os.Remove(systemd.SysctlPath) // the package's is the same
+	}
+	for _, l := range systemd.Links {
+		if ours(l) {
+			_ = os.Remove(l.Path)
+		}
+	}
+	if _, err := os.Lstat(systemd.Binary); err != nil {
+		return found, nil //nolint:nilerr // there is none
+	}
+	if err := os.Remove(systemd.Binary); err != nil {
+		return found, fmt.Errorf("install: %w; it would run in place of %s: remove it by hand", err, systemd.PackageBinary)
+	}
+	did(true, "%s is removed: the package has the program", systemd.Binary)
+	return true, nil
+}
+
+// asWritten reports whether a file of Files has the content that Install writes.
+func asWritten(path string) bool {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	for _, f := range systemd.Files() {
+		if f.Path == path {
+			return string(raw) == f.Content
+		}
+	}
+	return false
 }

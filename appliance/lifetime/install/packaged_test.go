@@ -17,7 +17,7 @@ func TestPackageTool(t *testing.T) {
 		t.Run(tc.tool, func(t *testing.T) {
 			dir := t.TempDir()
 			// It owns this program and nothing else.
-			script := "#!/bin/sh\nfor last; do :; done\n[ $last = " + systemd.Binary + " ]\n"
+			script := "#!/bin/sh\nfor last; do :; done\n[ $last = " + systemd.PackageBinary + " ]\n"
 			if err := os.WriteFile(filepath.Join(dir, tc.program), []byte(script), 0o755); err != nil {
 				t.Fatal(err)
 			}

@@ -11,9 +11,9 @@ import (
 	"rivulet/systemd"
 )
 
-// Remove removes what Install installed; the service must have been stopped. It returns what was removed, and an error
-// with what was not.
-func Remove(ctx context.Context) (removed []string, err error) {
+// Remove removes what Install installed; the service must have been stopped. Packaged, the files of the package stay, and
+// those that their owner has changed. It returns what was removed, and an error with what was not.
+func Remove(ctx context.Context, packaged bool) (removed []string, err error) {
 	var errs []error
 	remove := func(path string) bool {
 		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
@@ -33,9 +33,12 @@ func Remove(ctx context.Context) (removed []string, err error) {
 		errs = append(errs, systemctl(ctx, "disable", "--quiet", systemd.UnitName))
 	}
 	// At least the link, if systemd does not answer.
-	remove("/etc/systemd/system/multi-user.target.wants/" + systemd.UnitName)
+	remove(wants)
 	journal := false
 	for _, f := range systemd.Files() {
+		if packaged && !asWritten(f.Path) {
+			continue
+		}
 		if remove(f.Path) && f.Path == systemd.JournalPath {
 			journal = true
 		}
@@ -57,6 +60,8 @@ func Remove(ctx context.Context) (removed []string, err error) {
 			remove(l.Path)
 		}
 	}
-	remove(systemd.Binary)
+	if !packaged {
+		remove(systemd.Binary)
+	}
 	return removed, errors.Join(errs...)
 }

@@ -66,14 +66,14 @@ func Start(ctx context.Context) error { return systemctl(ctx, "start", systemd.U
 
 // apply applies a setting at once. A failure is no error: the next boot applies it.
 func apply(ctx context.Context, f systemd.File) {
-	switch f.Path {
-	case systemd.SysctlPath:
+	switch {
+	case filepath.Base(filepath.Dir(f.Path)) == "sysctl.d":
 		for _, tool := range []string{"/usr/lib/systemd/systemd-sysctl", "/lib/systemd/systemd-sysctl"} {
 			if exec.CommandContext(ctx, tool, f.Path).Run() == nil {
 				return
 			}
 		}
-	case systemd.JournalPath:
+	case f.Path == systemd.JournalPath:
 		_ = systemctl(ctx, "try-restart", "systemd-journald.service")
 	}
 }

@@ -13,6 +13,9 @@ import (
 	"rivulet/systemd"
 )
 
+// removePackage is the command that removes a package, by its tool.
+var removePackage = map[string]string{"dpkg": "sudo apt remove rivulet", "rpm": "sudo rpm -e rivulet"}
+
 func newInstall(c *common) *cobra.Command {
 	var o install.Options
 	var noStart bool
@@ -37,17 +40,24 @@ func newInstall(c *common) *cobra.Command {
 			if err := needRoot("install"); err != nil {
 				return err
 			}
-			if err := runsByHand(cmd, c); err != nil && !noStart {
+			exe, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			by := install.PackageTool(cmd.Context())
+			if by != "" && exe != systemd.PackageBinary {
+				return fmt.Errorf("%s has installed Rivulet here from a package; give it the newer package, or remove that one first, its state stays: %s", by, removePackage[by])
+			}
+			o.Executable, o.Packaged, o.Start = exe, by != "", !noStart
+			if err := runsByHand(cmd, c); err != nil && o.Packaged {
+				fmt.Fprintln(cmd.ErrOrStderr(), err) // no reason for half a package
+				o.Start = false
+			} else if err != nil && !noStart {
 				return err
 			}
 			if err := upgrade.MayReplace(c.dirs.State); err != nil {
 				return err
 			}
-			exe, err := os.Executable()
-			if err != nil {
-				return err
-			}
-			o.Executable, o.Start = exe, !noStart
 			steps, err := install.Install(cmd.Context(), o)
 			if perr := printSteps(cmd, c, steps); err == nil {
 				err = perr

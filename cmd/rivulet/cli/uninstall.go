@@ -12,6 +12,7 @@ import (
 	"rivulet/appliance/lifetime/cleanup"
 	"rivulet/appliance/lifetime/install"
 	"rivulet/appliance/state/paths"
+	"rivulet/systemd"
 )
 
 func newUninstall(c *common, engineName string) *cobra.Command {
@@ -42,7 +43,11 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 			if r.Running != 0 {
 				return printCleanup(cmd, c, r)
 			}
-			removed, err := install.Remove(cmd.Context())
+			by := install.PackageTool(cmd.Context())
+			removed, err := install.Remove(cmd.Context(), by != "")
+			if by != "" {
+				r.Kept = append(r.Kept, systemd.PackageBinary+" and its unit are the package's, and go with it: "+removePackage[by])
+			}
 			r.Removed = append(r.Removed, removed...)
 			if err != nil {
 				r.Left = append(r.Left, err.Error())

@@ -16,6 +16,7 @@ import (
 	"rivulet/appliance/state/paths"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
+	"rivulet/systemd"
 )
 
 func newUpgrade(c *common) *cobra.Command {
@@ -88,7 +89,7 @@ func runUpgrade(cmd *cobra.Command, c *common, r upgrade.Request, now, wait bool
 		return resultf(cmd, c, next, "%s is good: rivulet %s with Kubernetes %s, signed by who may\n", r.File, next.Name, next.Kubernetes)
 	}
 	if by := install.PackageTool(ctx); by != "" && !slots.IsBundle(r.File) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s has installed %s from a package and does not hear of this upgrade: give it no package that is older than %s, and do not install the present one again\n", by, upgrade.Installed, next.Name)
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s has installed %s from a package, which stays as it is and starts %s from now on; give %s no package that is older\n", by, systemd.PackageBinary, next.Name, by)
 	}
 	if !runs {
 		return printf(cmd, "%s is staged; it is tried at the next start of rivulet\n", next.Name)
