@@ -49,8 +49,16 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 	}
 	changed, files := false, systemd.Files()
 	if o.Packaged {
+		before, active := unitState(ctx), IsActive(ctx)
 		if changed, err = takeOver(did); err != nil {
 			return steps, err
+		}
+		if changed && before == "disabled" { // by the owner of the installation that is taken over
+			did(false, "%s was disabled and stays so; to enable it: sudo rivulet install", systemd.UnitName)
+			if err := systemctl(ctx, "daemon-reload"); err != nil || !active {
+				return steps, err
+			}
+			return steps, systemctl(ctx, "restart", systemd.UnitName)
 		}
 		for _, f := range systemd.PackageFiles() {
 			apply(ctx, f)
@@ -95,6 +103,10 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 	}
 	if err := systemctl(ctx, "daemon-reload"); err != nil {
 		return steps, err
+	}
+	if state := unitState(ctx); o.Packaged && state == "masked" {
+		did(false, "%s is masked and stays so; systemctl unmask %s, then: rivulet install", systemd.UnitName, systemd.UnitName)
+		return steps, nil
 	}
 	enabled := isEnabled(ctx)
 	if !enabled {

@@ -3,11 +3,13 @@ package install
 import (
 	"bytes"
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
+	"strings"
 
 	"rivulet/systemd"
 )
@@ -17,10 +19,20 @@ func PackageTool(ctx context.Context) string {
 	switch {
 	case exec.CommandContext(ctx, "dpkg-query", "--search", systemd.PackageBinary).Run() == nil:
 		return "dpkg"
-	case exec.CommandContext(ctx, "rpm", "--query", "--file", systemd.PackageBinary).Run() == nil:
+	case haveRPMs(ctx) && exec.CommandContext(ctx, "rpm", "--query", "--file", systemd.PackageBinary).Run() == nil:
 		return "rpm"
 	}
 	return ""
+}
+
+// haveRPMs reports whether rpm has a database: a query makes one otherwise, below /root on Debian.
+func haveRPMs(ctx context.Context) bool {
+	path, err := exec.CommandContext(ctx, "rpm", "--eval", "%_dbpath").Output()
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(strings.TrimSpace(string(path)))
+	return err == nil
 }
 
 // wants is what starts the service at boot.
@@ -61,8 +73,8 @@ func takeOver(did func(changed bool, format string, args ...any)) (found bool, e
 			_ = os.Remove(l.Path)
 		}
 	}
-	if _, err := os.Lstat(systemd.Binary); err != nil {
-		return found, nil //nolint:nilerr // there is none
+	if info, err := buildinfo.ReadFile(systemd.Binary); err != nil || info.Main.Path != "rivulet" && !strings.HasPrefix(info.Path, "rivulet/") {
+		return found, nil //nolint:nilerr // there is none, or it is somebody's own
 	}
 	if err := os.Remove(systemd.Binary); err != nil {
 		return found, fmt.Errorf("install: %w; it would run in place of %s: remove it by hand", err, systemd.PackageBinary)

@@ -36,6 +36,12 @@ func ShuttingDown(ctx context.Context) bool {
 	return strings.TrimSpace(string(out)) == "stopping"
 }
 
+// unitState is the state of the unit's file, as systemctl is-enabled prints it.
+func unitState(ctx context.Context) string {
+	out, _ := exec.CommandContext(ctx, "systemctl", "is-enabled", systemd.UnitName).Output()
+	return strings.TrimSpace(string(out))
+}
+
 func isEnabled(ctx context.Context) bool {
 	return exec.CommandContext(ctx, "systemctl", "is-enabled", "--quiet", systemd.UnitName).Run() == nil
 }

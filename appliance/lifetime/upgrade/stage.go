@@ -27,6 +27,7 @@ import (
 	"rivulet/fabric/cure"
 	"rivulet/image/flash"
 	"rivulet/image/signed"
+	"rivulet/systemd"
 )
 
 // Defaults of the window in which an update is tried.
@@ -130,11 +131,26 @@ func Stage(ctx context.Context, r Request) (next Version, err error) {
 		return next, err
 	}
 	os.Remove(filepath.Join(dir, cancelName))
-	if s.Base == "" {
+	if id := packaged(systemd.PackageBinary); id != "" {
+		s.Base = id // no upgrade replaces it, so it is another one after a newer package
+	} else if s.Base == "" {
 		s.Base = from.BuildID
 	}
 	return next, store(dir, s.staged(Attempt{Next: next, From: from, Window: r.Window, Every: r.Every, Peers: r.Peers, Answered: r.answering(ctx),
 		Generation: sig.Certificate.Generation, StagedAt: r.Now}))
+}
+
+// packaged is the build of a package's program, with which the service starts; empty where path is no such program but,
+// for example, a link.
+func packaged(path string) string {
+	if fi, err := os.Lstat(path); err != nil || !fi.Mode().IsRegular() {
+		return ""
+	}
+	id, err := BuildID(path)
+	if err != nil {
+		return ""
+	}
+	return id
 }
 
 // claim reserves the folder for one upgrade until release; it fails while another one is in progress.

@@ -421,3 +421,33 @@ func TestInstallAcrossFileSystems(t *testing.T) {
 		}
 	}
 }
+
+// A package's program stays what the service starts, whatever upgrades follow: a start through it goes on with the current
+// version, and a newer package takes over.
+func TestAPackageStartsTheCurrentVersion(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	program, link := filepath.Join(dir, "rivulet"), filepath.Join(dir, "link")
+	if err := errors.Join(os.Link(exe, program), os.Symlink("rivulet", link)); err != nil {
+		if err := errors.Join(copyFile(exe, program, 0o755), os.Symlink("rivulet", link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := packaged(program)
+	if own, err := BuildID(exe); err != nil || id != own {
+		t.Fatalf("%q, %v, want %q", id, err, own)
+	}
+	if got := packaged(link) + packaged(filepath.Join(dir, "none")); got != "" {
+		t.Errorf("a link, or no file, is a package's program: %q", got)
+	}
+	s := State{Phase: Idle, Base: id, Current: &Version{BuildID: "v5"}, Previous: &Version{BuildID: "v4"}}
+	if s.replaced(id) {
+		t.Error("the package's program is taken for a newer one")
+	}
+	if !s.replaced("a newer package's") {
+		t.Error("a newer package does not take over")
+	}
+}

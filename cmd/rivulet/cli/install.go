@@ -18,7 +18,7 @@ var removePackage = map[string]string{"dpkg": "sudo apt remove rivulet", "rpm": 
 
 func newInstall(c *common) *cobra.Command {
 	var o install.Options
-	var noStart bool
+	var noStart, check bool
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "install this program as a systemd service, started at boot, with a watchdog and the settings it needs",
@@ -40,22 +40,22 @@ func newInstall(c *common) *cobra.Command {
 			if err := needRoot("install"); err != nil {
 				return err
 			}
+			if err := upgrade.MayReplace(c.dirs.State); err != nil || check {
+				return err
+			}
 			exe, err := os.Executable()
 			if err != nil {
 				return err
 			}
-			by := install.PackageTool(cmd.Context())
-			if by != "" && exe != systemd.PackageBinary {
+			o.Packaged = exe == systemd.PackageBinary
+			if by := install.PackageTool(cmd.Context()); by != "" && !o.Packaged {
 				return fmt.Errorf("%s has installed Rivulet here from a package; give it the newer package, or remove that one first, its state stays: %s", by, removePackage[by])
 			}
-			o.Executable, o.Packaged, o.Start = exe, by != "", !noStart
+			o.Executable, o.Start = exe, !noStart
 			if err := runsByHand(cmd, c); err != nil && o.Packaged {
 				fmt.Fprintln(cmd.ErrOrStderr(), err) // no reason for half a package
 				o.Start = false
 			} else if err != nil && !noStart {
-				return err
-			}
-			if err := upgrade.MayReplace(c.dirs.State); err != nil {
 				return err
 			}
 			steps, err := install.Install(cmd.Context(), o)
@@ -67,6 +67,7 @@ func newInstall(c *common) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Name, "name", "", "name of this cluster for its peers; default: the host name at the first start")
+	f.BoolVar(&check, "check", false, "only say whether this program may run here: no version is on trial, and it can read the data")
 	f.BoolVar(&noStart, "no-start", false, "do not start it now, only at boot")
 	return withOutput(c, cmd)
 }

@@ -44,7 +44,11 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 				return printCleanup(cmd, c, r)
 			}
 			by := install.PackageTool(cmd.Context())
-			removed, err := install.Remove(cmd.Context(), by != "")
+			exe, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			removed, err := install.Remove(cmd.Context(), by != "" || exe == systemd.PackageBinary)
 			if by != "" {
 				r.Kept = append(r.Kept, systemd.PackageBinary+" and its unit are the package's, and go with it: "+removePackage[by])
 			}

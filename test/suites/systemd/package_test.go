@@ -29,12 +29,14 @@ import (
 const packageTools = `set -e
 mkdir -p /var/lib/dpkg/info /var/lib/dpkg/updates /var/lib/dpkg/triggers /var/lib/rpm /tmp/bare /tmp/rpm
 touch /var/lib/dpkg/available
-printf 'Package: coreutils\nStatus: install ok installed\nMaintainer: nobody\nArchitecture: amd64\nVersion: 1\nDescription: has /usr/bin, which stays\n\n' >/var/lib/dpkg/status
-printf '/.\n/usr\n/usr/bin\n' >/var/lib/dpkg/info/coreutils.list
-for d in share local bin; do
+for p in coreutils mount kmod; do printf 'Package: %s\nStatus: install ok installed\nMaintainer: nobody\nArchitecture: amd64\nVersion: 1\nDescription: has /usr/bin, which stays, or is what ours depends on\n\n' $p; done >/var/lib/dpkg/status
+printf '/.\n/usr\n/usr/bin\n/usr/lib\n/usr/lib/systemd\n/usr/lib/systemd/system\n/usr/lib/sysctl.d\n/usr/sbin\n' >/var/lib/dpkg/info/coreutils.list
+for p in mount kmod; do echo /. >/var/lib/dpkg/info/$p.list; done
+for d in share local bin sbin lib/systemd/system lib/sysctl.d; do
 	mkdir -p /tmp/$d/up /tmp/$d/work
 	mount -t overlay overlay -o lowerdir=/usr/$d,upperdir=/tmp/$d/up,workdir=/tmp/$d/work /usr/$d
 done
+rm -f /usr/sbin/policy-rc.d # a container of Debian has one that denies every start
 cd /tmp/bare
 ln -s /usr/bin/* /usr/sbin/* . 2>/dev/null || true
 rm -f dpkg rpm
@@ -42,11 +44,13 @@ printf '#!/bin/sh\nexec /usr/bin/rpm --force-debian --dbpath /var/lib/rpm "$@"\n
 chmod +x /tmp/rpm/rpm
 rpm --initdb --dbpath /var/lib/rpm`
 
+// newer has the second version.
+const newer = "/opt/rivulet/package-test/v0.0.2/"
+
 // packaging is a way to get Rivulet onto a system: what is on the PATH, and the commands of a package's life.
 type packaging struct {
 	name, path, upgrade, installed, remove, purge string
-	// keeps is whether removal keeps the state for the next installation.
-	keeps bool
+	again                                         string // installs the newer one over itself; empty: it is no package, and its removal keeps nothing
 }
 
 // A package's life, by each tool: install.sh with a signed release, the service runs; a newer one, pods go on
@@ -65,11 +69,10 @@ func TestPackages(t *testing.T) {
 	c := devices["c"]
 	labtest.Output(t, ctx, c, "sh", "-c", packageTools)
 	release(t, ctx, c, made)
-	const newer = "/opt/rivulet/package-test/v0.0.2/"
 	for _, p := range []packaging{
-		{"deb", "/usr/sbin:/usr/bin", "dpkg -i " + newer + "*.deb", "dpkg -l rivulet | grep '^ii .* 0\\.0\\.2 '", "dpkg -r rivulet", "dpkg --purge rivulet", true},
-		{"rpm", "/tmp/rpm:/tmp/bare", "rpm -U " + newer + "*.rpm", "rpm -q rivulet | grep 0\\.0\\.2", "rpm -e rivulet", "rpm -e rivulet; rm -r /var/lib/rivulet /etc/rivulet", true},
-		{"the binary", "/tmp/bare", newer + "rivulet install", "cmp /usr/local/bin/rivulet " + newer + "rivulet", "", "rivulet uninstall --purge --yes", false},
+		{"deb", "/usr/sbin:/usr/bin", "dpkg -i " + newer + "*.deb", "dpkg -l rivulet | grep '^ii .* 0\\.0\\.2 '", "dpkg -r rivulet", "dpkg --purge rivulet", "dpkg -i " + newer + "*.deb"},
+		{"rpm", "/tmp/rpm:/tmp/bare", "rpm -U " + newer + "*.rpm", "rpm -q rivulet | grep 0\\.0\\.2", "rpm -e rivulet", "rpm -e rivulet; rm -r /var/lib/rivulet /etc/rivulet", "rpm -U --replacepkgs " + newer + "*.rpm"},
+		{"the binary", "/tmp/bare", newer + "rivulet install", "cmp /usr/local/bin/rivulet " + newer + "rivulet", "", "rivulet uninstall --purge --yes", ""},
 	} {
 		if !t.Run(p.name, func(t *testing.T) { p.life(t, ctx, c) }) {
 			return // what is left would be taken for the next one's
@@ -99,10 +102,21 @@ func (p packaging) life(t *testing.T, ctx context.Context, c *lab.Device) {
 		return labtest.Output(t, ctx, c, "rivulet", "kubectl", "get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}")
 	}
 
+	if p.again != "" { // what was installed by hand would hide the package
+		sh("/opt/rivulet/package-test/v0.0.1/rivulet install --no-start; echo '# mine' >>/etc/systemd/system/rivulet.service")
+	}
 	if out := sh("sh /root/release/install.sh"); !strings.Contains(out, "Rivulet is installed; see: sudo rivulet status") {
 		t.Errorf("install.sh ends with:\n%s", out)
 	}
 	pid, uid := started(), cluster()
+	if p.again != "" {
+		sh(`[ "$(systemctl show --property FragmentPath --value rivulet)" = /usr/lib/systemd/system/rivulet.service ]
+			! [ -e /usr/local/bin/rivulet ] && [ "$(command -v rivulet)" = /usr/bin/rivulet ]
+			grep -q '^# mine' /etc/systemd/system/rivulet.service.before-package && rm /etc/systemd/system/rivulet.service.before-package`)
+		if out := sh(newer + "rivulet install 2>&1 || true"); !strings.Contains(out, "has installed Rivulet here from a package") {
+			t.Errorf("a binary was installed over the package:\n%s", out)
+		}
+	}
 	if err := mainjob.ImportImage(ctx, []*lab.Device{c}); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +135,7 @@ func (p packaging) life(t *testing.T, ctx context.Context, c *lab.Device) {
 		}
 		return nil
 	})
-	if p.keeps {
+	if p.again != "" {
 		sh(p.remove)
 		left := traces(t, ctx, c)
 		if !left["file: /var/lib/rivulet/state.db"] {
@@ -133,17 +147,27 @@ func (p packaging) life(t *testing.T, ctx context.Context, c *lab.Device) {
 		if started(); cluster() != uid {
 			t.Error("the cluster is another one")
 		}
+		sh("systemctl disable --now rivulet; rm /etc/systemd/journald.conf.d/90-rivulet.conf; " + p.again)
+		if unit := show(t, ctx, c); unit["ActiveState"] != "inactive" || unit["UnitFileState"] != "disabled" {
+			t.Errorf("an upgrade made a stopped, disabled service %s, %s", unit["ActiveState"], unit["UnitFileState"])
+		}
+		sh("! [ -e /etc/systemd/journald.conf.d/90-rivulet.conf ]")
+		deny := "printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d; "
+		sh(p.remove + "; " + deny + p.upgrade + "; rm /usr/sbin/policy-rc.d")
+		if unit := show(t, ctx, c); unit["ActiveState"] != "inactive" || unit["UnitFileState"] != "enabled" {
+			t.Errorf("where policy-rc.d denies the start, the service is %s, %s", unit["ActiveState"], unit["UnitFileState"])
+		}
 	}
 	sh(p.purge)
 	same(t, "purged", but(before), but(traces(t, ctx, c)))
 	same(t, "purged", files, shared(t, ctx, c))
 }
 
-// shared are the files of /usr/share: man pages, completions.
+// shared are the files of /usr: the program, its unit, man pages, completions.
 func shared(t *testing.T, ctx context.Context, d *lab.Device) map[string]bool {
 	t.Helper()
 	seen := map[string]bool{}
-	for line := range strings.Lines(labtest.Output(t, ctx, d, "find", "/usr/share/man/man1", "/usr/share/bash-completion", "/usr/share/doc", "-name", "*rivulet*")) {
+	for line := range strings.Lines(labtest.Output(t, ctx, d, "find", "/usr/bin", "/usr/lib/systemd/system", "/usr/lib/sysctl.d", "/usr/share/man/man1", "/usr/share/bash-completion", "/usr/share/doc", "-name", "*rivulet*")) {
 		seen[strings.TrimSpace(line)] = true
 	}
 	return seen
