@@ -40,9 +40,9 @@ func (o origin) check(ctx context.Context) error {
 		if !strings.Contains(o.version, "draft") {
 			return fmt.Errorf("the version of a draft says so, and %s does not; leave VERSION= out", o.version)
 		}
-		return nil
+		return o.checkDraft()
 	}
-	return errors.Join(o.checkCommit(ctx), o.checkChanges(), o.checkKeys(), o.checkReport(ctx))
+	return errors.Join(o.checkCommit(ctx), o.checkChanges(), o.checkKeys(), o.checkGeneration(ctx), o.checkReport(ctx))
 }
 
 func (o origin) git(ctx context.Context, args ...string) (string, error) {
@@ -57,7 +57,7 @@ func (o origin) git(ctx context.Context, args ...string) (string, error) {
 // checkCommit demands a tree that is the commit of the tag, with no file more: a Go file that git does not know would be
 // compiled in.
 func (o origin) checkCommit(ctx context.Context) error {
-	changed, err := o.git(ctx, "status", "--porcelain")
+	changed, err := o.git(ctx, "-c", "core.excludesFile=/dev/null", "status", "--porcelain", "--untracked-files=normal")
 	if err != nil {
 		return fmt.Errorf("%w; make release in a clone of the repository%s", err, orDraft)
 	}
@@ -126,6 +126,55 @@ func (o origin) checkKeys() error {
 			o.certificate, c.Generation, signed.RootsFile, published.Oldest, c.Generation, published.Oldest, orDraft))
 	}
 	return errors.Join(errs...)
+}
+
+// checkDraft refuses a draft that devices would take: it is tested by nobody.
+func (o origin) checkDraft() error {
+	if o.certificate == "" {
+		return nil
+	}
+	published, err := signed.ReadRoots(filepath.Join(o.tree, signed.RootsFile))
+	if err != nil {
+		return err
+	}
+	var c signed.Certificate
+	raw, err := os.ReadFile(o.certificate)
+	if err == nil {
+		err = json.Unmarshal(raw, &c)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w; leave SIGN_CERT= out", o.certificate, err)
+	}
+	if published.Oldest = 1; c.Vouched(published.Trust()) {
+		return fmt.Errorf("devices take what the key of %s signs, and a draft is tested by nobody; leave SIGN_KEY= and SIGN_CERT= out, or sign it with a key of your own", o.certificate)
+	}
+	return nil
+}
+
+// checkGeneration demands that the lowest generation is not lower than the last release's: keys that were retired would be
+// taken again.
+func (o origin) checkGeneration(ctx context.Context) error {
+	last, err := o.git(ctx, "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^")
+	if err != nil {
+		return nil //nolint:nilerr // the first release
+	}
+	text, err := o.git(ctx, "show", last+":"+signed.RootsFile)
+	if err != nil {
+		return nil //nolint:nilerr // a release of before there were keys
+	}
+	before, err := signed.ParseRoots(text)
+	if err != nil {
+		return fmt.Errorf("%s of %s: %w; look at git show %s:%s", signed.RootsFile, last, err, last, signed.RootsFile)
+	}
+	now, err := signed.ReadRoots(filepath.Join(o.tree, signed.RootsFile))
+	if err != nil {
+		return err
+	}
+	if now.Oldest < before.Oldest {
+		return fmt.Errorf("%s has generation %d, and that of %s has %d: keys that are retired would be taken again; write at least \"generation %d\" there%s",
+			signed.RootsFile, now.Oldest, last, before.Oldest, before.Oldest, orDraft)
+	}
+	return nil
 }
 
 var (

@@ -36,6 +36,41 @@ func releasable(t *testing.T) (repository, origin) {
 		key: write(t, keys, "signing.key", nil), certificate: write(t, keys, "signing.cert", certificate)}
 }
 
+// What devices take is no draft, of whatever generation the certificate is; one's own key may sign one.
+func TestADraftIsNotSignedForDevices(t *testing.T) {
+	r, o := releasable(t)
+	o.draft, o.version = true, r.version("DRAFT=1")
+	if err := o.check(t.Context()); err == nil || !strings.Contains(err.Error(), "leave SIGN_KEY= and SIGN_CERT= out") {
+		t.Errorf("a draft that devices take: %v", err)
+	}
+	key, own, _ := ed25519.GenerateKey(nil)
+	raw, err := json.Marshal(signed.Certify(own, key, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.certificate = write(t, t.TempDir(), "c", raw)
+	if err := o.check(t.Context()); err != nil {
+		t.Errorf("a draft with a key of one's own: %v", err)
+	}
+}
+
+// The lowest generation never goes down, or a retired key would be good again.
+func TestTheGenerationDoesNotGoDown(t *testing.T) {
+	r, o := releasable(t)
+	roots, err := os.ReadFile(filepath.Join(r.dir, signed.RootsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.commit(signed.RootsFile, strings.Replace(string(roots), "generation 3", "generation 2", 1))
+	if err := o.checkGeneration(t.Context()); err == nil || !strings.Contains(err.Error(), "and that of v0.1.0 has 3") || !strings.Contains(err.Error(), "at least \"generation 3\"") {
+		t.Error(err)
+	}
+	r.commit(signed.RootsFile, strings.Replace(string(roots), "generation 3", "generation 4", 1))
+	if err := o.checkGeneration(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // Everything for which a release is refused, each with a cure. A draft is made all the same.
 func TestWhatMakeReleaseRefuses(t *testing.T) {
 	// moved commits a change and tags it, tested where it is.
@@ -140,7 +175,7 @@ func TestWhatMakeReleaseRefuses(t *testing.T) {
 			if err := o.check(t.Context()); err == nil || !strings.Contains(err.Error(), "the version of a draft says so") {
 				t.Errorf("a draft with the version %s: %v", o.version, err)
 			}
-			o.version = r.version("DRAFT=1")
+			o.version, o.key, o.certificate = r.version("DRAFT=1"), "", ""
 			if err := o.check(t.Context()); err != nil {
 				t.Errorf("a draft: %v", err)
 			}

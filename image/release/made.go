@@ -34,10 +34,18 @@ func (o origin) checkMade(ctx context.Context, in string, arches, imageArches []
 	for _, arch := range imageArches {
 		name := filepath.Join(in, "image", "rivulet-"+o.version+"-"+arch)
 		if err := o.checkImage(ctx, name, filepath.Join(in, arch, "rivulet")); err != nil {
-			errs = append(errs, fmt.Errorf("%w; make image ARCH=%s and make test-image ARCH=%s, or IMAGES= for a release without images", err, arch, arch))
+			errs = append(errs, fmt.Errorf("%w; make image ARCH=%s%s and make test-image ARCH=%s%s, or IMAGES= for a release without images", err, arch, o.asDraft(), arch, o.asDraft()))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// asDraft is what a cure's make needs to make a draft's parts.
+func (o origin) asDraft() string {
+	if o.draft {
+		return " DRAFT=1"
+	}
+	return ""
 }
 
 // emulators run programs of other architectures: Debian's names, and upstream's.
@@ -60,7 +68,7 @@ func program(arch, path string) ([]string, error) {
 
 // checkBinary compares what the binary says with what is linked into it by the Makefile.
 func (o origin) checkBinary(ctx context.Context, arch, path string) error {
-	again := "; make build ARCH=" + arch
+	again := "; make build ARCH=" + arch + o.asDraft()
 	command, err := program(arch, path)
 	if err != nil {
 		return err

@@ -114,7 +114,7 @@ func TestVersionsSortInTheOrderOfCommits(t *testing.T) {
 	r.tag("v0.2.0")
 	is("v0.2.0")
 	r.commit("CHANGELOG.md", "## Unreleased\n\n## 0.3.0 - 2027-01-01\n")
-	is("v0.3.1-dev.14")
+	is("v0.2.1-dev.14") // its section is written before its tag
 
 	r = repository{t, t.TempDir()}
 	if v := r.version("GIT_CEILING_DIRECTORIES=" + filepath.Dir(r.dir)); v != "v0.1.0-dev.0" {

@@ -33,14 +33,15 @@ func ReadRoots(file string) (Published, error) {
 	if err != nil {
 		return Published{}, fmt.Errorf("signed: %w", err)
 	}
-	p, err := parseRoots(string(raw))
+	p, err := ParseRoots(string(raw))
 	if err != nil {
 		return Published{}, fmt.Errorf("signed: %s: %w; write it as its first lines say", file, err)
 	}
 	return p, nil
 }
 
-func parseRoots(text string) (p Published, err error) {
+// ParseRoots reads the text of RootsFile.
+func ParseRoots(text string) (p Published, err error) {
 	seen := map[string]bool{}
 	for line := range strings.Lines(text) {
 		switch f := strings.Fields(line); {

@@ -12,7 +12,7 @@ import (
 
 func TestRootsFile(t *testing.T) {
 	a, b := base64.StdEncoding.EncodeToString(public(key(1))), base64.StdEncoding.EncodeToString(public(key(2)))
-	p, err := parseRoots("# words\n#\n\ngeneration 7\nroot " + a + " a\nroot " + b + " b, the spare\n")
+	p, err := ParseRoots("# words\n#\n\ngeneration 7\nroot " + a + " a\nroot " + b + " b, the spare\n")
 	if err != nil || p.Oldest != 7 || p.Keys() != a+","+b || p.Roots[1].Name != "b, the spare" || len(p.Trust().Roots) != 2 || p.Trust().Oldest != 7 {
 		t.Errorf("%v %+v", err, p)
 	}
@@ -20,7 +20,7 @@ func TestRootsFile(t *testing.T) {
 		"no generation": "root " + a + " a\n", "generation 0": "generation 0\n", "two generations": "generation 1\ngeneration 2\n", "no name": "generation 1\nroot " + a + "\n",
 		"no key": "generation 1\nroot AAAA a\n", "twice": "generation 1\nroot " + a + " a\nroot " + a + " b\n", "a word": "generation 1\nhello\n", "empty": "",
 	} {
-		if p, err := parseRoots(text); err == nil {
+		if p, err := ParseRoots(text); err == nil {
 			t.Errorf("%s: %+v", name, p)
 		}
 	}
