@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -76,7 +77,7 @@ func TestImages(t *testing.T) {
 		files := map[string]string{}
 		for tr := tar.NewReader(r); ; {
 			h, err := tr.Next()
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {
