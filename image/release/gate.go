@@ -130,7 +130,7 @@ func (o origin) checkKeys() error {
 
 // checkDraft refuses a draft that devices would take: it is tested by nobody.
 func (o origin) checkDraft() error {
-	if o.certificate == "" {
+	if o.key == "" && o.certificate == "" {
 		return nil
 	}
 	published, err := signed.ReadRoots(filepath.Join(o.tree, signed.RootsFile))
@@ -143,36 +143,41 @@ func (o origin) checkDraft() error {
 		err = json.Unmarshal(raw, &c)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w; leave SIGN_CERT= out", o.certificate, err)
+		return fmt.Errorf("the certificate %q: %w; leave SIGN_KEY= and SIGN_CERT= out", o.certificate, err)
 	}
-	if published.Oldest = 1; c.Vouched(published.Trust()) {
+	if c.Vouched(published.Trust()) {
 		return fmt.Errorf("devices take what the key of %s signs, and a draft is tested by nobody; leave SIGN_KEY= and SIGN_CERT= out, or sign it with a key of your own", o.certificate)
 	}
 	return nil
 }
 
-// checkGeneration demands that the lowest generation is not lower than the last release's: keys that were retired would be
+// checkGeneration demands that the lowest generation is not lower than any release's: keys that were retired would be
 // taken again.
 func (o origin) checkGeneration(ctx context.Context) error {
-	last, err := o.git(ctx, "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^")
-	if err != nil {
-		return nil //nolint:nilerr // the first release
-	}
-	text, err := o.git(ctx, "show", last+":"+signed.RootsFile)
-	if err != nil {
-		return nil //nolint:nilerr // a release of before there were keys
-	}
-	before, err := signed.ParseRoots(text)
-	if err != nil {
-		return fmt.Errorf("%s of %s: %w; look at git show %s:%s", signed.RootsFile, last, err, last, signed.RootsFile)
-	}
 	now, err := signed.ReadRoots(filepath.Join(o.tree, signed.RootsFile))
+	if err != nil {
+		return nil //nolint:nilerr // checkKeys says it
+	}
+	tags, err := o.git(ctx, "tag", "--list", "v[0-9]*")
 	if err != nil {
 		return err
 	}
-	if now.Oldest < before.Oldest {
-		return fmt.Errorf("%s has generation %d, and that of %s has %d: keys that are retired would be taken again; write at least \"generation %d\" there%s",
-			signed.RootsFile, now.Oldest, last, before.Oldest, before.Oldest, orDraft)
+	for _, tag := range strings.Fields(tags) {
+		if has, err := o.git(ctx, "ls-tree", "--name-only", tag, signed.RootsFile); tag == o.version || err == nil && has == "" {
+			continue // a release of before there were keys has no such file
+		}
+		text, err := o.git(ctx, "show", tag+":"+signed.RootsFile)
+		if err != nil {
+			return fmt.Errorf("%w; look at git show %s:%s", err, tag, signed.RootsFile)
+		}
+		before, err := signed.ParseRoots(text)
+		if err != nil {
+			return fmt.Errorf("%s of %s: %w; look at git show %s:%s", signed.RootsFile, tag, err, tag, signed.RootsFile)
+		}
+		if now.Oldest < before.Oldest {
+			return fmt.Errorf("%s has generation %d, and that of %s has %d: keys that are retired would be taken again; write at least \"generation %d\" there%s",
+				signed.RootsFile, now.Oldest, tag, before.Oldest, before.Oldest, orDraft)
+		}
 	}
 	return nil
 }

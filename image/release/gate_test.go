@@ -57,6 +57,7 @@ func TestADraftIsNotSignedForDevices(t *testing.T) {
 // The lowest generation never goes down, or a retired key would be good again.
 func TestTheGenerationDoesNotGoDown(t *testing.T) {
 	r, o := releasable(t)
+	o.version = "v0.2.0"
 	roots, err := os.ReadFile(filepath.Join(r.dir, signed.RootsFile))
 	if err != nil {
 		t.Fatal(err)

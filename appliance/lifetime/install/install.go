@@ -14,6 +14,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"rivulet/appliance/config"
@@ -50,12 +51,14 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 	changed, files := false, systemd.Files()
 	if o.Packaged {
 		before, active := unitState(ctx), IsActive(ctx)
-		if changed, err = takeOver(did); err != nil {
+		found, unit, err := takeOver(did)
+		if err != nil {
 			return steps, err
 		}
-		if changed && before == "disabled" { // by the owner of the installation that is taken over
+		changed = found
+		if unit && before == "disabled" { // by the owner of the installation that is taken over
 			did(false, "%s was disabled and stays so; to enable it: sudo rivulet install", systemd.UnitName)
-			if err := systemctl(ctx, "daemon-reload"); err != nil || !active {
+			if err := systemctl(ctx, "daemon-reload"); err != nil || !active || !o.Start {
 				return steps, err
 			}
 			return steps, systemctl(ctx, "restart", systemd.UnitName)
@@ -104,7 +107,7 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 	if err := systemctl(ctx, "daemon-reload"); err != nil {
 		return steps, err
 	}
-	if state := unitState(ctx); o.Packaged && state == "masked" {
+	if state := unitState(ctx); o.Packaged && strings.HasPrefix(state, "masked") {
 		did(false, "%s is masked and stays so; systemctl unmask %s, then: rivulet install", systemd.UnitName, systemd.UnitName)
 		return steps, nil
 	}

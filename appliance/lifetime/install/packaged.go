@@ -42,28 +42,16 @@ const wants = "/etc/systemd/system/multi-user.target.wants/" + systemd.UnitName
 // has changed it.
 const setAside = systemd.UnitPath + ".before-package"
 
-// takeOver removes an installation without a package, whose unit and program would hide the package's. A unit that is not
-// as it was written is set aside.
-func takeOver(did func(changed bool, format string, args ...any)) (found bool, err error) {
-	switch unit, err := os.ReadFile(systemd.UnitPath); {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return false, fmt.Errorf("install: %w", err)
-	case string(unit) == systemd.Unit:
-		if err := os.Remove(systemd.UnitPath); err != nil {
-			return false, fmt.Errorf("install: %w", err)
+// takeOver removes an installation without a package, whose unit and program would hide the package's: found reports
+// whether anything of one was there, unit whether its unit was. The unit goes last, so that what is cut off is found again;
+// one that is not as it was written is set aside.
+func takeOver(did func(changed bool, format string, args ...any)) (found, unit bool, err error) {
+	if info, err := buildinfo.ReadFile(systemd.Binary); err == nil && strings.HasPrefix(info.Path, "rivulet/") {
+		if err := os.Remove(systemd.Binary); err != nil {
+			return false, false, fmt.Errorf("install: %w; it would run in place of %s: remove it by hand", err, systemd.PackageBinary)
 		}
 		found = true
-		did(true, "%s is removed: the package has the unit", systemd.UnitPath)
-	case bytes.Contains(unit, []byte(systemd.Binary)):
-		if err := os.Rename(systemd.UnitPath, setAside); err != nil {
-			return false, fmt.Errorf("install: %w", err)
-		}
-		found = true
-		did(true, "%s was changed here and is %s now: the package has the unit; changes belong into %s.d", systemd.UnitPath, setAside, systemd.UnitPath)
-	}
-	if found {
-		_ = os.Remove(wants) // it leads to a unit that is gone
+		did(true, "%s is removed: the package has the program", systemd.Binary)
 	}
 	if asWritten(systemd.SysctlPath) {
 		_ = os.Remove(systemd.SysctlPath) // the package's is the same
@@ -73,14 +61,33 @@ func takeOver(did func(changed bool, format string, args ...any)) (found bool, e
 			_ = os.Remove(l.Path)
 		}
 	}
-	if info, err := buildinfo.ReadFile(systemd.Binary); err != nil || info.Main.Path != "rivulet" && !strings.HasPrefix(info.Path, "rivulet/") {
-		return found, nil //nolint:nilerr // there is none, or it is somebody's own
+	raw, err := os.ReadFile(systemd.UnitPath)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return found, false, nil
+	case err != nil:
+		return found, false, fmt.Errorf("install: %w", err)
+	case string(raw) == systemd.Unit:
+		if err := os.Remove(systemd.UnitPath); err != nil {
+			return found, true, fmt.Errorf("install: %w", err)
+		}
+		did(true, "%s is removed: the package has the unit", systemd.UnitPath)
+	case bytes.Contains(raw, []byte(systemd.Binary)):
+		if err := os.Rename(systemd.UnitPath, setAside); err != nil {
+			return found, true, fmt.Errorf("install: %w", err)
+		}
+		did(true, "%s was changed here and is %s now: the package has the unit; changes belong into %s.d", systemd.UnitPath, setAside, systemd.UnitPath)
+	default:
+		return found, false, nil // the owner's own, for the package's program
 	}
-	if err := os.Remove(systemd.Binary); err != nil {
-		return found, fmt.Errorf("install: %w; it would run in place of %s: remove it by hand", err, systemd.PackageBinary)
-	}
-	did(true, "%s is removed: the package has the program", systemd.Binary)
-	return true, nil
+	_ = os.Remove(wants) // it leads to a unit that is gone
+	return true, true, nil
+}
+
+// Packaged reports whether the program of this path is a package's: it is at that place, and the package's unit is there.
+func Packaged(executable string) bool {
+	_, err := os.Stat(systemd.PackageFiles()[0].Path)
+	return err == nil && executable == systemd.PackageBinary
 }
 
 // asWritten reports whether a file of Files has the content that Install writes.

@@ -75,7 +75,7 @@ func apply(ctx context.Context, f systemd.File) {
 	switch {
 	case filepath.Base(filepath.Dir(f.Path)) == "sysctl.d":
 		for _, tool := range []string{"/usr/lib/systemd/systemd-sysctl", "/lib/systemd/systemd-sysctl"} {
-			if exec.CommandContext(ctx, tool, f.Path).Run() == nil {
+			if exec.CommandContext(ctx, tool).Run() == nil { // all files, in their order: the owner's may say otherwise
 				return
 			}
 		}

@@ -47,9 +47,10 @@ func newInstall(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			o.Packaged = exe == systemd.PackageBinary
-			if by := install.PackageTool(cmd.Context()); by != "" && !o.Packaged {
-				return fmt.Errorf("%s has installed Rivulet here from a package; give it the newer package, or remove that one first, its state stays: %s", by, removePackage[by])
+			if o.Packaged = install.Packaged(exe); !o.Packaged {
+				if by := install.PackageTool(cmd.Context()); by != "" {
+					return fmt.Errorf("%s has installed Rivulet here from a package; give it the newer package, or remove that one first, its state stays: %s", by, removePackage[by])
+				}
 			}
 			o.Executable, o.Start = exe, !noStart
 			if err := runsByHand(cmd, c); err != nil && o.Packaged {

@@ -48,7 +48,7 @@ func newUninstall(c *common, engineName string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			removed, err := install.Remove(cmd.Context(), by != "" || exe == systemd.PackageBinary)
+			removed, err := install.Remove(cmd.Context(), by != "" || install.Packaged(exe))
 			if by != "" {
 				r.Kept = append(r.Kept, systemd.PackageBinary+" and its unit are the package's, and go with it: "+removePackage[by])
 			}
