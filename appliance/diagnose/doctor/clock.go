@@ -11,6 +11,7 @@ import (
 
 	"rivulet/appliance/health"
 	machineclock "rivulet/appliance/machine/clock"
+	"rivulet/fabric/peer"
 	"rivulet/offload/consumer"
 	"rivulet/offload/consumer/explain"
 	"rivulet/systemd"
@@ -82,7 +83,7 @@ func probeClockBehind(ctx context.Context, e *Env) Result {
 			}
 			return Warnf("let "+p.Spec.NodeName+" reach an NTP server (UDP port 123), or two of "+strings.Join(machineclock.Registries, ", ")+
 				"; or set its clock: page Device of the web console, or there: sudo date -s \"YYYY-MM-DD hh:mm\". The pull is tried again by itself",
-				"the registry of %s is not trusted for %s/%s on %s: its certificate begins later than the clock says", c.Image, p.Namespace, p.Name, p.Spec.NodeName)
+				"the registry of %s is not trusted for %s/%s on %s: its certificate begins later than the clock says", peer.Line(c.Image, 200), p.Namespace, p.Name, p.Spec.NodeName)
 		}
 	}
 	return Passf("none")

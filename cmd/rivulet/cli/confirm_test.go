@@ -89,7 +89,7 @@ func fakeDevice(t *testing.T, pods, claims *string, silent *string) string {
 			"consumers": [{` + b + `, "peer": true, "pods": 2}, {"id": "` + strings.Repeat("c", 32) + `", "name": "c", "pods": 1}]}`),
 		"GET /v1/kubeconfigs":    json.RawMessage(`{"kubeconfigs": [{"user": "anna", "state": "active"}, {"user": "ben", "state": "unused"}, {"user": "carl", "state": "revoked"}, {"user": "dora", "vcluster": "ann", "state": "active"}]}`),
 		"GET /v1/metrics/access": json.RawMessage(`{"accesses": [{"name": "prometheus"}]}`),
-		"GET /v1/volumes":        json.RawMessage(`{"kept": [{"ref": "b/lab/db"}, {"ref": "b/lab/web"}]}`),
+		"GET /v1/volumes":        json.RawMessage(`{"kept": [{"ref": "b/lab/db"}, {"ref": "b/lab/web"}], "silent": ["c"]}`),
 		"GET /v1/burst":          json.RawMessage(`[{"name": "campus"}]`),
 		"POST /v1/peers/unpeer":  json.RawMessage(`{` + b + `}`),
 		"POST /v1/peers/deny":    json.RawMessage(`{"name": "d"}`),
@@ -160,6 +160,10 @@ func TestNamesAreCheckedBeforeAsking(t *testing.T) {
 		if _, out, err := execute(t, dir, strings.Fields(line)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error()+out, "?") {
 			t.Errorf("%s: %v, %s; want %q and no question", line, err, out, want)
 		}
+	}
+	// What a silent peer has is not known.
+	if _, out, err := execute(t, dir, []string{"volumes", "delete", "c/lab/db"}); err == nil || !strings.Contains(err.Error(), "there is no terminal to ask at") {
+		t.Errorf("%v, %s", err, out)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"rivulet/appliance/operate"
+	"rivulet/fabric/peer"
 )
 
 func newPods(c *common) *cobra.Command {
@@ -62,7 +63,7 @@ func printPods(out io.Writer, rows []operate.Pod, wide bool, now time.Time) erro
 		}
 		cells := []any{r.Place, dash(r.Node), namespace, pod, fmt.Sprintf("%d/%d", r.Ready, r.Containers), r.State, r.Restarts, since(now, r.Created)}
 		if wide {
-			cells = append(cells, dash(inside), dash(r.IP), dash(join(r.Images)))
+			cells = append(cells, dash(inside), dash(r.IP), dash(peer.Line(join(r.Images), 1000)))
 		}
 		return cells
 	})

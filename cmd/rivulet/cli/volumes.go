@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -72,7 +73,11 @@ func newVolumesDelete(c *common) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete DATA", Short: "delete data on a peer that no claim here has", Args: oneKept,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			kept, err := c.keptNames(cmd.Context(), cmd)
+			v, err := c.volumes(cmd.Context())
+			kept := keptRefs(v)
+			if on, _, _ := strings.Cut(args[0], "/"); err == nil && slices.Contains(v.Silent, on) {
+				kept = append(kept, args[0]) // it says itself what it has, when it can be reached
+			}
 			if err := known("data without a claim", args[0], "rivulet volumes", kept, err); err != nil {
 				return err
 			}
@@ -92,8 +97,13 @@ func newVolumesDelete(c *common) *cobra.Command {
 // keptNames are the data that no claim has.
 func (c *common) keptNames(ctx context.Context, _ *cobra.Command) (out []string, err error) {
 	v, err := c.volumes(ctx)
+	return keptRefs(v), err
+}
+
+// keptRefs are the names of the data that no claim has, of those that could be asked.
+func keptRefs(v volume.View) (out []string) {
 	for _, k := range v.Kept {
 		out = append(out, k.Ref)
 	}
-	return out, err
+	return out
 }

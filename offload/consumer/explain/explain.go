@@ -414,7 +414,7 @@ func (f Facts) containers(node *corev1.Node) (out []Reason) {
 	images := map[string]string{}
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
-			images[list[i].Name] = list[i].Image
+			images[list[i].Name] = peer.Line(list[i].Image, 200) // the API server takes any text
 		}
 	}
 	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {

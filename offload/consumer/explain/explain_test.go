@@ -366,6 +366,18 @@ func TestWhyItStaysByItsLabel(t *testing.T) {
 	}
 }
 
+// An image's name is any text for the API server, and whoever made the pod wrote it.
+func TestAnImageIsNoControlSequence(t *testing.T) {
+	for _, message := range []string{"", "no space left on device"} {
+		p := asks("1", on("home", waits("InvalidImageName", message)))
+		p.Spec.Containers[0].Image = "a\x1b[2J\nERROR all is well"
+		what := Explain(Facts{Pod: p, Nodes: []corev1.Node{node("home", "1", nil)}}).Reasons[0].What
+		if strings.ContainsAny(what, "\x1b\n") || !strings.Contains(what, "image a") {
+			t.Errorf("%q", what)
+		}
+	}
+}
+
 // What somebody else wrote does not fill the screen.
 func TestOthersWordsAreBounded(t *testing.T) {
 	a := Explain(Facts{Pod: asks("1", on("home", waits("ErrImagePull", strings.Repeat("word ", 10000)))), Nodes: []corev1.Node{node("home", "1", nil)}})

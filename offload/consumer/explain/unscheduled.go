@@ -130,6 +130,8 @@ func (f Facts) staysHome(what string) Reason {
 		ns, _ = policy.Parse(f.Namespace)
 	}
 	switch refused := translate.Refuse(p); {
+	case p.Labels[policy.OriginLabel] != "":
+		return Reason{NoRoom, what + "pods of other clusters are not sent on", "request less, free some, or add a device"}
 	case policy.System(p.Namespace):
 		return Reason{NoRoom, what + "namespace " + p.Namespace + " stays at home", "request less, free some, or add a device"}
 	case refused != nil:
