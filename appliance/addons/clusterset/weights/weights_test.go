@@ -211,7 +211,7 @@ func (w *world) use(t *testing.T, s Service) {
 	t.Helper()
 	w.weights.Set([]Service{s})
 	want := program(pods, clusterIPs, []Service{s})
-	await.NoError(t, t.Context(), 10*time.Second, "the table", func() error {
+	await.NoError(t, t.Context(), time.Minute, "the table", func() error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		c, err := nft.Open(int(w.host.NS))
