@@ -43,7 +43,7 @@ var (
 	podCIDR    = netip.MustParsePrefix("127.42.0.0/16") // on loopback, so that the tunnel address is there
 	inTunnel   = netip.MustParseAddr("127.42.255.254")
 	onLAN      = netip.MustParseAddr("127.0.0.1")
-	testTiming = Timing{Ping: 50 * time.Millisecond, Probe: 30 * time.Millisecond, PingTimeout: time.Second, Misses: 3, Retry: 30 * time.Millisecond, Forget: 100 * time.Millisecond, Confirm: 5 * time.Second, Decision: 2 * time.Second}
+	testTiming = Timing{Ping: 50 * time.Millisecond, Probe: 30 * time.Millisecond, PingTimeout: time.Second, Misses: 3, Retry: 30 * time.Millisecond, Forget: 100 * time.Millisecond, Confirm: 5 * time.Second, Decision: 6 * time.Second}
 )
 
 // cluster is one fabric with what outlives it.
