@@ -109,12 +109,16 @@ func (c *Controller) takeBack(ctx context.Context, home *corev1.Pod, t *twin.Twi
 		c.queue.AddAfter(keyOf(home), wait)
 		return false, nil
 	}
-	c.memory.setRequested(home.UID)
 	refusal := t.Rehearse(ctx, have)
 	if refusal == nil {
+		c.memory.setRequested(home.UID)
 		c.queue.AddAfter(keyOf(home), anew)
 		return false, nil
 	}
 	c.memory.setRefused(home.UID, fmt.Sprintf("taken back from %s: %s", c.cfg.Target.Name(), refusal))
-	return true, c.twinError(ctx, t, t.Remove(ctx, have, nil))
+	if err := t.Remove(ctx, have, nil); err != nil {
+		return true, c.twinError(ctx, t, err) // and it is due again at once
+	}
+	c.memory.setRequested(home.UID)
+	return true, nil
 }

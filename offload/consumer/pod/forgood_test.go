@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
@@ -82,7 +83,21 @@ func TestRefusedForGood(t *testing.T) {
 				return true, nil, nil
 			})
 			away := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: homeapi.Authority, Namespace: "lab-a"}})
-			away.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, c.refusal })
+			away.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) { // a rehearsal keeps nothing
+				return true, a.(clienttesting.CreateAction).GetObject(), c.refusal
+			})
+			// The fake shows a watch nothing of what was before it, so a deletion fails until then, and is tried again.
+			var watched atomic.Bool
+			away.PrependWatchReactor("jobs", func(clienttesting.Action) (bool, watch.Interface, error) {
+				watched.Store(true)
+				return false, nil, nil
+			})
+			away.PrependReactor("delete", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
+				if watched.Load() {
+					return false, nil, nil
+				}
+				return true, nil, apierrors.NewServiceUnavailable("not watched yet")
+			})
 			if c.from {
 				w, err := translate.Wrap(pod, "aid", "")
 				if err != nil {
