@@ -60,20 +60,23 @@ const (
 
 // Files are those of an installation, without the binary.
 func Files() []File {
-	return []File{{UnitPath, Unit}, {SysctlPath, sysctl}, {JournalPath, journald}, {WatchdogPath, watchdog}}
+	return append([]File{{UnitPath, Unit}, {SysctlPath, sysctl}}, MachineFiles()...)
 }
 
 // PackageFiles are those of a package, at a distribution's places: the unit, and the kernel's settings. The limit of the
-// journal and the watchdog are for the whole machine, so no package has them: see Owners.
+// journal and the watchdog are for the whole machine, so no package has them: see MachineFiles.
 func PackageFiles() []File {
 	return []File{
-		{strings.Replace(UnitPath, "/etc/", "/usr/lib/", 1), strings.ReplaceAll(Unit, Binary, PackageBinary)},
-		{strings.Replace(SysctlPath, "/etc/", "/usr/lib/", 1), sysctl},
+		{distribution(UnitPath), strings.ReplaceAll(Unit, Binary, PackageBinary)},
+		{distribution(SysctlPath), sysctl},
 	}
 }
 
-// Owners are the settings of the machine that a package's first installation writes, and no later one: from then on
-// they are the owner's.
-func Owners() []File {
+// distribution returns the place below /usr/lib of a file that an owner has below /etc.
+func distribution(path string) string { return strings.Replace(path, "/etc/", "/usr/lib/", 1) }
+
+// MachineFiles are settings of the whole machine. A package's first installation writes them, and no later one: from then
+// on they are the owner's.
+func MachineFiles() []File {
 	return []File{{JournalPath, journald}, {WatchdogPath, watchdog}}
 }

@@ -2,7 +2,6 @@ package systemd
 
 import (
 	"embed"
-	"strings"
 )
 
 // ImageMark is written only by the initrd of Rivulet's image: that machine is a device, and not a user's machine with
@@ -26,7 +25,7 @@ var imagePaths = map[string]string{
 // distribution's places, and the files that only a device needs.
 func ImageFiles() (out []File) {
 	for _, f := range Files() {
-		f.Path = strings.Replace(f.Path, "/etc/", "/usr/lib/", 1)
+		f.Path = distribution(f.Path)
 		out = append(out, f)
 	}
 	for name, path := range imagePaths {

@@ -35,8 +35,8 @@ import (
 )
 
 // Why explains why an object does not run, is not reachable, or runs badly. what is a pod by NAME or NAMESPACE/NAME, one
-// of a virtual cluster of this device by VCLUSTER/NAMESPACE/NAME, or KIND/NAME; a name that no pod has is searched among the other kinds. The empty namespace is all. disk has the state of
-// the disk now; nil: that of the supervisor's status counts.
+// of a virtual cluster of this device by VCLUSTER/NAMESPACE/NAME, or KIND/NAME; a name that no pod has is searched among
+// the other kinds. The empty namespace is all. disk has the state of the disk now; nil: that of the supervisor's status counts.
 func (c Cluster) Why(ctx context.Context, namespace, what string, disk *Disk) (a explain.Answer, err error) {
 	g, err := c.gatherer(ctx)
 	if err != nil {

@@ -8,8 +8,8 @@
 //	   | <-------------------------- Hello - |                    seenAs differs from the choice
 //
 // Both sides process messages alike, in Party.learn; Admit evaluates strangers, and Join stores an
-// admitted one after all other checks. A peer by lan becomes a member of the group with the proof that a stranger needs. Messages have sequences: late ones are
-// ignored. A side stores its choice before it sends it, so the next exchange repairs a crash between any two steps, and
+// admitted one after all other checks. A peer by lan becomes a member of the group with the proof that a stranger needs.
+// Messages have sequences: late ones are ignored. A side stores its choice before it sends it, so the next exchange repairs a crash between any two steps, and
 // no peer has a prefix that its chooser has forgotten. The responder stores before the starter has judged it: until the
 // starter repeats its choice, its record is unconfirmed, and package fabric gives it up after a refusal or a minute.
 //

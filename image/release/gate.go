@@ -111,11 +111,7 @@ func (o origin) checkKeys() error {
 	if _, err := os.Stat(o.key); err != nil {
 		errs = append(errs, fmt.Errorf("%w; name the signing key's file with SIGN_KEY=%s", err, orDraft))
 	}
-	var c signed.Certificate
-	raw, err := os.ReadFile(o.certificate)
-	if err == nil {
-		err = json.Unmarshal(raw, &c)
-	}
+	c, err := o.readCertificate()
 	switch {
 	case err != nil:
 		errs = append(errs, fmt.Errorf("%s: %w; make the certificate by docs/design/keys.md%s", o.certificate, err, orDraft))
@@ -128,6 +124,14 @@ func (o origin) checkKeys() error {
 	return errors.Join(errs...)
 }
 
+func (o origin) readCertificate() (c signed.Certificate, err error) {
+	raw, err := os.ReadFile(o.certificate)
+	if err != nil {
+		return c, err
+	}
+	return c, json.Unmarshal(raw, &c)
+}
+
 // checkDraft refuses a draft that devices would take: it is tested by nobody.
 func (o origin) checkDraft() error {
 	if o.key == "" && o.certificate == "" {
@@ -137,11 +141,7 @@ func (o origin) checkDraft() error {
 	if err != nil {
 		return err
 	}
-	var c signed.Certificate
-	raw, err := os.ReadFile(o.certificate)
-	if err == nil {
-		err = json.Unmarshal(raw, &c)
-	}
+	c, err := o.readCertificate()
 	if err != nil {
 		return fmt.Errorf("the certificate %q: %w; leave SIGN_KEY= and SIGN_CERT= out", o.certificate, err)
 	}

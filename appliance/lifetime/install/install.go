@@ -1,7 +1,7 @@
 // Package install makes Rivulet a service of the operating system, and removes it again (docs/design/install.md). It
 // reads this program's file and alone writes /usr/local/bin/rivulet, the files of systemd.Files, and a configuration if
-// there is none and a name was given. Of a package's files it writes and removes none. Installing again changes only differences; every file is replaced in one step.
-// Failure: an error names what is missing and how to continue without it.
+// there is none and a name was given. Of a package's files it writes and removes none. Installing again changes only
+// differences; every file is replaced in one step. Failure: an error names what is missing and how to continue without it.
 package install
 
 import (
@@ -66,7 +66,7 @@ func Install(ctx context.Context, o Options) (steps []Step, err error) {
 		for _, f := range systemd.PackageFiles() {
 			apply(ctx, f)
 		}
-		files = systemd.Owners()
+		files = systemd.MachineFiles()
 	} else {
 		if changed, err = program(o.Executable, did); err != nil {
 			return steps, err

@@ -23,6 +23,7 @@ func newInstall(c *common) *cobra.Command {
 		Use:   "install",
 		Short: "install this program as a systemd service, started at boot, with a watchdog and the settings it needs",
 		Long: "Copies this program to " + systemd.Binary + " and writes the unit and three settings of the system.\n" +
+			"A package has program and unit: there it writes what is for the whole machine, if it is not there, and starts the service.\n" +
 			"It can be repeated at any time, with this or a newer program. To remove it: rivulet uninstall",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
