@@ -102,7 +102,7 @@ func TestWhatMayNotReplaceTheProgram(t *testing.T) {
 		t.Fatalf("the script has another folder: %v", err)
 	}
 	script = bytes.Replace(script, []byte("state=/var/lib/rivulet\n"), []byte("state="+state+"\n"), 1)
-	script = bytes.Replace(script, []byte("mark=/var/lib/misc/"), []byte("mark="+state+"/"), 1)
+	script = bytes.Replace(script, []byte("mark=/var/lib/"), []byte("mark="+state+"/"), 1)
 	staged := State{}.staged(Attempt{Next: build(2), From: build(1)})
 	trying := staged.begun("x", Saved{})
 	for _, tc := range []struct {
