@@ -32,6 +32,7 @@ import (
 	"rivulet/offload/policy"
 	"rivulet/test/harness/apiserver"
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/locks"
 )
 
 // lans are a device's.
@@ -94,7 +95,7 @@ func newStory(t *testing.T) *story {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.front = &front{t: t, web: freePort(t), secure: freePort(t), certificates: x509.NewCertPool()}
+	s.front = &front{t: t, web: locks.Ports(t, 1), secure: locks.Ports(t, 1), certificates: x509.NewCertPool()}
 	s.controller = New(Config{Client: client, LANs: s.lans, Page: &s.page, Reaches: anywhere, File: "/etc/rivulet/config.yaml", Health: &s.health,
 		Networks: func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16")} },
 		Log:      slog.New(slog.DiscardHandler), Ports: [2]int{s.web, s.secure}})

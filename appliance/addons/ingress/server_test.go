@@ -23,6 +23,7 @@ import (
 	"rivulet/appliance/health"
 	"rivulet/fabric/httpserver"
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/locks"
 )
 
 // page is the device's own, which answers for one host.
@@ -49,16 +50,6 @@ type front struct {
 	certificates *x509.CertPool
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 func newFront(t *testing.T, reaches func(netip.Addr) bool) *front {
 	t.Helper()
 	return newPatientFront(t, reaches, httpserver.Ingress.Stall)
@@ -67,7 +58,7 @@ func newFront(t *testing.T, reaches func(netip.Addr) bool) *front {
 // newPatientFront is newFront with another bound of silence.
 func newPatientFront(t *testing.T, reaches func(netip.Addr) bool, stall time.Duration) *front {
 	t.Helper()
-	f := &front{t: t, web: freePort(t), secure: freePort(t), certificates: x509.NewCertPool()}
+	f := &front{t: t, web: locks.Ports(t, 1), secure: locks.Ports(t, 1), certificates: x509.NewCertPool()}
 	f.server = newServer(Config{Page: &f.page, Reaches: reaches, Health: &f.health, Log: slog.New(slog.DiscardHandler), Ports: [2]int{f.web, f.secure}})
 	f.server.bounds.Stall = stall
 	ctx, cancel := context.WithCancel(t.Context())
@@ -247,7 +238,7 @@ func TestOnlyPodsAreReached(t *testing.T) {
 // sent something gets it once.
 func TestAnotherPodIsTried(t *testing.T) {
 	f := newFront(t, anywhere)
-	gone := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	gone := fmt.Sprintf("127.0.0.1:%d", locks.Ports(t, 1))
 	calls := atomic.Int32{}
 	f.serves(false, gone, pod(t, func(w http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
@@ -506,7 +497,7 @@ func TestAPortThatIsTaken(t *testing.T) {
 	defer other.Close()
 	taken := other.Addr().(*net.TCPAddr).Port
 	var tracker health.Tracker
-	s := newServer(Config{Page: &page{}, Reaches: anywhere, Health: &tracker, Log: slog.New(slog.DiscardHandler), Ports: [2]int{taken, freePort(t)}})
+	s := newServer(Config{Page: &page{}, Reaches: anywhere, Health: &tracker, Log: slog.New(slog.DiscardHandler), Ports: [2]int{taken, locks.Ports(t, 1)}})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); s.run(ctx) }()

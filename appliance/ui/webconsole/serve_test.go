@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -29,6 +28,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/config"
 	"rivulet/appliance/health"
+	"rivulet/test/harness/locks"
 )
 
 // testPage is a status page of a device called pi.
@@ -105,16 +105,6 @@ func (d *testDevice) restConfig() (*rest.Config, error) {
 	return d.rest, nil
 }
 
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 func newDevice(t *testing.T) *testDevice {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/answers.json")
@@ -163,7 +153,7 @@ func newDevice(t *testing.T) *testDevice {
 		t.Fatal(err)
 	}
 	d.Console = New(Config{
-		Store: &memory{}, StateDir: t.TempDir(), RunDir: run, Executable: self, Page: testPage{}, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler), Port: freePort(t),
+		Store: &memory{}, StateDir: t.TempDir(), RunDir: run, Executable: self, Page: testPage{}, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler), Port: locks.Ports(t, 1),
 		REST: d.restConfig, Client: d.kubernetes,
 	})
 	yes := true

@@ -37,6 +37,24 @@ func byPolicy(name, message string) error {
 	return err
 }
 
+// deletesOnceWatched has a deletion fail until what it is of is watched, so that it is tried again: the fake shows a watch nothing
+// of what was before it, and the one who deletes would never learn that it is done.
+func deletesOnceWatched(away *fake.Clientset) {
+	for _, kind := range []string{"pods", "jobs", "replicasets"} {
+		var watched atomic.Bool
+		away.PrependWatchReactor(kind, func(clienttesting.Action) (bool, watch.Interface, error) {
+			watched.Store(true)
+			return false, nil, nil
+		})
+		away.PrependReactor("delete", kind, func(clienttesting.Action) (bool, runtime.Object, error) {
+			if watched.Load() {
+				return false, nil, nil
+			}
+			return true, nil, apierrors.NewServiceUnavailable("not watched yet")
+		})
+	}
+}
+
 // What the target refuses for good is refused at home by its words. Where it may run at home it is evicted once its successor
 // is kept off; what was made for it is taken back. A quota refuses nothing for good.
 func TestRefusedForGood(t *testing.T) {
@@ -86,18 +104,7 @@ func TestRefusedForGood(t *testing.T) {
 			away.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) { // a rehearsal keeps nothing
 				return true, a.(clienttesting.CreateAction).GetObject(), c.refusal
 			})
-			// The fake shows a watch nothing of what was before it, so a deletion fails until then, and is tried again.
-			var watched atomic.Bool
-			away.PrependWatchReactor("jobs", func(clienttesting.Action) (bool, watch.Interface, error) {
-				watched.Store(true)
-				return false, nil, nil
-			})
-			away.PrependReactor("delete", "jobs", func(clienttesting.Action) (bool, runtime.Object, error) {
-				if watched.Load() {
-					return false, nil, nil
-				}
-				return true, nil, apierrors.NewServiceUnavailable("not watched yet")
-			})
+			deletesOnceWatched(away)
 			if c.from {
 				w, err := translate.Wrap(pod, "aid", "")
 				if err != nil {
@@ -190,6 +197,7 @@ func TestWhatATargetLeavesOutIsRefused(t *testing.T) {
 					}
 					return false, nil, nil
 				})
+				deletesOnceWatched(away)
 				want := int32(1)
 				if earlier {
 					want = 0

@@ -176,6 +176,7 @@ const events = `{"Action":"start","Package":"rivulet/a"}
 {"Action":"skip","Package":"rivulet/b","Test":"TestVM","Elapsed":0}
 {"Action":"pass","Package":"rivulet/b","Elapsed":0.1}
 {"Action":"output","Package":"rivulet/c","Output":"panic: oh\n"}
+{"Action":"fail","Package":"rivulet/c","Test":"TestC","Elapsed":3}
 {"Action":"fail","Package":"rivulet/c","Elapsed":3}
 {"Action":"output","Package":"rivulet/d","Test":"TestSlow","Output":"    d.go:9: NOT JUDGED: late by 0.4 s\n"}
 {"Action":"start","Package":"rivulet/d"}
@@ -205,6 +206,18 @@ func TestResultOfEvents(t *testing.T) {
 	if packages[3].unjudged != "late by 0.4 s" || packages[0].unjudged != "" {
 		t.Errorf("not judged: %q, %q", packages[3].unjudged, packages[0].unjudged)
 	}
+	packages[0].tests["TestA"] = "fail"
+	if got := packages[0].failedTests(); strings.Join(got, " ") != "TestA TestTwo" {
+		t.Errorf("what may run once more: %v", got)
+	}
+	delete(packages[0].tests, "TestA")
+	packages[0].crash = true
+	for _, p := range packages {
+		if got := p.failedTests(); len(got) > 0 {
+			t.Errorf("%s: %v may run once more, after a race, a panic or no end", p.name, got)
+		}
+	}
+	packages[0].crash = false
 	for until, state := range map[string]state{"2999-12-31": excused, "2026-11-01": failed} {
 		c := checker{suites: suites{Excused: []excuse{{Test: "a TestTwo", Why: "known", Until: until}}}}
 		if got := c.judge(packages[0], "race"); got.State != state {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"rivulet/test/harness/pressure"
 	"rivulet/test/harness/tree"
 )
 
@@ -19,48 +20,82 @@ import (
 // with something else. What printed it runs once more, alone.
 const unjudged = "NOT JUDGED: "
 
+// Packages that run beside each other take processors from each other. When something waited for one in more than this
+// share of the time, a test that failed may have missed a limit that the product keeps.
+const crowded = 0.6
+
+// At most so many packages of a run may have failed for that: more is no accident.
+const mostCrowded = 3
+
 // goTest runs the packages of g and returns a result for each that has tests. One that failed on
 // a machine under pressure is noted as not judged, and has a second result.
 func (c *checker) goTest(g group) ([]result, error) {
+	meter := pressure.Start()
 	packages, ended, err := c.once(g)
 	if err != nil {
 		return nil, err
 	}
-	var out []result
-	bad := 0
+	figures := meter.Stop()
+	var bad []*pkg
 	for _, p := range packages {
-		r := c.judge(p, g.name)
-		if r.State == failed {
-			bad++
-		}
-		if r.Passed+r.Failed+r.Skipped > 0 || r.State == failed {
-			out = append(out, r)
-		}
-		if r.State == failed && p.unjudged != "" {
-			out[len(out)-1].State, out[len(out)-1].Note = notJudged, p.unjudged
-			again, err := c.alone(g, p.name)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, again)
+		if c.judge(p, g.name).State == failed {
+			bad = append(bad, p)
 		}
 	}
-	if ended != nil && bad == 0 { // a package that did not build, for example
-		out = append(out, result{Kind: g.name, Name: "go test", State: failed, Note: ended.Error()})
+	if ended != nil && len(bad) == 0 { // a package that did not build, for example
+		return []result{{Kind: g.name, Name: "go test", State: failed, Note: ended.Error()}}, nil
+	}
+	tests := func(*pkg) []string { return nil }
+	if len(packages) > 1 && len(bad) <= mostCrowded && figures.Some["cpu"] > crowded {
+		tests = (*pkg).failedTests
+	}
+	var out []result
+	for _, p := range packages {
+		r := c.judge(p, g.name)
+		if r.Passed+r.Failed+r.Skipped == 0 && r.State != failed {
+			continue
+		}
+		out = append(out, r)
+		if r.State != failed {
+			continue
+		}
+		one, note := g, ""
+		switch failed := tests(p); {
+		case p.unjudged != "":
+			note = p.unjudged
+			one.flags = append(slices.Clone(g.flags), "-count=1")
+		case len(failed) > 0:
+			note = strings.Join(failed, ", ") + ": " + figures.String()
+			one.run, one.flags = "^("+strings.Join(failed, "|")+")$", append(slices.Clone(g.flags), "-count=3")
+		default:
+			continue
+		}
+		again, err := c.alone(one, p)
+		if err != nil {
+			return nil, err
+		}
+		out[len(out)-1].State, out[len(out)-1].Note = notJudged, note
+		out = append(out, again)
 	}
 	return out, nil
 }
 
-// alone runs one package of g once more, with nothing beside it. This verdict is the last.
-func (c *checker) alone(g group, name string) (result, error) {
-	fmt.Printf("\ncheck: %s could not be judged; once more, alone\n", name)
-	g.packages, g.flags = []string{name}, append(slices.Clone(g.flags), "-count=1", "-p", "1")
+// alone runs one package of g once more, with nothing beside it. This verdict is the last; what does not run again
+// keeps the verdict it has.
+func (c *checker) alone(g group, p *pkg) (result, error) {
+	fmt.Printf("\ncheck: %s could not be judged; once more, alone\n", p.name)
+	g.packages, g.flags = []string{p.name}, append(slices.Clone(g.flags), "-p", "1")
 	packages, ended, err := c.once(g)
 	if err != nil {
 		return result{}, err
 	}
 	if len(packages) != 1 {
-		return result{Kind: g.name, Name: name, State: failed, Failed: 1, Note: fmt.Sprint("the second run: ", ended)}, nil
+		return result{Kind: g.name, Name: p.name, State: failed, Failed: 1, Note: fmt.Sprint("the second run: ", ended)}, nil
+	}
+	for name, ended := range p.tests {
+		if _, ran := packages[0].tests[name]; !ran {
+			packages[0].tests[name] = ended
+		}
 	}
 	return c.judge(packages[0], g.name), nil
 }
@@ -116,8 +151,8 @@ type pkg struct {
 	skips    []string          // of each skipped test and subtest its name and reason
 	said     map[string]string // what a test that has not ended printed last
 	last     string            // what the package printed last, outside of its tests
-	race     bool
-	unjudged string // why the verdict is none
+	crash    bool              // a race or a panic
+	unjudged string            // why the verdict is none
 }
 
 // event is a line of go test -json (go doc test2json).
@@ -170,7 +205,7 @@ func (p *pkg) add(e event) {
 
 func (p *pkg) output(e event) {
 	text := strings.TrimSpace(e.Output)
-	if p.race = p.race || strings.Contains(text, "WARNING: DATA RACE"); text == "" {
+	if p.crash = p.crash || strings.Contains(text, "WARNING: DATA RACE") || strings.HasPrefix(text, "panic: "); text == "" {
 		return
 	}
 	if _, why, found := strings.Cut(text, unjudged); found {
@@ -182,6 +217,21 @@ func (p *pkg) output(e event) {
 	case e.Test == "" && !strings.HasPrefix(text, "FAIL") && !strings.HasPrefix(text, "exit status"):
 		p.last = text[:min(len(text), 400)]
 	}
+}
+
+// failedTests are those that failed by themselves, so that they can run once more; none where the package did not end, or
+// where it raced or panicked, which no machine makes.
+func (p *pkg) failedTests() (names []string) {
+	if p.ended != "fail" || p.crash {
+		return nil
+	}
+	for name, ended := range p.tests {
+		if ended == "fail" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 func (p *pkg) result(kind string) result {
@@ -202,7 +252,7 @@ func (p *pkg) result(kind string) result {
 	switch {
 	case p.ended != "pass" && p.ended != "skip":
 		r.State, r.Failed, r.Note = failed, max(r.Failed, 1), strings.Join(bad, ", ")
-		if len(bad) == 0 || p.race {
+		if len(bad) == 0 || p.crash {
 			r.Note = strings.TrimSpace("a panic, a race, a lab that did not come up, or the frame of the tests: " + p.last)
 		}
 	case r.Passed == 0 && r.Skipped > 0:

@@ -53,7 +53,7 @@ func (s suites) excuse(p *pkg, now time.Time) string {
 		}
 		why = append(why, fmt.Sprintf("%s (until %s)", s.Excused[i].Why, s.Excused[i].Until))
 	}
-	if p.race || p.ended != "fail" {
+	if p.crash || p.ended != "fail" {
 		return ""
 	}
 	return strings.Join(why, "; ")

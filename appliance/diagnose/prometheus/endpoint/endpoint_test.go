@@ -25,6 +25,7 @@ import (
 	"rivulet/appliance/api"
 	"rivulet/appliance/config"
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/locks"
 )
 
 // notes is a store in memory.
@@ -56,16 +57,6 @@ func (n *notes) PutNote(name string, blob []byte) error {
 
 func (n *notes) CopyError() error { return n.copy }
 
-func freePort(t *testing.T) uint16 {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return netip.MustParseAddrPort(l.Addr().String()).Port()
-}
-
 // served is an endpoint on loopback.
 type served struct {
 	*Endpoint
@@ -79,7 +70,7 @@ func serve(t *testing.T, metrics http.Handler) *served {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	port := uint16(locks.Ports(t, 1))
 	s := &served{store: &notes{}, at: fmt.Sprintf("127.0.0.1:%d", port)}
 	loopback := netip.MustParseAddr("127.0.0.1")
 	s.Endpoint = New(Config{Store: s.store, Key: key, Name: func() string { return "pi" }, Metrics: metrics, Node: loopback, Port: port,
@@ -296,7 +287,7 @@ func TestRefusals(t *testing.T) {
 // Each setting admits its own hosts, before TLS; a change closes the port, or opens it to others, at once.
 func TestAdmittedByAddress(t *testing.T) {
 	_, key, _ := ed25519.GenerateKey(rand.Reader)
-	port := freePort(t)
+	port := uint16(locks.Ports(t, 1))
 	lan, pod := netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3")
 	e := New(Config{Store: &notes{}, Key: key, Name: func() string { return "pi" }, Metrics: page("x"), Node: netip.MustParseAddr("127.0.0.1"), Port: port,
 		LAN: func(a netip.Addr) bool { return a == lan }, Pod: func(a netip.Addr) bool { return a == pod }, Addresses: func() []netip.Addr { return nil }})
