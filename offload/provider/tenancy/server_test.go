@@ -173,6 +173,7 @@ func TestProvider(t *testing.T) {
 		{"twins", testTwins},
 		{"a consumer sees only its twins", testConsumerSeesOnlyItsTwins},
 		{"admission in twins", testAdmissionInTwins},
+		{"whose a pod is", testWhoseAPodIs},
 		{"network policies", testPolicies},
 		{"ingresses", testIngresses},
 		{"where ingresses lead", testWhereIngressesLead},
@@ -394,6 +395,36 @@ func testConsumerSeesOnlyItsTwins(t *testing.T, p *provider) {
 				t.Errorf("/metrics: %v, want refused", err)
 			}
 		})
+	}
+}
+
+// Who may make pods in an ordinary namespace cannot pass one off as another cluster's, at once or later.
+func testWhoseAPodIs(t *testing.T, p *provider) {
+	pods := p.admin.CoreV1().Pods("default")
+	made := func(name string, labels map[string]string) (*corev1.Pod, error) {
+		return pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
+	}
+	refused := func(what string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), policy.OriginLabel) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, label := range []string{string(alice), ""} {
+		_, err := made("posing", map[string]string{policy.OriginLabel: label})
+		refused("made", err)
+	}
+	own, err := made("own", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []types.PatchType{types.MergePatchType, types.StrategicMergePatchType} {
+		_, err = pods.Patch(t.Context(), own.Name, kind, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, policy.OriginLabel, alice), metav1.PatchOptions{})
+		refused("changed", err)
+	}
+	if _, err := pods.Patch(t.Context(), own.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Error(err)
 	}
 }
 
