@@ -537,6 +537,7 @@ require (
 
 require (
 	filippo.io/age v1.2.1
+	github.com/CycloneDX/cyclonedx-go v0.11.0
 	github.com/chromedp/cdproto v0.159.0
 	github.com/chromedp/chromedp v0.23.0
 	github.com/containernetworking/cni v1.3.0

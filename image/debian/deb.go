@@ -7,7 +7,11 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -61,4 +65,50 @@ func Format(head string, all []Deb) []byte {
 		fmt.Fprintf(&out, "%s %s %s %s\n", d.Arch, d.Name, d.Version, d.SHA256)
 	}
 	return out.Bytes()
+}
+
+// Cache is the folder of the pinned packages, which all work trees share.
+func Cache() (string, error) {
+	dir, err := os.UserCacheDir()
+	return filepath.Join(dir, "rivulet", "debs"), err
+}
+
+// Sources reads the source that a package file was built from, and those that are compiled into it (Built-Using).
+func Sources(file string) (of Deb, contains []Deb, err error) {
+	cmd := exec.Command("dpkg-deb", "--field", file, "Package", "Version", "Source", "Built-Using", "Static-Built-Using")
+	text, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		err = errors.New(strings.TrimSpace(string(exit.Stderr)))
+	}
+	if err != nil {
+		return of, nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return sources(string(text))
+}
+
+// sources reads a control file.
+func sources(text string) (of Deb, contains []Deb, err error) {
+	fields := map[string]string{}
+	for line := range strings.Lines(strings.ReplaceAll(text, "\n ", " ")) {
+		key, value, _ := strings.Cut(line, ":")
+		fields[key] = strings.TrimSpace(value)
+	}
+	of = Deb{Arch: "source", Name: fields["Package"], Version: fields["Version"]}
+	if name, version, ok := strings.Cut(fields["Source"], " ("); name != "" {
+		of.Name = name
+		if ok {
+			of.Version = strings.TrimSuffix(version, ")")
+		}
+	}
+	for _, one := range strings.Split(fields["Built-Using"]+","+fields["Static-Built-Using"], ",") {
+		if one = strings.TrimSpace(one); one == "" {
+			continue
+		}
+		name, version, ok := strings.Cut(one, " (= ")
+		if !ok {
+			return of, nil, fmt.Errorf("%s is built using %q, which is no exact version", of.Name, one)
+		}
+		contains = append(contains, Deb{Arch: "source", Name: name, Version: strings.TrimSuffix(version, ")")})
+	}
+	return of, contains, nil
 }

@@ -14,7 +14,7 @@ image-deps:
 	@ARCH=$(ARCH) test/deps image
 
 .PHONY: image
-image: image-deps ## an image to flash (ARCH=amd64 or arm64): bin/image/rivulet-VERSION-ARCH.img.zst, .bmap, .bundle, .spdx.json
+image: image-deps ## an image to flash (ARCH=amd64 or arm64): bin/image/rivulet-VERSION-ARCH.img.zst, .bmap, .bundle, .img.cdx.json
 	@$(if $(filter amd64 arm64,$(IMAGE_ARCH)),,echo "ARCH is amd64 or arm64, not $(IMAGE_ARCH)"; exit 2)
 	@$(if $(filter $(OUT)/rivulet,$(IMAGE_BINARY)),$(MAKE) --no-print-directory deps build)
 	@$(image_make)

@@ -16,11 +16,10 @@ import (
 const testedEnd = ".tested"
 
 // ends are the file name endings of an image's published files.
-var ends = []string{".img.zst", ".img.bmap", ".bundle", ".spdx.json"}
+var ends = []string{".img.zst", ".img.bmap", ".bundle", ".img.cdx.json"}
 
-// images copies the images to out, and writes their lines of SHA256SUMS to sums. It refuses an image that has not
-// passed its tests, or differs from the tested one.
-func images(version, in, out string, arches []string, sums io.Writer) error {
+// images copies the images to out. It refuses an image that has not passed its tests, or differs from the tested one.
+func images(version, in, out string, arches []string) error {
 	for _, arch := range arches {
 		name := "rivulet-" + version + "-" + arch
 		sum, _, err := filesum.SHA256(filepath.Join(in, name+".img.zst"))
@@ -38,7 +37,7 @@ func images(version, in, out string, arches []string, sums io.Writer) error {
 	for _, arch := range arches {
 		for _, end := range ends {
 			name := "rivulet-" + version + "-" + arch
-			if err := publish(filepath.Join(in, name+end), out, sums); err != nil {
+			if err := publish(filepath.Join(in, name+end), out); err != nil {
 				return fmt.Errorf("%w; make image ARCH=%s", err, arch)
 			}
 		}
@@ -46,10 +45,7 @@ func images(version, in, out string, arches []string, sums io.Writer) error {
 	return nil
 }
 
-func publish(file, out string, sums io.Writer) error {
-	if _, err := addSum(sums, file); err != nil {
-		return err
-	}
+func publish(file, out string) error {
 	to := filepath.Join(out, filepath.Base(file))
 	if os.Link(file, to) == nil {
 		return nil

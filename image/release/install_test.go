@@ -36,15 +36,8 @@ func TestInstallScriptChecksWhatItInstalls(t *testing.T) {
 	made := func(t *testing.T, certifier ed25519.PrivateKey, lowest string) string {
 		t.Helper()
 		dir := t.TempDir()
-		var sums strings.Builder
-		content := bytes.Repeat([]byte("package"), 1000)
-		write(t, dir, name, content)
-		if strings.HasSuffix(name, ".zst") { // run does these, finish the others
-			fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), name)
-		}
-		if err := finish("", installer{roots: base64.StdEncoding.EncodeToString(root), generation: lowest}, dir, nil, &sums); err != nil {
-			t.Fatal(err)
-		}
+		write(t, dir, name, bytes.Repeat([]byte("package"), 1000))
+		finish(t, origin{rootKeys: base64.StdEncoding.EncodeToString(root), generation: lowest}, dir, "")
 		all, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
 		if err != nil {
 			t.Fatal(err)
@@ -110,18 +103,25 @@ func TestInstallScriptChecksWhatItInstalls(t *testing.T) {
 	}
 }
 
+// finish adds to a folder what a release has beside its files.
+func finish(t *testing.T, o origin, dir, releases string) {
+	t.Helper()
+	if err := o.writeInstaller(dir, releases); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeSums(dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The one line of the README: the script comes through a pipe, and the release from where that was published.
 func TestInstallScriptKnowsWhereItsReleaseIs(t *testing.T) {
 	dir := t.TempDir()
 	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
 	defer server.Close()
 	t.Chdir("../..")
-	var sums strings.Builder
 	write(t, dir, "rivulet-v0.1.0-linux-amd64.zst", nil)
-	fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(nil), "rivulet-v0.1.0-linux-amd64.zst")
-	if err := finish("", installer{releases: server.URL}, dir, nil, &sums); err != nil {
-		t.Fatal(err)
-	}
+	finish(t, origin{}, dir, server.URL)
 	tools := map[string]string{"uname": "echo x86_64\n", "dpkg": "", "rpm": "", "zstd": "exit 0\n", "curl": "exec " + must(exec.LookPath("curl")) + ` "$@"` + "\n"}
 	out, err := installWith(t, "-c", tools, fmt.Sprintf("cd /; curl -fsSL %s/install.sh | sh -s -- --unsigned", server.URL))
 	if err != nil || !strings.Contains(out, "good: rivulet-v0.1.0-linux-amd64.zst") {
@@ -226,43 +226,6 @@ func installWith(t *testing.T, script string, tools map[string]string, args ...s
 	cmd.Env = []string{"PATH=" + bin, "RIVULET_DRY_RUN=1"}
 	out, err := cmd.CombinedOutput()
 	return string(out), err
-}
-
-// The bill of materials has this program's modules, the same twice.
-func TestBillOfMaterials(t *testing.T) {
-	dir := t.TempDir()
-	debs := write(t, dir, "debs.list", []byte("amd64 iptables 1.8.9-2 00\narm64 other 1 00\n"))
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, h := range helpers {
-		if err := os.Symlink(self, filepath.Join(dir, h)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var all [2][]byte
-	for i := range all {
-		file := filepath.Join(dir, "bom.json")
-		if err := billOfMaterials("v0.1.0", "amd64", self, dir, debs, file); err != nil {
-			t.Fatal(err)
-		}
-		if all[i], err = os.ReadFile(file); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if !bytes.Equal(all[0], all[1]) {
-		t.Error("two are different")
-	}
-	var b bom
-	if err := json.Unmarshal(all[0], &b); err != nil || b.Format != "CycloneDX" || b.Metadata.Component.Version != "v0.1.0" {
-		t.Errorf("%v %+v", err, b)
-	}
-	for want, in := range map[string]bool{"pkg:deb/debian/iptables@1.8.9-2?arch=amd64": true, "pkg:deb/debian/other@1?arch=arm64": false, "pkg:golang/stdlib@": true} {
-		if strings.Contains(string(all[0]), want) != in {
-			t.Errorf("%s: want %v in\n%s", want, in, all[0])
-		}
-	}
 }
 
 func write(t *testing.T, dir, name string, content []byte) string {

@@ -86,21 +86,29 @@ func (o origin) checkBinary(ctx context.Context, arch, path string) error {
 	if err := json.Unmarshal(out, &parts); err != nil {
 		return fmt.Errorf("%s does not say what it is: %w%s", path, err, again)
 	}
-	seconds, err := strconv.ParseInt(o.built, 10, 64)
+	built, err := o.builtAt()
 	if err != nil {
-		return fmt.Errorf("BUILD_TIME=%s is no time; leave it out", o.built)
+		return err
 	}
 	says := map[string]string{}
 	for _, p := range parts {
 		says[p.Name] = p.Version
 	}
 	var errs []error
-	for _, want := range [][2]string{{"rivulet", o.version}, {"built", time.Unix(seconds, 0).UTC().Format(time.RFC3339)}, {"root keys", cmp.Or(o.rootKeys, "none")}, {"key generation", o.generation}} {
+	for _, want := range [][2]string{{"rivulet", o.version}, {"built", built.Format(time.RFC3339)}, {"root keys", cmp.Or(o.rootKeys, "none")}, {"key generation", o.generation}} {
 		if got := says[want[0]]; got != want[1] {
 			errs = append(errs, fmt.Errorf("%s says %s %q, and %q is released%s", path, want[0], got, want[1], again))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (o origin) builtAt() (time.Time, error) {
+	seconds, err := strconv.ParseInt(o.built, 10, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("BUILD_TIME=%s is no time; leave it out", o.built)
+	}
+	return time.Unix(seconds, 0).UTC(), nil
 }
 
 // checkImage compares the program in the image's root with the binary, and the root and version of the bundle with those

@@ -1,6 +1,6 @@
 // Command release makes the published files from the binaries that the Makefile built (docs/design/release.md). The
-// same binaries give the same bytes. It reads IN/ARCH/rivulet, IN/image and image/bundle/bundle_*, alone writes the
-// folder -out and the file -sizes, and fails if a file is larger than its limit.
+// same binaries give the same bytes. It reads IN/ARCH/rivulet, IN/image, image/bundle/bundle_* and what rivulet/image/sbom
+// reads, alone writes the folder -out and the file -sizes, and fails if a file is larger than its limit.
 //
 //	go run ./image/release -draft -version v1-draft -in bin -out bin/release -sizes bin/sizes.md amd64 arm64 armv7
 package main
@@ -11,7 +11,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,7 @@ import (
 	"strings"
 
 	"rivulet/image/filesum"
+	"rivulet/image/sbom"
 )
 
 // limits of the compressed files, in bytes.
@@ -50,7 +50,7 @@ func main() {
 	err := o.check(context.Background())
 	if err == nil && !*only {
 		if err = o.checkMade(context.Background(), *in, flag.Args(), strings.Fields(*imageArches)); err == nil {
-			err = run(*version, *in, *out, *sizes, *packaged, installer{o.rootKeys, o.generation, *releases}, flag.Args(), strings.Fields(*imageArches))
+			err = run(o, *in, *out, *sizes, *packaged, *releases, flag.Args(), strings.Fields(*imageArches))
 		}
 	}
 	if err != nil {
@@ -59,7 +59,7 @@ func main() {
 	}
 }
 
-func run(version, in, out, sizes, packaged string, with installer, arches, imageArches []string) error {
+func run(o origin, in, out, sizes, packaged, releases string, arches, imageArches []string) error {
 	if err := os.RemoveAll(out); err != nil {
 		return err
 	}
@@ -67,45 +67,78 @@ func run(version, in, out, sizes, packaged string, with installer, arches, image
 		return err
 	}
 	var all []size
-	var sums strings.Builder
 	// First, because compressing takes minutes.
-	if err := images(version, filepath.Join(in, "image"), out, imageArches, &sums); err != nil {
+	if err := images(o.version, filepath.Join(in, "image"), out, imageArches); err != nil {
 		return err
 	}
 	for _, arch := range arches {
-		binary := filepath.Join(in, arch, "rivulet")
-		s, err := measure(arch, binary)
+		s, err := o.publishBinary(arch, filepath.Join(in, arch, "rivulet"), packaged, out)
 		if err != nil {
 			return err
 		}
-		file := filepath.Join(out, "rivulet-"+version+"-linux-"+arch+".zst")
-		if err := compress(binary, file); err != nil {
-			return err
-		}
-		n, err := addSum(&sums, file)
-		if err != nil {
-			return err
-		}
-		s.compressed = n
 		all = append(all, s)
-		fmt.Printf("%s: %.1f MB, unpacked %.1f MB\n", file, mb(n), mb(s.elf))
-		bundle := filepath.Join("_build/bundle", "linux_"+strings.TrimSuffix(arch, "v7"))
-		if err := billOfMaterials(version, arch, binary, bundle, debsList, strings.TrimSuffix(file, ".zst")+".cdx.json"); err != nil {
-			return err
-		}
 	}
 	if err := sources(out, arches); err != nil {
 		return err
 	}
-	if err := finish(packaged, with, out, arches, &sums); err != nil {
+	if err := o.writeInstaller(out, releases); err != nil {
+		return err
+	}
+	if err := writeSums(out); err != nil {
 		return err
 	}
 	if sizes != "" {
-		if err := os.WriteFile(sizes, table(version, all), 0o644); err != nil {
+		if err := os.WriteFile(sizes, table(o.version, all), 0o644); err != nil {
 			return err
 		}
 	}
 	return exceeded(all)
+}
+
+// publishBinary makes the files of one architecture: the binary, compressed, its packages, and a bill of materials of each.
+func (o origin) publishBinary(arch, binary, packaged, out string) (size, error) {
+	s, err := measure(arch, binary)
+	if err != nil {
+		return s, err
+	}
+	contents, err := sbom.Of(arch, binary)
+	if err != nil {
+		return s, err
+	}
+	file := filepath.Join(out, "rivulet-"+o.version+"-linux-"+arch+".zst")
+	if err := compress(binary, file); err != nil {
+		return s, err
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return s, err
+	}
+	s.compressed = info.Size()
+	fmt.Printf("%s: %.1f MB, unpacked %.1f MB\n", file, mb(s.compressed), mb(s.elf))
+	files := []string{file}
+	if packaged != "" {
+		packages, err := filepath.Glob(filepath.Join(packaged, arch, "rivulet*.[dr][ep][bm]")) // .deb, .rpm
+		if err != nil || len(packages) == 0 {
+			return s, errors.Join(err, fmt.Errorf("%s has no packages for %s; make release", packaged, arch))
+		}
+		for _, f := range packages {
+			to := filepath.Join(out, filepath.Base(f))
+			if err := os.Link(f, to); err != nil {
+				return s, err
+			}
+			files = append(files, to)
+		}
+	}
+	built, err := o.builtAt()
+	if err != nil {
+		return s, err
+	}
+	for _, f := range files {
+		if err := contents.Write(f, o.version, built, nil); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
 }
 
 // sources lists the packages whose licences require their sources.
@@ -132,54 +165,32 @@ func packages(list string, arches []string) (out [][]string) {
 	return out
 }
 
-// installer is what install.sh has to know: the public root keys, the lowest generation of a signing key, and where
-// releases are published.
-type installer struct{ roots, generation, releases string }
-
-// finish adds packages, the installer and the hashes of all files that are neither image nor binary.
-func finish(packaged string, with installer, out string, arches []string, sums *strings.Builder) error {
-	if packaged != "" {
-		for _, arch := range arches {
-			files, err := filepath.Glob(filepath.Join(packaged, arch, "rivulet*.[dr][ep][bm]")) // .deb, .rpm
-			if err != nil || len(files) == 0 {
-				return errors.Join(err, fmt.Errorf("%s has no packages for %s; make release", packaged, arch))
-			}
-			for _, f := range files {
-				if err := os.Link(f, filepath.Join(out, filepath.Base(f))); err != nil {
-					return err
-				}
-			}
-		}
-	}
+// writeInstaller writes install.sh with what it has to know: the public root keys, the lowest generation of a signing key,
+// and where releases are published.
+func (o origin) writeInstaller(out, releases string) error {
 	script, err := os.ReadFile("image/package/install.sh")
 	if err != nil {
 		return err
 	}
-	script = []byte(strings.Replace(string(script), "\nROOT_KEYS=\nMIN_GENERATION=\nRELEASES=\n", "\nROOT_KEYS="+with.roots+"\nMIN_GENERATION="+with.generation+"\nRELEASES="+with.releases+"\n", 1))
-	if err := os.WriteFile(filepath.Join(out, "install.sh"), script, 0o755); err != nil {
+	script = []byte(strings.Replace(string(script), "\nROOT_KEYS=\nMIN_GENERATION=\nRELEASES=\n", "\nROOT_KEYS="+o.rootKeys+"\nMIN_GENERATION="+o.generation+"\nRELEASES="+releases+"\n", 1))
+	return os.WriteFile(filepath.Join(out, "install.sh"), script, 0o755)
+}
+
+// writeSums writes SHA256SUMS, with all files of the folder.
+func writeSums(out string) error {
+	files, err := os.ReadDir(out) // sorted
+	if err != nil {
 		return err
 	}
-	for _, pattern := range []string{"*.deb", "*.rpm", "*.cdx.json", "SOURCES", "install.sh"} {
-		files, err := filepath.Glob(filepath.Join(out, pattern))
+	var sums strings.Builder
+	for _, f := range files {
+		sum, _, err := filesum.SHA256(filepath.Join(out, f.Name()))
 		if err != nil {
 			return err
 		}
-		for _, f := range files {
-			if _, err := addSum(sums, f); err != nil {
-				return err
-			}
-		}
+		fmt.Fprintf(&sums, "%s  %s\n", sum, f.Name())
 	}
 	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(sums.String()), 0o644)
-}
-
-// addSum adds a file's line for SHA256SUMS and returns its size.
-func addSum(sums io.Writer, file string) (size int64, err error) {
-	sum, size, err := filesum.SHA256(file)
-	if err == nil {
-		_, err = fmt.Fprintf(sums, "%s  %s\n", sum, filepath.Base(file))
-	}
-	return size, err
 }
 
 // measure checks that the binary is static and of its folder's architecture.

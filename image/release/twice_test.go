@@ -14,9 +14,12 @@ import (
 // times of files: packages, compressed binary, bill of materials, installer, hashes. That a commit makes the same
 // binary is make test-arch.
 func TestAReleaseIsTheSameTwice(t *testing.T) {
-	const program = "_build/bundle/linux_amd64/rivulet-tunnel" // static as the product is, and small
+	const (
+		program = "_build/bundle/linux_amd64/rivulet-tunnel" // static as the product is, and small
+		packed  = "image/bundle/bundle_linux_amd64.tar.zst"
+	)
 	t.Chdir("../..")
-	for _, file := range []string{program, "_build/nfpm"} {
+	for _, file := range []string{program, packed, "_build/nfpm"} {
 		if _, err := os.Stat(file); err != nil || runtime.GOARCH != "amd64" {
 			t.Skip("needs " + file + ": make packages, on amd64")
 		}
@@ -26,14 +29,14 @@ func TestAReleaseIsTheSameTwice(t *testing.T) {
 		dir := t.TempDir()
 		in, packaged, out := filepath.Join(dir, "in"), filepath.Join(dir, "packages"), filepath.Join(dir, "out")
 		binary := filepath.Join(in, "amd64", "rivulet")
-		sh(t, ".", `mkdir -p "$(dirname "$2")" && cp "$1" "$2" && touch -d "$3 days ago" "$2" image/package/copyright`, program, binary, []string{"1", "400"}[i])
+		sh(t, ".", `mkdir -p "$(dirname "$2")" && cat "$1" "$4" >"$2" && touch -d "$3 days ago" "$2" image/package/copyright`, program, binary, []string{"1", "400"}[i], packed)
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", "umask "+[]string{"022", "077"}[i]+` && rm -rf _build/pages && mkdir -p "$1" && exec make --no-print-directory package VERSION=v0.1.0 BUILD_TIME=1700000000 PACKAGE_ARCH=amd64 BINARY="$0" INTO="$1"`,
 			binary, filepath.Join(packaged, "amd64"))
 		cmd.Env = append(os.Environ(), "TZ="+[]string{"UTC", "Asia/Tokyo"}[i])
 		if said, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, said)
 		}
-		if err := run("v0.1.0", in, out, "", packaged, installer{roots: "root"}, []string{"amd64"}, nil); err != nil {
+		if err := run(origin{version: "v0.1.0", built: "1700000000", rootKeys: "root"}, in, out, "", packaged, "", []string{"amd64"}, nil); err != nil {
 			t.Fatal(err)
 		}
 		all[i] = map[string]string{}
@@ -47,7 +50,7 @@ func TestAReleaseIsTheSameTwice(t *testing.T) {
 			}
 		}
 	}
-	if len(all[0]) < 7 || len(all[1]) != len(all[0]) {
+	if len(all[0]) < 9 || len(all[1]) != len(all[0]) {
 		t.Errorf("%d and %d files", len(all[0]), len(all[1]))
 	}
 	for name, sum := range all[0] {

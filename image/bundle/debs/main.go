@@ -37,11 +37,11 @@ func main() {
 }
 
 func defaultCache() string {
-	dir, err := os.UserCacheDir()
+	dir, err := debian.Cache()
 	if err != nil {
 		return "_build/debs"
 	}
-	return filepath.Join(dir, "rivulet", "debs")
+	return dir
 }
 
 func take(list, goarch, cache, out string) error {

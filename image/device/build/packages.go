@@ -114,7 +114,7 @@ func (j *job) unpack() error {
 	if err != nil {
 		return err
 	}
-	cache, err := os.UserCacheDir()
+	cache, err := debian.Cache()
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (j *job) unpack() error {
 		}
 		return strings.Compare(x.Name, y.Name)
 	})
-	paths, err := apt.FetchAll(j.debs, filepath.Join(cache, "rivulet", "debs"))
+	paths, err := apt.FetchAll(j.debs, cache)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"rivulet/image/device/layout"
 	"rivulet/image/filesum"
+	"rivulet/image/sbom"
 )
 
 // name is the file name of a published part of this image.
@@ -104,20 +105,19 @@ func (j *job) publish(keepRaw bool) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range []struct {
-		end  string
-		make func() ([]byte, error)
-	}{
-		{".img.bmap", func() ([]byte, error) { return blockMap(j.rawImage(), ranges) }},
-		{".spdx.json", j.sbom},
-	} {
-		text, err := f.make()
-		if err != nil {
-			return err
-		}
-		if err := replace(j.name(f.end), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
-			return err
-		}
+	text, err := blockMap(j.rawImage(), ranges)
+	if err != nil {
+		return err
+	}
+	if err := replace(j.name(".img.bmap"), func(w io.Writer) error { _, err := w.Write(text); return err }); err != nil {
+		return err
+	}
+	contents, err := sbom.Of(j.arch, j.binary)
+	if err != nil {
+		return err
+	}
+	if err := contents.Write(packed, j.version, j.epoch, j.debs); err != nil {
+		return err
 	}
 	if keepRaw {
 		return os.Rename(j.rawImage(), j.name(".img"))

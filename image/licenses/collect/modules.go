@@ -25,15 +25,20 @@ type module struct {
 
 func (m module) id() string { return strings.TrimSpace(m.path + " " + m.version) }
 
-// graphs are the programs of a release, by the folder of their module.
+// plugins are upstream's CNI plugins, which cmd/rivulet-cni links by way of generated packages (image/bundle/graph.go).
+const plugins = "github.com/containernetworking/plugins/plugins/"
+
+// graphs are the programs of a release, by the folder of their module and the tags that they are built with.
 var graphs = []struct {
 	dir      string
-	tags     string // in addition to those of the release
+	tags     string // none: those of the release
 	programs []string
 }{
-	{".", "", []string{"./cmd/rivulet", "./cmd/rivulet-tunnel", "./cmd/rivulet-cni", "./cmd/rivulet-gateway",
-		"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", "github.com/containernetworking/plugins/plugins/main/bridge"}},
-	{"image/bundle/runc", "seccomp", []string{"github.com/opencontainers/runc"}},
+	{".", "", []string{"./cmd/rivulet"}},
+	{".", "no_grpc", []string{"./cmd/rivulet-tunnel", "./cmd/rivulet-cni", "./cmd/rivulet-gateway", "./cmd/rivulet-hello",
+		"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+		plugins + "main/bridge", plugins + "main/loopback", plugins + "ipam/host-local", plugins + "meta/portmap", plugins + "meta/bandwidth"}},
+	{"image/bundle/runc", "seccomp netgo osusergo", []string{"github.com/opencontainers/runc"}},
 }
 
 // modules returns those of all programs and architectures, sorted.
@@ -41,7 +46,7 @@ func modules(tags string) ([]module, error) {
 	found := map[string]*module{}
 	for _, g := range graphs {
 		for _, arch := range []string{"amd64", "arm64", "arm"} {
-			cmd := exec.Command("go", append([]string{"list", "-deps", "-json=Module,Dir,Standard", "-tags", tags + " " + g.tags}, g.programs...)...)
+			cmd := exec.Command("go", append([]string{"list", "-deps", "-json=Module,Dir,Standard", "-tags", cmp.Or(g.tags, tags)}, g.programs...)...)
 			cmd.Dir = g.dir
 			cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOOS=linux", "GOARCH="+arch)
 			cmd.Stderr = os.Stderr
