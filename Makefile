@@ -40,6 +40,9 @@ MIN_GENERATION ?= $(shell awk '$$1 == "generation" {print $$2}' image/signed/roo
 # empty. The README and the quick start write RELEASES for it; a test in test/arch compares them.
 RELEASES ?=
 
+# The mail address of the packages' maintainer.
+CONTACT ?=
+
 # With ARCH (amd64, arm64 or armv7): what is released, into bin/ARCH, the same bytes
 # on every machine. Without: for this machine, sooner. See docs/design/release.md.
 ARCHES := amd64 arm64 armv7
@@ -319,7 +322,7 @@ vulns: $(vulns) ## known faults of what is linked, but for those that were read 
 	@$(vulns) -tags "$(TAGS)" $(if $(DB),-db '$(DB)') ./cmd/... || [ $$? -eq 3 ]
 
 .PHONY: check-all
-check-all: lint vulns vet-arm test test-all ## all that a release needs, but for images: hours
+check-all: lint vulns vet-arm test test-all lint-packages ## all that a release needs, but for images: hours
 
 # What test/suites/ops and power upgrade from and to: the supervisor of this tree twice, trusting
 # the key of the test, with the engine of bin/rivulet.

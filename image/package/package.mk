@@ -1,5 +1,7 @@
 # Packages for Debian and for distributions with RPM: docs/design/release.md. Included by the Makefile.
 package_nfpm := $(CURDIR)/_build/nfpm
+# Debian wants an address, and none is made up.
+package_maintainer = The Rivulet authors <$(or $(CONTACT),rivulet@localhost)>
 package_arch  = $(patsubst armv7,arm7,$(1))
 
 # nfpm has a module of its own: what it needs is no part of the product.
@@ -12,11 +14,13 @@ $(package_nfpm): image/package/nfpm/go.mod image/package/nfpm/go.sum
 .PHONY: package
 package: $(package_nfpm)
 	@mkdir -p $(INTO)
-	@CGO_ENABLED=1 env -u GOOS -u GOARCH $(GO) run -tags "$(TAGS)" ./cmd/rivulet-pages _build/pages $(BUILD_TIME) $(VERSION)
+	@CGO_ENABLED=1 env -u GOOS -u GOARCH $(GO) run -tags "$(TAGS)" ./cmd/rivulet-pages _build/pages $(BUILD_TIME) $(VERSION) "$(package_maintainer)"
 	@chmod -R u=rwX,go=rX _build/pages # whatever the umask: modes are part of the package
+	@sed '/^license:/d; /^changelog:/d' image/package/nfpm.yaml >_build/nfpm-deb.yaml
+	@cp image/package/nfpm.yaml _build/nfpm-rpm.yaml
 	@for kind in deb rpm; do \
-		SOURCE_DATE_EPOCH=$(BUILD_TIME) PACKAGE_ARCH=$(call package_arch,$(PACKAGE_ARCH)) PACKAGE_VERSION=$(VERSION) PACKAGE_BINARY=$(BINARY) PACKAGE_HOMEPAGE="$(RELEASES)" PACKAGE_PAGES=_build/pages \
-			$(package_nfpm) package -f image/package/nfpm.yaml -p $$kind -t $(INTO) || exit 1; done
+		SOURCE_DATE_EPOCH=$(BUILD_TIME) PACKAGE_ARCH=$(call package_arch,$(PACKAGE_ARCH)) PACKAGE_VERSION=$(VERSION) PACKAGE_BINARY=$(BINARY) PACKAGE_HOMEPAGE="$(RELEASES)" PACKAGE_MAINTAINER="$(package_maintainer)" PACKAGE_PAGES=_build/pages \
+			$(package_nfpm) package -f _build/nfpm-$$kind.yaml -p $$kind -t $(INTO) || exit 1; done
 
 # What test/suites/systemd installs, upgrades and removes: two versions, of this machine's binary and of the same with a byte more.
 .PHONY: package-test
@@ -34,3 +38,10 @@ packages: ## .deb and .rpm of this machine's bin/rivulet, into bin/package
 	@$(MAKE) --no-print-directory build
 	@rm -rf $(BIN)/package
 	@$(MAKE) --no-print-directory package BINARY=$(BIN)/rivulet PACKAGE_ARCH=$(patsubst arm,armv7,$(bundle_host)) INTO=$(BIN)/package
+
+# By Debian's rules and rpm's. What may be otherwise, and why: image/package/lintian-overrides and rpmlint.toml.
+.PHONY: lint-packages
+lint-packages: packages ## lintian and rpmlint on what make packages made
+	@test/deps lint
+	@lintian --allow-root --fail-on error,warning $(BIN)/package/*.deb
+	@rpmlint --strict -c image/package/rpmlint.toml $(BIN)/package/*.rpm
