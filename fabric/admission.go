@@ -70,14 +70,22 @@ func (a *admission) admit(s pairing.Stranger) (string, error) {
 		facts.HasInvite, facts.Join = true, s.Message.Join
 		facts.InviteError = a.decisions.Check(s.Message.Invite, id, time.Now(), s.Message.Join)
 	}
-	a.members.mu.Lock()
-	facts.NameOf = a.members.namesake(s.Message.Name, id)
-	a.members.mu.Unlock()
+	facts.NameOf = a.taken(s.Message.Name, id)
 	how, err := pairing.Evaluate(facts, s.Message.Name, s.From.Addr)
 	if err == nil && how == peer.TrustLAN {
 		_, err = a.roomFor(s.From.Addr, s.Message.Name)
 	}
 	return how, err
+}
+
+// taken is the peer that has the name of a stranger. One who is a peer already comes under no name: its key is known.
+func (a *admission) taken(name string, id peer.ID) peer.ID {
+	a.members.mu.Lock()
+	defer a.members.mu.Unlock()
+	if m := a.members.all[string(id)]; m != nil && m.Pinned() {
+		return ""
+	}
+	return a.members.namesake(name, id)
 }
 
 // join makes an admitted stranger a peer or a node: its invite is used up, its record stored, and where it is trusted by lan
@@ -135,9 +143,7 @@ func (a *admission) mayCall(id peer.ID, name string, onLink bool, at netip.Addr)
 	case facts.Approved != "" || facts.Mode == pairing.ModeGroup && !facts.Denied:
 		return nil // the answer is evaluated
 	}
-	a.members.mu.Lock()
-	facts.NameOf = a.members.namesake(name, id) // as far as an announcement can be believed
-	a.members.mu.Unlock()
+	facts.NameOf = a.taken(name, id) // as far as an announcement can be believed
 	how, err := pairing.Evaluate(facts, cmp.Or(name, "it"), at)
 	if err == nil && how == peer.TrustLAN {
 		a.lan.Poll(a.source(at), a.members.lanPeers())

@@ -144,7 +144,7 @@ func TestAGroupOfPeersByLAN(t *testing.T) {
 	t.Parallel()
 	group := Policy{Mode: pairing.ModeGroup, Secret: "correct horse battery"}
 	w := newWorld(t)
-	a, b, c, d := w.cluster(1, "a"), w.cluster(2, "b"), w.cluster(3, "c"), w.cluster(4, "d")
+	a, b, c, d := w.cluster(1, "a"), w.cluster(2, "b"), w.cluster(3, "b"), w.cluster(4, "d") // two of one name
 	liar := newStranger(t, 60)
 	if err := liar.pair(a); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,9 @@ func TestAGroupOfPeersByLAN(t *testing.T) {
 		t.Errorf("trust.mode is lan: %+v", al)
 	}
 	a.SetTrust(group)
-	alarmed("b, c, d, stranger", "rivulet unpeer --lan; to keep one, as this: rivulet approve b; one with the group's secret")
+	twins := []string{b.cfg.Identity.ID.Short(), c.cfg.Identity.ID.Short()}
+	slices.Sort(twins)
+	alarmed(strings.Join(twins, ", ")+", d, stranger", "rivulet unpeer --lan; to keep one, as this: rivulet approve "+twins[0]+"; one with the group's secret")
 	other := pairing.NewGroupKey("another horse battery")
 	liar.group, liar.starts = &other, liar.starts+1
 	if err := liar.pair(a); err != nil {
@@ -195,7 +197,7 @@ func TestAGroupOfPeersByLAN(t *testing.T) {
 	a.cfg.Trust = group
 	a.start()
 	agreedUpon(t, a, b, peer.TrustGroup, peer.TrustGroup)
-	if _, err := a.Unpeer(t.Context(), "b", Unpeer{}); err != nil {
+	if _, err := a.Unpeer(t.Context(), string(b.cfg.Identity.ID), Unpeer{}); err != nil {
 		t.Fatal(err)
 	}
 	b.await("its end", func() bool {

@@ -84,6 +84,16 @@ func (c Cluster) CheckOffload(ctx context.Context, namespace string, how policy.
 	if policy.System(namespace) {
 		return fmt.Errorf("namespace %s is the cluster's own and stays at home; offload one of your own, for example: rivulet offload lab --create", namespace)
 	}
+	client, err := c.Client()
+	if err != nil {
+		return err
+	}
+	switch ns, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{}); {
+	case err == nil && ns.Labels[policy.OriginLabel] != "":
+		return fmt.Errorf("namespace %s is another cluster's, and its pods stay here; offload one of your own, for example: rivulet offload lab --create", namespace)
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("namespace %s: %w; see: rivulet status", namespace, err)
+	}
 	if how.To == "" {
 		return nil
 	}

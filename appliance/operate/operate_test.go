@@ -176,7 +176,7 @@ func TestNamespaces(t *testing.T) {
 		ns, to string
 		when   policy.When
 		want   string
-	}{{"lab", "", policy.Off, "use burst"}, {"kube-system", "", policy.Any, "stays at home"}, {"lab", "stranger", policy.Any, "only: b, desk"}} {
+	}{{"lab", "", policy.Off, "use burst"}, {"kube-system", "", policy.Any, "stays at home"}, {"twin", "", policy.Any, "another cluster's"}, {"lab", "stranger", policy.Any, "only: b, desk"}} {
 		if err := c.CheckOffload(t.Context(), bad.ns, policy.Namespace{When: bad.when, To: bad.to}); err == nil || !strings.Contains(err.Error(), bad.want) {
 			t.Errorf("%+v: %v", bad, err)
 		}
