@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"rivulet/appliance/diagnose/why"
 	"rivulet/appliance/health"
@@ -45,8 +46,9 @@ func probeWaiting(ctx context.Context, e *Env) Result {
 		return Passf("all run")
 	}
 	slices.SortFunc(waiting, func(x, y corev1.Pod) int {
-		return cmp.Or(cmp.Compare(x.Labels[policy.OriginLabel], "")-cmp.Compare(y.Labels[policy.OriginLabel], ""), x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
+	takeTurns(waiting)
 	first, others := waiting[0], waiting[1:]
 	facts, err := why.Facts(ctx, client, &first, st)
 	if err != nil {
@@ -62,6 +64,21 @@ func probeWaiting(ctx context.Context, e *Env) Result {
 		cure = reason.Cure
 	}
 	return Warnf(cure, "%s", text)
+}
+
+// takeTurns puts the first pod of each virtual cluster before any second one, so that none crowds out the others.
+func takeTurns(pods []corev1.Pod) {
+	before, turn := map[string]int{}, map[types.NamespacedName]int{}
+	name := func(p corev1.Pod) types.NamespacedName {
+		return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
+	}
+	for _, p := range pods {
+		if of := p.Labels[policy.OriginLabel]; of != "" {
+			turn[name(p)], before[of] = before[of], before[of]+1
+		}
+	}
+	own := func(p corev1.Pod) int { return min(1, len(p.Labels[policy.OriginLabel])) }
+	slices.SortStableFunc(pods, func(x, y corev1.Pod) int { return cmp.Or(own(x)-own(y), turn[name(x)]-turn[name(y)]) })
 }
 
 func nameOf(p *corev1.Pod, vclusters why.VClusters) string {

@@ -36,11 +36,12 @@ func TestPodsThatDoNotRun(t *testing.T) {
 			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: status, LastTransitionTime: metav1.NewTime(now.Add(-ago))})
 		}
 	}
-	student := func(name string, ago time.Duration) *corev1.Pod {
-		return made("rs-"+name, ago, func(p *corev1.Pod) {
-			p.Labels, p.Annotations = map[string]string{policy.OriginLabel: "anna"}, map[string]string{policy.HomeNamespaceAnnotation: "default", policy.HomePodAnnotation: name}
+	of := func(who, name string, ago time.Duration) *corev1.Pod {
+		return made(who+"-"+name, ago, func(p *corev1.Pod) {
+			p.Labels, p.Annotations = map[string]string{policy.OriginLabel: who}, map[string]string{policy.HomeNamespaceAnnotation: "default", policy.HomePodAnnotation: name}
 		})
 	}
+	student := func(name string, ago time.Duration) *corev1.Pod { return of("anna", name, ago) }
 	well := []*corev1.Pod{
 		made("new", time.Second, nil), made("well", time.Hour, ready(corev1.ConditionTrue, time.Hour)), made("just-now", time.Hour, ready(corev1.ConditionFalse, time.Second)),
 		made("theirs", time.Hour, func(p *corev1.Pod) { p.Labels = map[string]string{policy.OriginLabel: "x"} }),
@@ -57,6 +58,8 @@ func TestPodsThatDoNotRun(t *testing.T) {
 			"lab/own: home has as many pods as it takes, and 2 more, 2 of virtual clusters (rivulet pods): anna (course db) default/web-0, anna (course db) default/web-1"},
 		{"names are bounded", []*corev1.Pod{made("p0", 9*time.Hour, nil), made("p1", 8*time.Hour, nil), made("p2", 7*time.Hour, nil), made("p3", 6*time.Hour, nil), made("p4", 5*time.Hour, nil), student("s", 9*time.Hour), student("t", time.Hour)}, Warn,
 			"lab/p0: home has as many pods as it takes, and 6 more, 2 of virtual clusters (rivulet pods): lab/p1, lab/p2, lab/p3, lab/p4, anna (course db) default/s, ..."},
+		{"none crowds out another", []*corev1.Pod{student("a", 9*time.Hour), student("b", 8*time.Hour), student("c", 7*time.Hour), of("ben", "z", time.Hour)}, Warn,
+			"anna (course db) default/a: home has as many pods as it takes, and 3 more, 3 of virtual clusters (rivulet pods): ben (course teaching/db) default/z, anna (course db) default/b, anna (course db) default/c"},
 		{"all well", nil, Pass, "all run"},
 		{"no node", []*corev1.Pod{made("young", time.Minute, nil), made("old", time.Hour, nil)}, Warn, "lab/old: home has as many pods as it takes, and 1 more (rivulet pods): lab/young"},
 		{"not ready", []*corev1.Pod{made("web", time.Hour, ready(corev1.ConditionFalse, time.Minute))}, Warn, "lab/web: it runs and is not ready"},
@@ -74,7 +77,8 @@ func TestPodsThatDoNotRun(t *testing.T) {
 		e.Now = func() time.Time { return now }
 		e.Supervisor = func(context.Context) (api.Status, error) {
 			anna := offload.Consumer{Consumer: tenancy.Consumer{ID: "anna", Name: "db-anna"}, VCluster: true, Course: "default/db"}
-			return api.Status{Status: offload.Status{Consumers: []offload.Consumer{anna, {Consumer: tenancy.Consumer{ID: "x", Name: "b"}, Peer: true}}}}, nil
+			ben := offload.Consumer{Consumer: tenancy.Consumer{ID: "ben", Name: "db-ben"}, VCluster: true, Course: "teaching/db"}
+			return api.Status{Status: offload.Status{Consumers: []offload.Consumer{anna, ben, {Consumer: tenancy.Consumer{ID: "x", Name: "b"}, Peer: true}}}}, nil
 		}
 		e.API = func() (kubernetes.Interface, error) { return client, nil }
 		r := podsWaiting.Run(t.Context(), e)

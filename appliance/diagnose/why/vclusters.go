@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"rivulet/offload"
@@ -54,11 +55,11 @@ func (v VClusters) Of(p *corev1.Pod) *Origin {
 	return o
 }
 
-// ownerOf names a member of a course without the prefix that the course gives it.
+// ownerOf names a member of a course without the prefix that the course gives it, and the course with its namespace, but for
+// default.
 func ownerOf(c offload.Consumer) string {
 	if c.Course == "" {
 		return "virtual cluster " + c.Name
 	}
-	course := path.Base(c.Course)
-	return strings.TrimPrefix(c.Name, course+"-") + " (course " + course + ")"
+	return strings.TrimPrefix(c.Name, path.Base(c.Course)+"-") + " (course " + strings.TrimPrefix(c.Course, metav1.NamespaceDefault+"/") + ")"
 }
