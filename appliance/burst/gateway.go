@@ -88,7 +88,7 @@ func (b *lateGateway) build() (*gatewaypod.Gateway, error) {
 	return gatewaypod.New(gatewaypod.Config{
 		Name: b.settings.Name, ClusterID: cluster, Campus: campus, Namespace: b.settings.Namespace,
 		Labels: map[string]string{rewrite.HomeLabel: cluster}, Home: home,
-		Offloaded:   func(namespace string) bool { return offload.Offloaded(namespace, b.id) },
+		Reflects:    func(namespace string) bool { return offload.Reflects(namespace, b.id) },
 		Changed:     offload.Namespaces().Changed,
 		ServiceName: rewrite.Names{Cluster: cluster}.Away,
 		HomeAPI:     b.home.API,

@@ -58,7 +58,7 @@ func (c Cluster) Namespaces(ctx context.Context) ([]Namespace, error) {
 type UnknownWhen string
 
 func (w UnknownWhen) Error() string {
-	return fmt.Sprintf("when %s is not known; use burst (home first), remote (only away) or any", string(w))
+	return fmt.Sprintf("when %s is not known; use burst (home first), remote (only away), any, or services (only its Services are there for pods away)", string(w))
 }
 
 // UnknownPreference is the error for a preference that there is not.
@@ -74,7 +74,7 @@ const NoPreference policy.Preference = "none"
 // CheckOffload returns an error unless pods of a namespace can be offloaded in this way. A target need not answer now.
 func (c Cluster) CheckOffload(ctx context.Context, namespace string, how policy.Namespace) error {
 	switch how.When {
-	case policy.Burst, policy.Remote, policy.Any:
+	case policy.Burst, policy.Remote, policy.Any, policy.Services:
 	default:
 		return UnknownWhen(how.When)
 	}

@@ -284,7 +284,7 @@ func (g *gatherer) fromHere(f *explain.Facts) (err error) {
 	case *corev1.Service:
 		for i := range f.Nodes {
 			ns, _ := policy.Parse(f.Namespace)
-			if n := &f.Nodes[i]; err == nil && len(f.LeftOut) == 0 && n.Labels[policy.KindLabel] == string(target.Peer) && ns.Allows(n.Name) {
+			if n := &f.Nodes[i]; err == nil && len(f.LeftOut) == 0 && n.Labels[policy.KindLabel] == string(target.Peer) && ns.Reflects(n.Name) {
 				f.LeftOut, err = leftOut(g.ctx, g.client, o.Namespace, n.Name, f.Pods)
 			}
 		}
@@ -321,7 +321,7 @@ func leftOut(ctx context.Context, client kubernetes.Interface, namespace, node s
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, fmt.Errorf("%w; see: rivulet status", err)
 	}
-	reached, offloaded := map[netip.Addr]bool{}, map[string]bool{}
+	reached, reflected := map[netip.Addr]bool{}, map[string]bool{}
 	for i := range pods {
 		if pods[i].Status.Phase == corev1.PodSucceeded || pods[i].Status.Phase == corev1.PodFailed {
 			continue
@@ -333,10 +333,10 @@ func leftOut(ctx context.Context, client kubernetes.Interface, namespace, node s
 	for i := range namespaces.Items {
 		n := &namespaces.Items[i]
 		ns, _ := policy.Parse(n)
-		offloaded[n.Name] = ns.Allows(node)
+		reflected[n.Name] = ns.Reflects(node)
 	}
 	for i := range services.Items {
-		out = append(out, reflect.LeftOutOfAlias(ctx, &services.Items[i], func(n string) bool { return offloaded[n] }, reflect.HomeLookup))
+		out = append(out, reflect.LeftOutOfAlias(ctx, &services.Items[i], func(n string) bool { return reflected[n] }, reflect.HomeLookup))
 	}
 	for i := range endpoints.Items {
 		out = append(out, reflect.LeftOutOfSlice(&endpoints.Items[i], func(a netip.Addr) bool { return reached[a] }))

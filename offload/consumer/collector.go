@@ -90,7 +90,7 @@ func (r *collector) sweep(ctx context.Context) error {
 	room := make(chan struct{}, releases)
 	var busy sync.WaitGroup
 	for home, twin := range held {
-		if ns, ok := r.namespaces.Get(home); ok && ns.Allows(r.target.Name()) {
+		if ns, ok := r.namespaces.Get(home); ok && ns.Reflects(r.target.Name()) {
 			continue
 		}
 		room <- struct{}{}
@@ -132,7 +132,7 @@ func (r *collector) release(ctx context.Context, home, twin string) error {
 		return err
 	default:
 		// An invalid label counts as off; the watcher reports it.
-		if p, _ := r.namespaces.Parse(ns); p.Allows(r.target.Name()) {
+		if p, _ := r.namespaces.Parse(ns); p.Reflects(r.target.Name()) {
 			return errBusy // the watcher lags
 		}
 	}

@@ -69,8 +69,8 @@ func (c *Consumer) VirtualNodes() (out []VirtualNode) {
 // Namespaces is the watcher of home's offloaded namespaces.
 func (c *Consumer) Namespaces() *policy.Watcher { return c.policy }
 
-// Offloaded reports whether, by the caches, pods of the namespace may go to the target with the ID.
-func (c *Consumer) Offloaded(namespace, id string) bool {
+// Reflects reports whether, by the caches, Services of the namespace follow to the target with the ID.
+func (c *Consumer) Reflects(namespace, id string) bool {
 	c.mu.Lock()
 	var name string
 	if s := c.stacks[id]; s != nil {
@@ -80,7 +80,7 @@ func (c *Consumer) Offloaded(namespace, id string) bool {
 	}
 	c.mu.Unlock()
 	ns, ok := c.policy.Get(namespace)
-	return ok && name != "" && ns.Allows(name)
+	return ok && name != "" && ns.Reflects(name)
 }
 
 // Names are the names at home of the targets of a kind, by ID.

@@ -74,7 +74,7 @@ func (c *Consumer) takeUpPending(ctx context.Context) error {
 	for {
 		for _, p := range seen.again(pods.GetStore().List()) {
 			ns, ok := c.policy.Get(p.Namespace)
-			if !ok || ns.When == policy.Off || !waiting(p) {
+			if !ok || !ns.Sends() || !waiting(p) {
 				continue
 			}
 			if err := pending.takeUp(ctx, p, ns); err != nil && ctx.Err() == nil {

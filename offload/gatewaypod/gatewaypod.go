@@ -55,9 +55,9 @@ type Config struct {
 	// Labels are on every object that is made there, and on home's pods there.
 	Labels map[string]string
 	Home   kubernetes.Interface
-	// Offloaded reports whether pods of a namespace of home may be there; Changed reports changes of that.
-	Offloaded func(namespace string) bool
-	Changed   func() (<-chan struct{}, func())
+	// Reflects reports whether Services of a namespace of home are there; Changed reports changes of that.
+	Reflects func(namespace string) bool
+	Changed  func() (<-chan struct{}, func())
 	// ServiceName is the name there of a Service of home.
 	ServiceName func(namespace, name string) string
 	Transport   string
@@ -123,7 +123,7 @@ type Gateway struct {
 // New makes one. It does not use the network.
 func New(cfg Config) (*Gateway, error) {
 	if cfg.Name == "" || cfg.ClusterID == "" || cfg.Campus == nil || cfg.Namespace == "" || len(cfg.Labels) == 0 || cfg.Home == nil ||
-		cfg.Offloaded == nil || cfg.Changed == nil || cfg.ServiceName == nil || cfg.Fabric == nil || cfg.Log == nil {
+		cfg.Reflects == nil || cfg.Changed == nil || cfg.ServiceName == nil || cfg.Fabric == nil || cfg.Log == nil {
 		return nil, errors.New("gateway: a field of Config is not set")
 	}
 	switch cfg.Transport {

@@ -208,7 +208,7 @@ func (w *world) config() gatewaypod.Config {
 	changed := func() (<-chan struct{}, func()) { return make(chan struct{}), func() {} }
 	return gatewaypod.Config{
 		Name: "campus", ClusterID: cluster, Campus: w.user, Namespace: shared, Labels: map[string]string{"rivulet.dev/burst-home": cluster},
-		Home: w.server.Client, Offloaded: func(ns string) bool { return ns == home }, Changed: changed,
+		Home: w.server.Client, Reflects: func(ns string) bool { return ns == home }, Changed: changed,
 		ServiceName: func(ns, name string) string { return name + "-" + ns }, Transport: gatewaypod.TransportStream,
 		Fabric: w.fabric, Image: w.image, Program: w.program, Log: logger(w.T),
 		HomeAPI: netip.AddrPortFrom(homePod, 6443),

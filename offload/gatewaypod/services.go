@@ -100,7 +100,7 @@ func (g *Gateway) serve(ctx context.Context, all []*corev1.Service, ends []*disc
 	home, prefix := g.want.Home, g.want.Prefix
 	g.mu.Unlock()
 	all = slices.DeleteFunc(slices.Clone(all), func(s *corev1.Service) bool {
-		return s.DeletionTimestamp != nil || !g.cfg.Offloaded(s.Namespace)
+		return s.DeletionTimestamp != nil || !g.cfg.Reflects(s.Namespace)
 	})
 	if way, ends2, ok := wayHome(g.cfg.HomeAPI); ok {
 		all = append(slices.DeleteFunc(all, func(s *corev1.Service) bool { return s.Namespace == way.Namespace && s.Name == way.Name }), way)

@@ -52,7 +52,7 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 	for name, labels := range map[string]map[string]string{
 		"adm-burst": {policy.NamespaceLabel: "burst"}, "adm-burst-b": {policy.NamespaceLabel: "burst", policy.NamespaceToLabel: "b"},
 		"adm-remote": {policy.NamespaceLabel: "remote"}, "adm-remote-b": {policy.NamespaceLabel: "remote", policy.NamespaceToLabel: "b"},
-		"adm-any": {policy.NamespaceLabel: "any"}, "adm-claims": {policy.NamespaceLabel: "any"}, "adm-off": {policy.NamespaceLabel: "off"}, "adm-bad": {policy.NamespaceLabel: "sometimes"}, "adm-none": nil,
+		"adm-any": {policy.NamespaceLabel: "any"}, "adm-claims": {policy.NamespaceLabel: "any"}, "adm-off": {policy.NamespaceLabel: "off"}, "adm-services": {policy.NamespaceLabel: "services"}, "adm-bad": {policy.NamespaceLabel: "sometimes"}, "adm-none": nil,
 	} {
 		namespace(t, client, name, labels)
 	}
@@ -100,6 +100,7 @@ func testAdmission(t *testing.T, server *apiserver.Server) {
 			affinity: `{nodeAffinity: {` + preferred(homeFirst) + `,` + required(`{matchExpressions: [`+home+`]}, {matchExpressions: [`+onB+`]}`) + `}}`},
 
 		{name: "off", namespace: "adm-off", affinity: `null`},
+		{name: "its Services alone", namespace: "adm-services", affinity: `null`},
 		{name: "a value nobody knows", namespace: "adm-bad", affinity: `null`},
 		{name: "not labelled", namespace: "adm-none", affinity: `null`},
 		{name: "of a DaemonSet", namespace: "adm-remote", owner: "DaemonSet", affinity: `null`},

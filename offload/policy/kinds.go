@@ -7,7 +7,10 @@ import (
 )
 
 // Kinds are the reflected ones, which annotation ReflectAnnotation of a namespace may name.
-var Kinds = []string{"Service", KindConfigMap, KindSecret, NetworkPolicyKind, IngressKind, KindClaim}
+var Kinds = []string{KindService, KindConfigMap, KindSecret, NetworkPolicyKind, IngressKind, KindClaim}
+
+// KindService brings its EndpointSlices along.
+const KindService = "Service"
 
 // Kinds that pods refer to by name.
 const (
@@ -58,6 +61,9 @@ func (e *StaysHomeError) Error() string {
 
 // Mode returns how a kind is reflected.
 func (n Namespace) Mode(kind string) string {
+	if n.When == Services && kind != KindService {
+		return ReflectOff // no pod is there to use it
+	}
 	for entry := range strings.SplitSeq(n.Reflect, ",") {
 		if k, mode, ok := strings.Cut(entry, "="); ok && k == kind {
 			return mode

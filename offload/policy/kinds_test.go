@@ -29,4 +29,12 @@ func TestKindsOfANamespace(t *testing.T) {
 			t.Errorf("%q: %+v", c.text, ns)
 		}
 	}
+	for text, service := range map[string]string{"": ReflectOn, "Secret=on,Ingress=on,Service=opt-in": ReflectOptIn} {
+		ns := Namespace{When: Services, Reflect: text}
+		for _, kind := range Kinds {
+			if got := ns.Mode(kind); kind == KindService && got != service || kind != KindService && got != ReflectOff {
+				t.Errorf("services, %q: %s is %s", text, kind, got)
+			}
+		}
+	}
 }

@@ -129,4 +129,6 @@ const (
 	Remote When = "remote" // only away
 	Any    When = "any"    // wherever the scheduler places it
 	Off    When = "off"    // only at home
+	// Services is Off for pods; Services of the namespace exist away for pods of other namespaces.
+	Services When = "services"
 )

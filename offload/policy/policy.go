@@ -27,8 +27,15 @@ type Namespace struct {
 }
 
 // Allows reports whether pods of the namespace may go to the named target.
-func (n Namespace) Allows(target string) bool {
-	return n.When != "" && n.When != Off && (n.To == "" || n.To == target)
+func (n Namespace) Allows(target string) bool { return n.Sends() && (n.To == "" || n.To == target) }
+
+// Sends reports whether pods of the namespace may leave home.
+func (n Namespace) Sends() bool { return n.When == Burst || n.When == Remote || n.When == Any }
+
+// Reflects reports whether objects of the namespace follow to the named target: it may have pods there, or its Services
+// are for pods of other namespaces.
+func (n Namespace) Reflects(target string) bool {
+	return (n.Sends() || n.When == Services) && (n.To == "" || n.To == target)
 }
 
 // System reports whether a namespace is the cluster's own. Its pods serve this cluster and stay at home, whatever its
@@ -38,7 +45,7 @@ func System(namespace string) bool { return strings.HasPrefix(namespace, "kube-"
 // Preferences are the values of PreferLabel.
 var Preferences = []Preference{Cheapest, Nearest, Spread}
 
-var values = []string{string(Burst), string(Remote), string(Any), string(Off)}
+var values = []string{string(Burst), string(Remote), string(Any), string(Services), string(Off)}
 
 // Parse reads the labels of a namespace. It returns Off for one without a label, with off, or being deleted, and an
 // error with the allowed values for an invalid label or annotation.

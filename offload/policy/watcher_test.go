@@ -29,6 +29,7 @@ func TestParse(t *testing.T) {
 		{"burst", map[string]string{l: "burst"}, policy.Namespace{When: policy.Burst}, false},
 		{"remote to b", map[string]string{l: "remote", to: "b"}, policy.Namespace{When: policy.Remote, To: "b"}, false},
 		{"any", map[string]string{l: "any"}, policy.Namespace{When: policy.Any}, false},
+		{"services", map[string]string{l: "services", to: "b"}, policy.Namespace{When: policy.Services, To: "b"}, false},
 		{"off forgets where to", map[string]string{l: "off", to: "b"}, policy.Namespace{When: policy.Off}, false},
 		{"only where to", map[string]string{to: "b"}, policy.Namespace{When: policy.Off}, false},
 		{"another word", map[string]string{l: "true"}, policy.Namespace{When: policy.Off}, true},
@@ -39,7 +40,7 @@ func TestParse(t *testing.T) {
 		if got != c.want || (err != nil) != c.bad {
 			t.Errorf("%s: %+v, %v; want %+v", c.name, got, err, c.want)
 		}
-		if err != nil && !strings.Contains(err.Error(), "burst, remote, any, off") {
+		if err != nil && !strings.Contains(err.Error(), "burst, remote, any, services, off") {
 			t.Errorf("%s: %q does not say what to write", c.name, err)
 		}
 		going := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Labels: c.labels}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceTerminating}}
@@ -51,18 +52,21 @@ func TestParse(t *testing.T) {
 
 func TestAllows(t *testing.T) {
 	cases := []struct {
-		ns   policy.Namespace
-		want bool
+		ns             policy.Namespace
+		pods, services bool
 	}{
-		{policy.Namespace{When: policy.Burst}, true},
-		{policy.Namespace{When: policy.Burst, To: "b"}, true},
-		{policy.Namespace{When: policy.Burst, To: "c"}, false},
-		{policy.Namespace{When: policy.Off}, false},
-		{policy.Namespace{}, false},
+		{policy.Namespace{When: policy.Burst}, true, true},
+		{policy.Namespace{When: policy.Burst, To: "b"}, true, true},
+		{policy.Namespace{When: policy.Burst, To: "c"}, false, false},
+		{policy.Namespace{When: policy.Services}, false, true},
+		{policy.Namespace{When: policy.Services, To: "b"}, false, true},
+		{policy.Namespace{When: policy.Services, To: "c"}, false, false},
+		{policy.Namespace{When: policy.Off}, false, false},
+		{policy.Namespace{}, false, false},
 	}
 	for _, c := range cases {
-		if c.ns.Allows("b") != c.want {
-			t.Errorf("%+v allows b: %v", c.ns, !c.want)
+		if c.ns.Allows("b") != c.pods || c.ns.Reflects("b") != c.services {
+			t.Errorf("%+v, b: pods %v, Services %v", c.ns, c.ns.Allows("b"), c.ns.Reflects("b"))
 		}
 	}
 }

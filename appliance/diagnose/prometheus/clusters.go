@@ -226,8 +226,8 @@ func (c *collection) lending(st api.Status) {
 	for _, ns := range st.Namespaces {
 		when[ns.When]++
 	}
-	offloaded := c.gauge("rivulet_offload_namespaces", "Namespaces whose pods may leave, by mode.")
-	for _, w := range []policy.When{policy.Burst, policy.Remote, policy.Any} {
+	offloaded := c.gauge("rivulet_offload_namespaces", "Namespaces whose pods or Services may leave, by mode.")
+	for _, w := range []policy.When{policy.Burst, policy.Remote, policy.Any, policy.Services} {
 		offloaded.add(when[w], "mode", string(w))
 	}
 	c.gauge("rivulet_open_services", "Namespaces and Services that are open to other clusters.").add(float64(len(st.Open)))

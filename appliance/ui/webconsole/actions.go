@@ -325,6 +325,8 @@ func offloadNamespace(ctx context.Context, c *Console, q *call) (result, error) 
 		if err := cl.CheckOffload(ctx, ns, how); err != nil {
 			return result{}, err
 		}
+	}
+	if how.Sends() {
 		return result{Notice: fmt.Sprintf("Pods of %s that are made from now on may run on peers (%s).", ns, how.When)}, cl.Offload(ctx, ns, how, false)
 	}
 	away, err := cl.PodsAway(ctx, ns)
@@ -335,6 +337,9 @@ func offloadNamespace(ctx context.Context, c *Console, q *call) (result, error) 
 		if ask, yes := q.confirmed("pods of namespace " + ns + " run at home only" + what); !yes {
 			return ask, nil
 		}
+	}
+	if how.When == policy.Services {
+		return result{Notice: "Pods of " + ns + " run at home only; its Services exist on peers, too."}, cl.Offload(ctx, ns, how, false)
 	}
 	return result{Notice: "Pods of " + ns + " run at home only."}, cl.Unoffload(ctx, ns)
 }

@@ -339,7 +339,7 @@ func workloads(ctx context.Context, c *Console, v *visit) (any, error) {
 		Modes             []policy.When
 		Targets           []string
 		Next, Before      string // pages
-	}{Workloads: w, Namespace: summary.Line(namespace), Filter: summary.Line(s.Filter), Modes: []policy.When{policy.Off, policy.Burst, policy.Remote, policy.Any}, Targets: targets}
+	}{Workloads: w, Namespace: summary.Line(namespace), Filter: summary.Line(s.Filter), Modes: []policy.When{policy.Off, policy.Burst, policy.Remote, policy.Any, policy.Services}, Targets: targets}
 	at := func(from int) string {
 		return "/workloads?" + url.Values{"namespace": {namespace}, "filter": {s.Filter}, "from": {strconv.Itoa(from)}}.Encode()
 	}
@@ -445,7 +445,7 @@ func timeOf(t time.Time) template.HTML {
 }
 
 // modes are the ways of offloading, in words.
-var modes = map[policy.When]string{policy.Off: "at home only", policy.Burst: "at home first, then away", policy.Remote: "away only", policy.Any: "anywhere"}
+var modes = map[policy.When]string{policy.Off: "at home only", policy.Burst: "at home first, then away", policy.Remote: "away only", policy.Any: "anywhere", policy.Services: "at home only, its Services everywhere"}
 
 // count is a number of things.
 func count(n int, what string) string {

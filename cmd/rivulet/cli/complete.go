@@ -50,7 +50,7 @@ func (c *common) complete(root *cobra.Command) {
 		first["course "+verb] = c.courseNames
 	}
 	values := map[string]names{
-		"consume": oneOf("on", "off"), "provide": oneOf("on", "off"), "when": oneOf(string(policy.Burst), string(policy.Remote), string(policy.Any)), "role": oneOf("view", "edit", "admin"),
+		"consume": oneOf("on", "off"), "provide": oneOf("on", "off"), "when": oneOf(string(policy.Burst), string(policy.Remote), string(policy.Any), string(policy.Services)), "role": oneOf("view", "edit", "admin"),
 		"network": oneOf("none", "auto", "stream", "udp"), "pod-security": oneOf("auto", "restricted", "as-is"), "order": oneOf("last", "equal"), "arch": oneOf("amd64", "arm64"),
 		"vcluster": c.vclusterNames, "only": probeNames, "namespace": c.objects("namespaces"), "to": c.targetNames, "from": c.objects("pods"),
 	}

@@ -26,6 +26,9 @@ func newOffload(c *common) *cobra.Command {
 			if errors.As(err, new(operate.UnknownWhen)) || errors.As(err, new(operate.UnknownPreference)) {
 				return usagef("--%w; see: rivulet offload --help", err)
 			}
+			if err == nil && how.When == policy.Services {
+				err = confirmHome(cmd, c, args[0])
+			}
 			if err == nil {
 				err = c.cluster().Offload(cmd.Context(), args[0], how, create)
 			}
@@ -35,14 +38,19 @@ func newOffload(c *common) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if how.When == policy.Services {
+				fmt.Fprintf(cmd.OutOrStdout(), "namespace %s: its Services exist on peers, too, for pods of other namespaces; its pods run at home only\n", args[0])
+				return warnOfHeld(cmd, c, args[0])
+			}
 			fmt.Fprintf(cmd.OutOrStdout(), "namespace %s: pods made from now on may run on peers (%s)\n"+
 				"a peer gets the Secrets and ConfigMaps that pods there refer to, until the last of these pods is gone\n", args[0], when)
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&when, "when", string(policy.Burst), "burst: home first, away when home is full; remote: only away; any: wherever there is capacity")
+	cmd.Flags().StringVar(&when, "when", string(policy.Burst), "burst: home first, away when home is full; remote: only away; any: wherever there is capacity; services: never, but pods of other namespaces reach its Services from there")
 	cmd.Flags().StringVar(&to, "to", "", "only to this peer or burst target (burst-NAME)")
 	cmd.Flags().StringVar(&prefer, "prefer", "", "cheapest: peers with a low price first (rivulet peer NAME --price); nearest: those with a short round trip first; spread: replicas evenly over home and peers; none: no preference")
+	yesFlag(cmd)
 	cmd.Flags().BoolVar(&create, "create", false, "create the namespace if it does not exist")
 	return cmd
 }
@@ -54,16 +62,10 @@ func newUnoffload(c *common) *cobra.Command {
 		Long:  "If pods of the namespace are away, the command lists them and requires confirmation.",
 		Args:  oneNamespace,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			away, err := c.cluster().PodsAway(cmd.Context(), args[0])
-			if err != nil {
-				return err
+			err := confirmHome(cmd, c, args[0])
+			if err == nil {
+				err = c.cluster().Unoffload(cmd.Context(), args[0])
 			}
-			if what := drain.Ends(away); what != "" {
-				if err := confirm(cmd, "keep the pods of namespace "+args[0]+" at home", what); err != nil {
-					return err
-				}
-			}
-			err = c.cluster().Unoffload(cmd.Context(), args[0])
 			if err == nil {
 				fmt.Fprintf(cmd.OutOrStdout(), "namespace %s: pods run at home only\n", args[0])
 				err = warnOfHeld(cmd, c, args[0])
@@ -73,6 +75,18 @@ func newUnoffload(c *common) *cobra.Command {
 	}
 	yesFlag(cmd)
 	return cmd
+}
+
+// confirmHome asks before the pods of a namespace that are away end there.
+func confirmHome(cmd *cobra.Command, c *common, namespace string) error {
+	away, err := c.cluster().PodsAway(cmd.Context(), namespace)
+	if err != nil {
+		return err
+	}
+	if what := drain.Ends(away); what != "" {
+		return confirm(cmd, "keep the pods of namespace "+namespace+" at home", what)
+	}
+	return nil
 }
 
 var oneNamespace = takes(1, "%[1]s takes one namespace, for example: rivulet %[1]s lab; see: rivulet %[1]s --help")

@@ -58,7 +58,7 @@ func (f Facts) ending(container, reason, message string) (what, cure string, byO
 		for _, words := range unfound {
 			if strings.Contains(message+"\n"+f.LastLines[container], words) {
 				return "a name was not found: away only Services of namespaces that are offloaded exist; " + what,
-					"if it is a Service's name: offload that Service's namespace as well: rivulet offload NAMESPACE; or keep the pod at home with the label rivulet.dev/offload=off in its template; its last words: " + lastLogs(f, container), true
+					"if it is a Service's name: have its namespace's Services there, too: rivulet offload NAMESPACE --when services; or keep the pod at home with the label rivulet.dev/offload=off in its template; its last words: " + lastLogs(f, container), true
 			}
 		}
 		for _, s := range sayings {

@@ -314,7 +314,7 @@ func TestWhy(t *testing.T) {
 		"a name is not found, and it is not started again": {Facts{Nodes: two, LastLines: map[string]string{"c": "lookup db: no such host"}, Pod: asks("1", on("lab-2", func(p *corev1.Pod) {
 			p.Status.Phase = corev1.PodFailed
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error"}}}, {Name: "d", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"}}}}
-		}))}, Ended, "container c ended with 3 (Error): a name was not found", "if it is a Service's name: offload that Service's namespace as well: rivulet offload NAMESPACE"},
+		}))}, Ended, "container c ended with 3 (Error): a name was not found", "if it is a Service's name: have its namespace's Services there, too: rivulet offload NAMESPACE --when services"},
 		"failed": {Facts{Nodes: two, Pod: asks("1", on("home", func(p *corev1.Pod) {
 			p.Status.Phase = corev1.PodFailed
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error"}}}}

@@ -22,7 +22,7 @@ func (f Facts) whereTo(n *corev1.Namespace) (out []Reason) {
 		what, cure, _ := strings.Cut(err.Error(), "; ")
 		return []Reason{{Label, what, cmp.Or(cure, "rivulet offload "+n.Name)}}
 	}
-	if ns.When == policy.Off {
+	if !ns.Sends() {
 		return nil
 	}
 	known := false
@@ -51,7 +51,7 @@ func (f Facts) whereTo(n *corev1.Namespace) (out []Reason) {
 func (f Facts) wherePods(n *corev1.Namespace, all []corev1.Pod) string {
 	pods := len(all)
 	ns, _ := policy.Parse(n)
-	if ns.When == policy.Off {
+	if !ns.Sends() {
 		return fmt.Sprintf("its %d pods run at home only; to let them go to peers: rivulet offload %s", pods, n.Name)
 	}
 	var to []string

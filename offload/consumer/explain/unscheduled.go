@@ -137,7 +137,7 @@ func (f Facts) staysHome(what string) Reason {
 	case refused != nil:
 		text, _, _ := strings.Cut(strings.TrimPrefix(refused.Error(), "offload: "), "; ")
 		return Reason{Refused, what + text, "remove that field; or: request less, or free some at home"}
-	case ns.When == policy.Off:
+	case !ns.Sends():
 		return Reason{NoRoom, what + "its namespace may not go there", "rivulet offload " + p.Namespace}
 	case strings.HasPrefix(Controller(p), "DaemonSet/"):
 		return Reason{NoRoom, what + "pods of a DaemonSet run on machines of this cluster only", "request less, free some, or add a device"}

@@ -323,7 +323,7 @@ func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 		return err
 	}
 	if err == nil {
-		if live, _ := c.cfg.Parse(ns); live.When != policy.Off { // an invalid label counts as off
+		if live, _ := c.cfg.Parse(ns); live.Sends() { // an invalid label counts as off
 			return errNotYet // the watcher of namespaces lags
 		}
 	}

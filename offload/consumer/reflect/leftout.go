@@ -124,7 +124,7 @@ func withLeftOut(c Config, services *kindReflector[*corev1.Service], endpoints *
 	services.left = func(ctx context.Context, s *corev1.Service) (runtime.Object, LeftOut) {
 		return s, LeftOutOfAlias(ctx, s, func(namespace string) bool {
 			ns, ok := c.Namespaces.Get(namespace)
-			return ok && ns.Allows(c.Target.Name())
+			return ok && ns.Reflects(c.Target.Name())
 		}, lookup)
 	}
 }

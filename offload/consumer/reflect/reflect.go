@@ -75,6 +75,14 @@ type Holder interface {
 	Holds(kind string) bool
 }
 
+// kindsOf differs where the kinds that follow do.
+func kindsOf(ns policy.Namespace) string {
+	if !ns.Sends() {
+		return string(ns.When)
+	}
+	return ns.Reflect
+}
+
 const reachInterval = 10 * time.Second
 
 // Run reflects to one target until ctx ends. A namespace that fails is retried with growing pauses, and does not delay
@@ -114,17 +122,17 @@ func Run(ctx context.Context, c Config) error {
 	for {
 		namespaces := c.Namespaces.Namespaces()
 		for home, end := range spaces {
-			if ns, ok := namespaces[home]; !ok || !ns.Allows(c.Target.Name()) || ns.Reflect != modes[home] {
+			if ns, ok := namespaces[home]; !ok || !ns.Reflects(c.Target.Name()) || kindsOf(ns) != modes[home] {
 				end()
 				delete(spaces, home)
 			}
 		}
 		for home, ns := range namespaces {
-			if _, ok := spaces[home]; ok || !ns.Allows(c.Target.Name()) {
+			if _, ok := spaces[home]; ok || !ns.Reflects(c.Target.Name()) {
 				continue
 			}
 			within, end := context.WithCancel(ctx)
-			spaces[home], modes[home] = end, ns.Reflect
+			spaces[home], modes[home] = end, kindsOf(ns)
 			running.Go(func() {
 				defer panics.To(stopAll)
 				keep(within, c, recorder, home, ns, &takesAll)

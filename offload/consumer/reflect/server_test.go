@@ -2,6 +2,7 @@ package reflect
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -346,6 +347,35 @@ func TestReflection(t *testing.T) {
 			return err == nil && len(events.Items) > 0 && secret(true)()
 		})
 		annotate(`null`)
+	})
+
+	t.Run("a namespace of which the Services alone follow", func(t *testing.T) {
+		label := func(when policy.When) {
+			t.Helper()
+			_, err := home.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, policy.NamespaceLabel, when), metav1.PatchOptions{})
+			must(err)
+		}
+		label(policy.Services)
+		until("what only pods use goes", func() bool {
+			_, err := away.CoreV1().Secrets("lab-a").Get(ctx, "key", metav1.GetOptions{})
+			return apierrors.IsNotFound(err) && configMap("conf") == nil
+		})
+		if _, err := away.CoreV1().Services("lab-a").Get(ctx, "nas", metav1.GetOptions{}); err != nil {
+			t.Errorf("a Service went with it: %v", err)
+		}
+		create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "later", Annotations: map[string]string{policy.ReflectAnnotation: policy.ReflectOn}}})
+		create(&corev1.Service{ObjectMeta: named("later"), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
+		until("a new Service follows", func() bool {
+			_, err := away.CoreV1().Services("lab-a").Get(ctx, "later", metav1.GetOptions{})
+			return err == nil
+		})
+		if _, err := away.CoreV1().Secrets("lab-a").Get(ctx, "later", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Errorf("a Secret followed: %v", err)
+		}
+		must(home.CoreV1().Services("lab").Delete(ctx, "later", metav1.DeleteOptions{}))
+		must(home.CoreV1().Secrets("lab").Delete(ctx, "later", metav1.DeleteOptions{}))
+		label(policy.Burst)
+		until("the others come back", func() bool { return configMap("conf") != nil })
 	})
 
 	t.Run("only what pods refer to", func(t *testing.T) { onlyWhatIsUsed(t, home, away, pods, supply) })

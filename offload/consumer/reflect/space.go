@@ -159,7 +159,7 @@ func (s *space) twinOf(c Config) func(string) (string, bool) {
 		if home == s.home {
 			return s.twin, true
 		}
-		if ns, ok := c.Namespaces.Get(home); !ok || !ns.Allows(s.target) {
+		if ns, ok := c.Namespaces.Get(home); !ok || !ns.Reflects(s.target) {
 			return "", false
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)

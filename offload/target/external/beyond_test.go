@@ -105,7 +105,7 @@ func (h *home) away(t *testing.T, selector string) *corev1.Pod {
 		}
 		pod = &list.Items[0]
 		if pod.Spec.NodeName != "burst-campus" || pod.Status.Phase != corev1.PodRunning {
-			return fmt.Sprintf("%s %s %s, offloaded here: %v", pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message, h.offload.Offloaded("lab", h.target))
+			return fmt.Sprintf("%s %s %s, offloaded here: %v", pod.Spec.NodeName, pod.Status.Phase, pod.Status.Message, h.offload.Reflects("lab", h.target))
 		}
 		return ""
 	})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rivulet/test/harness/await"
+	"rivulet/test/harness/labtest"
 	"rivulet/test/harness/mainjob"
 )
 
@@ -58,8 +59,41 @@ func TestWhatIsReachedAtHomeOnlyIsTold(t *testing.T) {
 		}
 		return nil
 	})
+	otherNamespace(t, ctx, ns)
 	where, err := a.Kubectl(ctx, "-n", ns, "get", "pod", "forwarder", "-o", "jsonpath={.spec.nodeName}")
 	if err != nil || where == "b" {
 		t.Errorf("the forwarder is on %q: %v", where, err)
 	}
+}
+
+// otherNamespace has a Service of a namespace that stays at home exist on b, and takes it back. Nothing else of that namespace gets there.
+func otherNamespace(t *testing.T, ctx context.Context, ns string) {
+	a, b, other := devices["a"], devices["b"], ns+"-other"
+	defer a.Kubectl(context.WithoutCancel(ctx), "delete", "namespace", other, "--wait=false", "--ignore-not-found") //nolint:errcheck // noTwins sees it
+	apply(t, ctx, a, fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%[1]q}},
+{"apiVersion":"v1","kind":"Secret","metadata":{"name":"key","namespace":%[1]q,"annotations":{"rivulet.dev/reflect":"on"}}},
+{"apiVersion":"v1","kind":"Pod","metadata":{"name":"db","namespace":%[1]q,"labels":{"app":"db"}},"spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"web","image":%[2]q,"resources":{"requests":{"cpu":"10m","memory":"8Mi"}}}]}},
+{"apiVersion":"v1","kind":"Service","metadata":{"name":"db","namespace":%[1]q},"spec":{"selector":{"app":"db"},"ports":[{"port":80,"targetPort":8080}]}}`, other, mainjob.Image))
+	answers := func(want bool) func() error {
+		return func() error {
+			out, err := a.Kubectl(ctx, "-n", ns, "exec", "p", "--", "web", "get", "http://db."+other+"/")
+			if (err == nil) != want {
+				return fmt.Errorf("%s %v", out, err)
+			}
+			return nil
+		}
+	}
+	if err := answers(false)(); err != nil {
+		t.Errorf("before: %v", err)
+	}
+	labtest.Must(t, ctx, a, "rivulet", "offload", other, "--when", "services")
+	await.NoError(t, ctx, 0, "its Service answers on b", answers(true))
+	if there := labtest.Kubectl(t, ctx, b, "get", "secrets,pods", "-A", "-l", "rivulet.dev/reflected", "-o", "name"); strings.Contains(there, "key") {
+		t.Errorf("on b there is %s", there)
+	}
+	if on := labtest.Kubectl(t, ctx, a, "-n", other, "get", "pod", "db", "-o", "jsonpath={.spec.nodeName}"); on == "b" {
+		t.Error("its pod is on b")
+	}
+	labtest.Must(t, ctx, a, "rivulet", "unoffload", other)
+	await.NoError(t, ctx, 0, "it is gone from b", answers(false))
 }
