@@ -37,6 +37,7 @@ func main() {
 	imageArches := flag.String("images", "", "architectures whose images are published with it, from IN/image; none: no images")
 	packaged := flag.String("packages", "", "folder with ARCH/*.deb and *.rpm; none: no packages")
 	releases := flag.String("releases", "", "where releases are published, for install.sh")
+	repository := flag.String("repository", "", "folder of image/package/repository, published with it; none: no repositories")
 	only := flag.Bool("check", false, "only say whether this tree may be released")
 	o := origin{tree: "."}
 	flag.StringVar(&o.rootKeys, "roots", "", "public root keys that are linked in, for install.sh too")
@@ -50,7 +51,7 @@ func main() {
 	err := o.check(context.Background())
 	if err == nil && !*only {
 		if err = o.checkMade(context.Background(), *in, flag.Args(), strings.Fields(*imageArches)); err == nil {
-			err = run(o, *in, *out, *sizes, *packaged, *releases, flag.Args(), strings.Fields(*imageArches))
+			err = run(o, *in, *out, *sizes, *packaged, *repository, *releases, flag.Args(), strings.Fields(*imageArches))
 		}
 	}
 	if err != nil {
@@ -59,7 +60,7 @@ func main() {
 	}
 }
 
-func run(o origin, in, out, sizes, packaged, releases string, arches, imageArches []string) error {
+func run(o origin, in, out, sizes, packaged, repository, releases string, arches, imageArches []string) error {
 	if err := os.RemoveAll(out); err != nil {
 		return err
 	}
@@ -83,6 +84,11 @@ func run(o origin, in, out, sizes, packaged, releases string, arches, imageArche
 	}
 	if err := o.writeInstaller(out, releases); err != nil {
 		return err
+	}
+	if repository != "" {
+		if err := os.CopyFS(out, os.DirFS(repository)); err != nil {
+			return err
+		}
 	}
 	if err := writeSums(out); err != nil {
 		return err
@@ -176,7 +182,8 @@ func (o origin) writeInstaller(out, releases string) error {
 	return os.WriteFile(filepath.Join(out, "install.sh"), script, 0o755)
 }
 
-// writeSums writes SHA256SUMS, with all files of the folder.
+// writeSums writes SHA256SUMS, with all files of the folder. Folders in it are the repositories', which have signatures of
+// their own.
 func writeSums(out string) error {
 	files, err := os.ReadDir(out) // sorted
 	if err != nil {
@@ -184,6 +191,9 @@ func writeSums(out string) error {
 	}
 	var sums strings.Builder
 	for _, f := range files {
+		if f.IsDir() {
+			continue
+		}
 		sum, _, err := filesum.SHA256(filepath.Join(out, f.Name()))
 		if err != nil {
 			return err

@@ -10,11 +10,15 @@ release_run = $(GO) run ./image/release -version '$(VERSION)' -built '$(BUILD_TI
 
 .PHONY: release
 release: ## bin/release: each architecture: binary, .deb, .rpm, bill of materials; images that passed their tests, install.sh, hashes; bin/sizes.md (hours; DRAFT=1: of any tree)
+	@[ -z '$(REPO_KEY)' ] || test/deps repository
 	@$(release_run) -check
+	@DRAFT='$(DRAFT)' image/package/repository check '$(REPO_KEY)'
+	@[ -z '$(SIGN_KEY)' ] || $(GO) run ./image/signed/sign fits -key '$(SIGN_KEY)' -certificate '$(SIGN_CERT)'
 	@for a in $(ARCHES); do $(MAKE) --no-print-directory deps ARCH=$$a && $(MAKE) --no-print-directory build ARCH=$$a || exit 1; done
 	@rm -rf _build/package
 	@for a in $(ARCHES); do $(MAKE) --no-print-directory package BINARY=$(BIN)/$$a/rivulet PACKAGE_ARCH=$$a INTO=_build/package/$$a || exit 1; done
-	@$(release_run) -in $(BIN) -out $(BIN)/release -sizes $(BIN)/sizes.md -packages _build/package -releases "$(RELEASES)" -images "$(IMAGES)" $(ARCHES)
+	@[ -z '$(REPO_KEY)' ] || image/package/repository make '$(REPO_KEY)' _build/package _build/repository '$(BUILD_TIME)' '$(RELEASES)'
+	@$(release_run) -in $(BIN) -out $(BIN)/release -sizes $(BIN)/sizes.md -packages _build/package $(if $(REPO_KEY),-repository _build/repository) -releases "$(RELEASES)" -images "$(IMAGES)" $(ARCHES)
 	@[ -z "$(SIGN_KEY)" ] || $(GO) run ./image/signed/sign file -key $(SIGN_KEY) -certificate $(SIGN_CERT) $(BIN)/release/SHA256SUMS $$(ls $(BIN)/release/*.zst $(BIN)/release/*.bundle 2>/dev/null)
 
 # Those that are not this machine's: this one's is what all other tests try.

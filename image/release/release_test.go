@@ -69,11 +69,13 @@ func TestTheSameTwice(t *testing.T) {
 	}
 }
 
-func sh(t *testing.T, dir, script string, args ...string) {
+func sh(t *testing.T, dir, script string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", script, "sh"}, args...)...)
 	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		t.Fatalf("%s: %v: %s", script, err, out)
 	}
+	return string(out)
 }

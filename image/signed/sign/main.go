@@ -24,6 +24,7 @@ const usage = `usage:
   sign key FILE                                    make a key (root or signing); prints its public half
   sign certify -root FILE -key PUBLIC -generation N    a root key vouches for a signing key; prints the certificate
   sign file -key FILE -certificate FILE RELEASE... writes RELEASE.sig; of NAME.zst NAME.sig, over what it unpacks to
+  sign fits -key FILE -certificate FILE            whether the key opens, and the certificate is its own
   sign check RELEASE...                            whether the binaries of this tree would take it
   sign roots                                       writes the root keys of this tree into SECURITY.md`
 
@@ -53,6 +54,9 @@ func run(args []string, out io.Writer) error {
 		return certify(*root, *key, *generation, out)
 	case args[0] == "file" && *key != "" && *certificate != "" && flags.NArg() > 0:
 		return sign(*key, *certificate, flags.Args())
+	case args[0] == "fits" && *key != "" && *certificate != "" && flags.NArg() == 0:
+		_, _, err := readPair(*key, *certificate)
+		return err
 	case args[0] == "check" && flags.NArg() > 0:
 		return check(flags.Args(), out)
 	case args[0] == "roots" && flags.NArg() == 0:
@@ -116,21 +120,28 @@ func certify(root, key string, generation int, out io.Writer) error {
 	return json.NewEncoder(out).Encode(signed.Certify(private, public, generation))
 }
 
-func sign(key, certificate string, files []string) error {
-	private, err := readKey(key)
-	if err != nil {
-		return err
+// readPair opens a signing key and reads its certificate.
+func readPair(key, certificate string) (private ed25519.PrivateKey, c signed.Certificate, err error) {
+	if private, err = readKey(key); err != nil {
+		return nil, c, err
 	}
 	raw, err := os.ReadFile(certificate)
 	if err != nil {
-		return err
+		return nil, c, err
 	}
-	var c signed.Certificate
 	if err := json.Unmarshal(raw, &c); err != nil {
-		return fmt.Errorf("%s: %w", certificate, err)
+		return nil, c, fmt.Errorf("%s: %w", certificate, err)
 	}
 	if !private.Public().(ed25519.PublicKey).Equal(ed25519.PublicKey(c.Key)) {
-		return fmt.Errorf("%s is the certificate of another key than %s", certificate, key)
+		return nil, c, fmt.Errorf("%s is the certificate of another key than %s; name the one that was made with it", certificate, key)
+	}
+	return private, c, nil
+}
+
+func sign(key, certificate string, files []string) error {
+	private, c, err := readPair(key, certificate)
+	if err != nil {
+		return err
 	}
 	for _, file := range files {
 		d, err := digest(file)

@@ -65,11 +65,19 @@ func TestARelease(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Who has another key than the one that is vouched for signs nothing.
+	// Who has another key than the one that is vouched for signs nothing, and hears of it before a build.
+	says("fits", "-key", in("signing.key"), "-certificate", in("signing.cert"))
 	says("key", in("other.key"))
-	if err := run([]string{"file", "-key", in("other.key"), "-certificate", in("signing.cert"), in("a.bundle")}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "certificate of another key") {
-		t.Errorf("another key: %v", err)
+	for _, verb := range [][]string{{"file", in("a.bundle")}, {"fits"}} {
+		if err := run(append([]string{verb[0], "-key", in("other.key"), "-certificate", in("signing.cert")}, verb[1:]...), &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "certificate of another key") {
+			t.Errorf("%s, another key: %v", verb, err)
+		}
 	}
+	put("passphrase", []byte("another one, as long"))
+	if err := run([]string{"fits", "-key", in("signing.key"), "-certificate", in("signing.cert")}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "the passphrase does not fit") {
+		t.Errorf("a wrong passphrase: %v", err)
+	}
+	put("passphrase", []byte("only of this test"))
 	put("c.zst", []byte("not packed"))
 	if err := run([]string{"file", "-key", in("signing.key"), "-certificate", in("signing.cert"), in("c.zst")}, &bytes.Buffer{}); err == nil {
 		t.Error("a damaged file was signed")

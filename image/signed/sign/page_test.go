@@ -134,6 +134,26 @@ func TestThePageOfKeys(t *testing.T) {
 	}
 }
 
+// The commands of the page make a key that image/package/repository takes for releases of this tree, and a new one in its place.
+func TestThePageOfPackagesKey(t *testing.T) {
+	if _, err := exec.LookPath("gpg"); err != nil {
+		t.Skip("needs gpg: test/deps test")
+	}
+	f := newFollower(t)
+	// gpg asks on the terminal; here it reads the passphrase as the script does.
+	f.sh(`mkdir -m 700 $KEYS && mkdir -m 700 $KEYS/gnupg && printf 'batch\nquiet\npinentry-mode loopback\npassphrase-file %s\n' "$` + passphraseFile + `" >$KEYS/gnupg/gpg.conf
+		cd "$FROM" && cp --parents image/package/repository image/package/repository.asc "$TREE"`)
+	defer f.sh(`GNUPGHOME=$KEYS/gnupg gpgconf --kill all`)
+	for range 2 { // the second time is its replacement
+		f.section("The key of the packages")
+		f.sh(`image/package/repository check $KEYS/packages.key`)
+		f.sh(`mv $KEYS/packages.key $KEYS/before.key`)
+	}
+	if out, err := f.try(`sed -i 's/^fingerprint ./fingerprint 0/' image/package/repository.asc; image/package/repository check $KEYS/before.key`); err == nil {
+		t.Errorf("another fingerprint was taken: %s", out)
+	}
+}
+
 // A key file opens with its passphrase only, and a short one is not taken for a new key.
 func TestPassphrase(t *testing.T) {
 	dir := t.TempDir()
