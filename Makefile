@@ -40,7 +40,8 @@ MIN_GENERATION ?= $(shell awk '$$1 == "generation" {print $$2}' image/signed/roo
 # empty. The README and the quick start write RELEASES for it; a test in test/arch compares them.
 RELEASES ?=
 
-# The mail address of the packages' maintainer.
+# The mail address of those who read reports that must not be public (a vulnerability, a breach of CODE_OF_CONDUCT.md), and of
+# the packages' maintainer. The pages write CONTACT for it, likewise. No release is made while one of the two is empty.
 CONTACT ?=
 
 # With ARCH (amd64, arm64 or armv7): what is released, into bin/ARCH, the same bytes

@@ -30,6 +30,7 @@ type origin struct {
 	tree, version, built string // built: seconds since 1970
 	rootKeys, generation string
 	key, certificate     string // files, of those who sign
+	releases, contact    string // addresses: where it will lie, and where to report what must not be public
 	draft                bool
 }
 
@@ -42,7 +43,7 @@ func (o origin) check(ctx context.Context) error {
 		}
 		return o.checkDraft()
 	}
-	return errors.Join(o.checkCommit(ctx), o.checkChanges(), o.checkKeys(), o.checkGeneration(ctx), o.checkReport(ctx))
+	return errors.Join(o.checkCommit(ctx), o.checkAddresses(), o.checkChanges(), o.checkKeys(), o.checkGeneration(ctx), o.checkReport(ctx))
 }
 
 func (o origin) git(ctx context.Context, args ...string) (string, error) {
@@ -71,6 +72,14 @@ func (o origin) checkCommit(ctx context.Context) error {
 		errs = append(errs, fmt.Errorf("%s is no tag of this commit; git tag -a vX.Y.Z -m vX.Y.Z%s", o.version, orDraft))
 	}
 	return errors.Join(errs...)
+}
+
+// checkAddresses demands what a user needs to get the release and to report a fault of it.
+func (o origin) checkAddresses() error {
+	if o.releases == "" || o.contact == "" {
+		return errors.New("nobody knows where the release lies or where to report a fault; write RELEASES and CONTACT into the Makefile, and into the pages that go test ./test/arch names" + orDraft)
+	}
+	return nil
 }
 
 // checkChanges demands the version's section below an empty list of what is not released. A version before the final one

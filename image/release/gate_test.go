@@ -33,7 +33,7 @@ func releasable(t *testing.T) (repository, origin) {
 	r.commit(reportPage, fmt.Sprintf(goodReport, r.git("rev-parse", "--short=8", "HEAD")))
 	r.tag("v0.1.0")
 	return r, origin{tree: r.dir, version: r.version(), built: "1700000000", rootKeys: text(rootA) + "," + text(rootB), generation: "3",
-		key: write(t, keys, "signing.key", nil), certificate: write(t, keys, "signing.cert", certificate)}
+		releases: "https://example.org/rivulet", contact: "a@example.org", key: write(t, keys, "signing.key", nil), certificate: write(t, keys, "signing.cert", certificate)}
 }
 
 // What devices take is no draft, of whatever generation the certificate is; one's own key may sign one.
@@ -108,6 +108,8 @@ func TestWhatMakeReleaseRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "make release in a clone"},
+		"no address":           {func(_ *testing.T, _ repository, o *origin) { o.releases = "" }, "write RELEASES and CONTACT into the Makefile"},
+		"nobody to report to":  {func(_ *testing.T, _ repository, o *origin) { o.contact = "" }, "write RELEASES and CONTACT into the Makefile"},
 		"no section":           {moved(changesLog, "## Unreleased\n\n- x\n"), "and then \"## 0.1.0 - DATE\""},
 		"something unreleased": {moved(changesLog, "## Unreleased\n\n- y\n\n## 0.1.0 - 2026-12-01\n"), "does not begin with an empty section Unreleased"},
 		"no root keys": {func(t *testing.T, r repository, o *origin) {

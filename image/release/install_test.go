@@ -106,7 +106,8 @@ func TestInstallScriptChecksWhatItInstalls(t *testing.T) {
 // finish adds to a folder what a release has beside its files.
 func finish(t *testing.T, o origin, dir, releases string) {
 	t.Helper()
-	if err := o.writeInstaller(dir, releases); err != nil {
+	o.releases = releases
+	if err := o.writeInstaller(dir); err != nil {
 		t.Fatal(err)
 	}
 	if err := writeSums(dir); err != nil {

@@ -36,7 +36,6 @@ func main() {
 	sizes := flag.String("sizes", "", "file for the table of sizes")
 	imageArches := flag.String("images", "", "architectures whose images are published with it, from IN/image; none: no images")
 	packaged := flag.String("packages", "", "folder with ARCH/*.deb and *.rpm; none: no packages")
-	releases := flag.String("releases", "", "where releases are published, for install.sh")
 	repository := flag.String("repository", "", "folder of image/package/repository, published with it; none: no repositories")
 	only := flag.Bool("check", false, "only say whether this tree may be released")
 	o := origin{tree: "."}
@@ -45,13 +44,15 @@ func main() {
 	flag.StringVar(&o.built, "built", "", "the time of the build that is linked in, seconds since 1970")
 	flag.StringVar(&o.key, "key", "", "file of the signing key")
 	flag.StringVar(&o.certificate, "certificate", "", "file of its certificate")
+	flag.StringVar(&o.releases, "releases", "", "where releases are published, for install.sh")
+	flag.StringVar(&o.contact, "contact", "", "where to report what must not be public")
 	flag.BoolVar(&o.draft, "draft", false, "make a draft, of whatever tree")
 	flag.Parse()
 	o.version = *version
 	err := o.check(context.Background())
 	if err == nil && !*only {
 		if err = o.checkMade(context.Background(), *in, flag.Args(), strings.Fields(*imageArches)); err == nil {
-			err = run(o, *in, *out, *sizes, *packaged, *repository, *releases, flag.Args(), strings.Fields(*imageArches))
+			err = run(o, *in, *out, *sizes, *packaged, *repository, flag.Args(), strings.Fields(*imageArches))
 		}
 	}
 	if err != nil {
@@ -60,7 +61,7 @@ func main() {
 	}
 }
 
-func run(o origin, in, out, sizes, packaged, repository, releases string, arches, imageArches []string) error {
+func run(o origin, in, out, sizes, packaged, repository string, arches, imageArches []string) error {
 	if err := os.RemoveAll(out); err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func run(o origin, in, out, sizes, packaged, repository, releases string, arches
 	if err := sources(out, arches); err != nil {
 		return err
 	}
-	if err := o.writeInstaller(out, releases); err != nil {
+	if err := o.writeInstaller(out); err != nil {
 		return err
 	}
 	if repository != "" {
@@ -173,12 +174,12 @@ func packages(list string, arches []string) (out [][]string) {
 
 // writeInstaller writes install.sh with what it has to know: the public root keys, the lowest generation of a signing key,
 // and where releases are published.
-func (o origin) writeInstaller(out, releases string) error {
+func (o origin) writeInstaller(out string) error {
 	script, err := os.ReadFile("image/package/install.sh")
 	if err != nil {
 		return err
 	}
-	script = []byte(strings.Replace(string(script), "\nROOT_KEYS=\nMIN_GENERATION=\nRELEASES=\n", "\nROOT_KEYS="+o.rootKeys+"\nMIN_GENERATION="+o.generation+"\nRELEASES="+releases+"\n", 1))
+	script = []byte(strings.Replace(string(script), "\nROOT_KEYS=\nMIN_GENERATION=\nRELEASES=\n", "\nROOT_KEYS="+o.rootKeys+"\nMIN_GENERATION="+o.generation+"\nRELEASES="+o.releases+"\n", 1))
 	return os.WriteFile(filepath.Join(out, "install.sh"), script, 0o755)
 }
 

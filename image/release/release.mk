@@ -6,7 +6,7 @@
 IMAGES ?= amd64 arm64
 
 # What is released and who signs it. All that can be refused before anything is built is refused then, too.
-release_run = $(GO) run ./image/release -version '$(VERSION)' -built '$(BUILD_TIME)' -roots '$(ROOT_KEYS)' -generation '$(MIN_GENERATION)' -key '$(SIGN_KEY)' -certificate '$(SIGN_CERT)' $(if $(DRAFT),-draft)
+release_run = $(GO) run ./image/release -version '$(VERSION)' -built '$(BUILD_TIME)' -roots '$(ROOT_KEYS)' -generation '$(MIN_GENERATION)' -key '$(SIGN_KEY)' -certificate '$(SIGN_CERT)' -releases '$(RELEASES)' -contact '$(CONTACT)' $(if $(DRAFT),-draft)
 
 .PHONY: release
 release: ## bin/release: each architecture: binary, .deb, .rpm, bill of materials; images that passed their tests, install.sh, hashes; bin/sizes.md (hours; DRAFT=1: of any tree)
@@ -18,7 +18,7 @@ release: ## bin/release: each architecture: binary, .deb, .rpm, bill of material
 	@rm -rf _build/package
 	@for a in $(ARCHES); do $(MAKE) --no-print-directory package BINARY=$(BIN)/$$a/rivulet PACKAGE_ARCH=$$a INTO=_build/package/$$a || exit 1; done
 	@[ -z '$(REPO_KEY)' ] || image/package/repository make '$(REPO_KEY)' _build/package _build/repository '$(BUILD_TIME)' '$(RELEASES)'
-	@$(release_run) -in $(BIN) -out $(BIN)/release -sizes $(BIN)/sizes.md -packages _build/package $(if $(REPO_KEY),-repository _build/repository) -releases "$(RELEASES)" -images "$(IMAGES)" $(ARCHES)
+	@$(release_run) -in $(BIN) -out $(BIN)/release -sizes $(BIN)/sizes.md -packages _build/package $(if $(REPO_KEY),-repository _build/repository) -images "$(IMAGES)" $(ARCHES)
 	@[ -z "$(SIGN_KEY)" ] || $(GO) run ./image/signed/sign file -key $(SIGN_KEY) -certificate $(SIGN_CERT) $(BIN)/release/SHA256SUMS $$(ls $(BIN)/release/*.zst $(BIN)/release/*.bundle 2>/dev/null)
 
 # Those that are not this machine's: this one's is what all other tests try.

@@ -206,33 +206,42 @@ func TestFilesOfAReleaseHaveTheirNames(t *testing.T) {
 	}
 }
 
-// Where releases are published is one variable of the Makefile. While it is empty, the pages that say how to install write
-// RELEASES in its place and that nothing is published; then they have the address.
+// Where releases are published, and where to report what must not be public, are variables of the Makefile. While one is
+// empty, the pages that need it write its name in its place and that nothing is published; then they have the address.
 func TestPagesSayWhereReleasesAre(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	variable := regexp.MustCompile(`(?m)^RELEASES \?=(.*)$`).FindSubmatch(makefile)
-	if variable == nil {
-		t.Fatal("the Makefile has no line RELEASES ?=")
-	}
-	at := strings.TrimSpace(string(variable[1]))
-	published := at != ""
-	if !published {
-		at = "RELEASES"
-	}
-	command, none := "curl -fsSL "+at+"/install.sh | sudo sh", "No release is published yet"
-	for _, page := range []string{"README.md", "docs/guide/quick-start.md"} {
-		text, err := os.ReadFile(filepath.Join(root, page))
-		if err != nil {
-			t.Fatal(err)
+	const none = "No release is published yet"
+	for _, tc := range []struct {
+		variable, before, after string
+		pages                   []string
+	}{
+		{"RELEASES", "curl -fsSL ", "/install.sh | sudo sh", []string{"README.md", "docs/guide/quick-start.md"}},
+		{"CONTACT", " to `", "`", []string{"SECURITY.md", "CODE_OF_CONDUCT.md"}},
+	} {
+		line := regexp.MustCompile(`(?m)^` + tc.variable + ` \?=(.*)$`).FindSubmatch(makefile)
+		if line == nil {
+			t.Fatalf("the Makefile has no line %s ?=", tc.variable)
 		}
-		if !strings.Contains(string(text), command) {
-			t.Errorf("%s does not say: %s", page, command)
+		at := strings.TrimSpace(string(line[1]))
+		published := at != ""
+		if !published {
+			at = tc.variable
 		}
-		if strings.Contains(string(text), none) == published {
-			t.Errorf("%s: RELEASES of the Makefile is %q; does the page say %q?", page, at, none)
+		command := tc.before + at + tc.after
+		for _, page := range tc.pages {
+			text, err := os.ReadFile(filepath.Join(root, page))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(text), command) {
+				t.Errorf("%s does not say: %s", page, command)
+			}
+			if strings.Contains(string(text), none) == published {
+				t.Errorf("%s: %s of the Makefile is %q; does the page say %q?", page, tc.variable, at, none)
+			}
 		}
 	}
 }
