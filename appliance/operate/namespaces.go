@@ -84,6 +84,15 @@ func (c Cluster) CheckOffload(ctx context.Context, namespace string, how policy.
 	if policy.System(namespace) {
 		return fmt.Errorf("namespace %s is the cluster's own and stays at home; offload one of your own, for example: rivulet offload lab --create", namespace)
 	}
+	if how.To != "" {
+		targets, err := c.Targets(ctx)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(targets, how.To) {
+			return fmt.Errorf("there is no peer or burst target %s, only: %s; see: rivulet peers, rivulet burst list", how.To, cmp.Or(strings.Join(targets, ", "), "-"))
+		}
+	}
 	client, err := c.Client()
 	if err != nil {
 		return err
@@ -94,14 +103,7 @@ func (c Cluster) CheckOffload(ctx context.Context, namespace string, how policy.
 	case err != nil && !apierrors.IsNotFound(err):
 		return fmt.Errorf("namespace %s: %w; see: rivulet status", namespace, err)
 	}
-	if how.To == "" {
-		return nil
-	}
-	targets, err := c.Targets(ctx)
-	if err != nil || slices.Contains(targets, how.To) {
-		return err
-	}
-	return fmt.Errorf("there is no peer or burst target %s, only: %s; see: rivulet peers, rivulet burst list", how.To, cmp.Or(strings.Join(targets, ", "), "-"))
+	return nil
 }
 
 // Targets are the names, sorted, of what pods can be sent to, now or once it answers.

@@ -30,7 +30,7 @@ func TestReferenceOfHealth(t *testing.T) {
 
 // forUsers are the labels and annotations that a user writes: on what, and what they do.
 var forUsers = map[string][2]string{
-	"rivulet.dev/offload":       {"label of a Namespace or a Pod", "Namespace: when its pods go away: `burst`, `remote`, `any`, `off`; `rivulet offload` writes it. Pod: `off` keeps it at home; it is read when the pod is made, so write it into the template"},
+	"rivulet.dev/offload":       {"label of a Namespace or a Pod", "Namespace: when its pods go away: `burst`, `remote`, `any`, `off`; with `services` they never do, and its Services exist away for pods of other namespaces; `rivulet offload` writes it. Pod: `off` keeps it at home; it is read when the pod is made, so write it into the template"},
 	"rivulet.dev/offload-to":    {"label of a Namespace", "only to the target of this name, on all of its platforms"},
 	"rivulet.dev/prefer":        {"label of a Namespace", "which place its pods fill first: `cheapest`, `nearest` or `spread`; `rivulet offload --prefer` writes it"},
 	"rivulet.dev/virtual-node":  {"label of a Node, in a pod's nodeAffinity", "`DoesNotExist` keeps the pod on machines of this cluster"},

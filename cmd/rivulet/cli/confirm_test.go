@@ -20,7 +20,7 @@ import (
 // ends are the verbs that end something: pods, data, access, a peering; and those that run what somebody else has written. What follows them is what
 // the test has them do; "-" needs more of a device than a test has.
 var ends = map[string]string{
-	"nodes remove": "w", "nodes switch": "", "leave": "-", "join": "-", "unpeer": "b", "deny": "b", "peer": "b --consume=off", "drain": "b", "unoffload": "lab", "tenants remove": "c", "volumes delete": "b/lab/db", "burst remove": "campus", "burst add": "-", "burst check": "-",
+	"nodes remove": "w", "nodes switch": "", "leave": "-", "join": "-", "unpeer": "b", "deny": "b", "peer": "b --consume=off", "drain": "b", "unoffload": "lab", "offload": "lab --when=services", "tenants remove": "c", "volumes delete": "b/lab/db", "burst remove": "campus", "burst add": "-", "burst check": "-",
 	"vcluster delete": "ann", "course delete": "db", "kubeconfig revoke": "anna", "metrics revoke": "prometheus", "image rm": "-", "reset": "-", "uninstall": "-", "flash": "-", "restore": "-",
 }
 
@@ -28,7 +28,7 @@ var ends = map[string]string{
 // with another verb, nothing that ran having ended.
 var endNothing = strings.Fields(`run status doctor doctor/peer config/check config/show config/reload config/example config/explain install peers approve
 	nodes nodes/upgrade nodes/standby token/create token/list token/revoke invite invite/list invite/revoke burst/plugin burst/list burst/status vcluster/create vcluster/list vcluster/describe vcluster/connect vcluster/kubeconfig
-	course/list course/status course/report course/sleep course/kubeconfigs vcluster/sleep vcluster/pause vcluster/resume vcluster/set vcluster/snapshot vcluster/restore vcluster/logs offload pods why trace cordon uncordon move/volume volumes volumes/adopt tenants services
+	course/list course/status course/report course/sleep course/kubeconfigs vcluster/sleep vcluster/pause vcluster/resume vcluster/set vcluster/snapshot vcluster/restore vcluster/logs pods why trace cordon uncordon move/volume volumes volumes/adopt tenants services
 	open close image/push image/list backup upgrade support metrics metrics/grant metrics/list rotate-key broker firstboot end-pods console console/login console/list console/end kubectl ctr crictl version kubeconfig kubeconfig/list licenses docs help`)
 
 // fakeDevice is a supervisor beside an API server whose pods on peer b are those given, as JSON.
