@@ -2,6 +2,8 @@ module rivulet
 
 go 1.26.0
 
+toolchain go1.26.8
+
 // What k3s was released with and its dependencies do not compile without; other
 // requirements of ours would raise them.
 replace (

@@ -32,6 +32,7 @@ type origin struct {
 	key, certificate     string // files, of those who sign
 	releases, contact    string // addresses: where it will lie, and where to report what must not be public
 	draft                bool
+	once                 bool // nothing was built twice
 }
 
 // check returns all reasons why this must not be released, each with its cure. A draft only has to say in its version
@@ -42,6 +43,9 @@ func (o origin) check(ctx context.Context) error {
 			return fmt.Errorf("the version of a draft says so, and %s does not; leave VERSION= out", o.version)
 		}
 		return o.checkDraft()
+	}
+	if o.once {
+		return fmt.Errorf("what is released is built twice and compared; leave TWICE= out%s", orDraft)
 	}
 	return errors.Join(o.checkCommit(ctx), o.checkAddresses(), o.checkChanges(), o.checkKeys(), o.checkGeneration(ctx), o.checkReport(ctx))
 }

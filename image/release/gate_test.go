@@ -120,6 +120,7 @@ func TestWhatMakeReleaseRefuses(t *testing.T) {
 			o.rootKeys, _, _ = strings.Cut(o.rootKeys, ",")
 			moved(signed.RootsFile, "generation 3\nroot "+o.rootKeys+" a\n")(t, r, o)
 		}, "has 1 root keys, and a release needs two"},
+		"built once":          {func(_ *testing.T, _ repository, o *origin) { o.once = true }, "is built twice and compared; leave TWICE= out"},
 		"other root keys":     {func(_ *testing.T, _ repository, o *origin) { o.rootKeys += "," + o.rootKeys }, "ROOT_KEYS and MIN_GENERATION are not those of"},
 		"another generation":  {func(_ *testing.T, _ repository, o *origin) { o.generation = "2" }, "ROOT_KEYS and MIN_GENERATION are not those of"},
 		"damaged roots":       {moved(signed.RootsFile, "generation 3\nroot AAAA a\n"), "is no public key"},

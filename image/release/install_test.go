@@ -130,11 +130,11 @@ func TestInstallScriptKnowsWhereItsReleaseIs(t *testing.T) {
 	}
 }
 
-func must(path string, err error) string {
+func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	return path
+	return value
 }
 
 // install.sh takes what the system is for, whatever the kernel is, and says so where there is nothing for it. The

@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strings"
 
-	"rivulet/image/filesum"
 	"rivulet/image/sbom"
 )
 
@@ -47,6 +46,7 @@ func main() {
 	flag.StringVar(&o.releases, "releases", "", "where releases are published, for install.sh")
 	flag.StringVar(&o.contact, "contact", "", "where to report what must not be public")
 	flag.BoolVar(&o.draft, "draft", false, "make a draft, of whatever tree")
+	flag.BoolVar(&o.once, "once", false, "nothing was built twice")
 	flag.Parse()
 	o.version = *version
 	err := o.check(context.Background())
@@ -91,6 +91,13 @@ func run(o origin, in, out, sizes, packaged, repository string, arches, imageArc
 			return err
 		}
 	}
+	m, err := o.making(context.Background(), arches, imageArches)
+	if err != nil {
+		return err
+	}
+	if err := m.writeMaking(out); err != nil {
+		return err
+	}
 	if err := writeSums(out); err != nil {
 		return err
 	}
@@ -110,6 +117,9 @@ func (o origin) publishBinary(arch, binary, packaged, out string) (size, error) 
 	}
 	contents, err := sbom.Of(arch, binary)
 	if err != nil {
+		return s, err
+	}
+	if err := o.checkToolchain(binary, contents.Toolchains()); err != nil {
 		return s, err
 	}
 	file := filepath.Join(out, "rivulet-"+o.version+"-linux-"+arch+".zst")
@@ -183,25 +193,17 @@ func (o origin) writeInstaller(out string) error {
 	return os.WriteFile(filepath.Join(out, "install.sh"), script, 0o755)
 }
 
-// writeSums writes SHA256SUMS, with all files of the folder. Folders in it are the repositories', which have signatures of
-// their own.
+// writeSums writes SHA256SUMS, with all files of the folder.
 func writeSums(out string) error {
-	files, err := os.ReadDir(out) // sorted
+	all, err := sumsOf(out)
 	if err != nil {
 		return err
 	}
-	var sums strings.Builder
-	for _, f := range files {
-		if f.IsDir() {
-			continue
-		}
-		sum, _, err := filesum.SHA256(filepath.Join(out, f.Name()))
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(&sums, "%s  %s\n", sum, f.Name())
+	var text strings.Builder
+	for _, f := range all {
+		fmt.Fprintf(&text, "%s  %s\n", f.sum, f.name)
 	}
-	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(sums.String()), 0o644)
+	return os.WriteFile(filepath.Join(out, "SHA256SUMS"), []byte(text.String()), 0o644)
 }
 
 // measure checks that the binary is static and of its folder's architecture.

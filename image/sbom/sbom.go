@@ -187,6 +187,16 @@ func (c Contents) addDeb(to string, d debian.Deb, distro, licence string) (strin
 	return ref, nil
 }
 
+// Toolchains returns the versions of Go that the programs were built with, like go1.26.8.
+func (c Contents) Toolchains() (all []string) {
+	for _, part := range c.parts {
+		if part.Name == "stdlib" {
+			all = append(all, "go"+part.Version)
+		}
+	}
+	return all
+}
+
 // Write writes the bill of a published file with this rivulet in it: FILE.cdx.json, without .zst. system are the
 // packages beside rivulet, of an image.
 func (c Contents) Write(file, version string, built time.Time, system []debian.Deb) error {

@@ -4,6 +4,8 @@ module rivulet/image/bundle/runc
 
 go 1.26.0
 
+toolchain go1.26.8
+
 tool github.com/opencontainers/runc
 
 require (

@@ -2,6 +2,8 @@ module rivulet/image/package/nfpm
 
 go 1.26.0
 
+toolchain go1.26.8
+
 tool github.com/goreleaser/nfpm/v2/cmd/nfpm
 
 require (
