@@ -34,6 +34,7 @@ var unguarded = map[string]string{
 	"fabric/pairing/http.go":                     "package fabric has no Kubernetes: no redirects, one address, rpc.Call bounds",
 	"fabric/ping.go":                             "package fabric has no Kubernetes: no redirects, no compression, one address; bounded",
 	"fabric/tunnel/controller.go":                "this device's own tunnel process",
+	"image/debian/archive.go":                    "Debian's archive, on a building machine: bounded in bytes, and the pinned hash decides",
 	"offload/apiproxy/apiproxy.go":               "this cluster's own API server",
 	"offload/consumer/stream/stream.go":          "of Target.Config, which the target has guarded",
 	"offload/gatewaypod/forward.go":              "of external.Credential.REST, which guards",
