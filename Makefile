@@ -62,6 +62,7 @@ gofiles   = $(shell find $(1) -name '*.go' -not -path '*/testdata/*' 2>/dev/null
 include image/bundle/bundle.mk
 include image/licenses/licenses.mk
 include image/package/package.mk
+include image/sources/sources.mk
 include image/release/release.mk
 include image/device/device.mk
 include test/programs/conformance/conformance.mk

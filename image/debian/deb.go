@@ -6,7 +6,6 @@ package debian
 import (
 	"bufio"
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -45,8 +44,8 @@ func Parse(text []byte) (all []Deb, err error) {
 			return nil, fmt.Errorf("line %d has %d words; it is: architecture package version sha256", n, len(f))
 		}
 		d := Deb{f[0], f[1], f[2], f[3]}
-		if raw, err := hex.DecodeString(d.SHA256); err != nil || len(raw) != 32 {
-			return nil, fmt.Errorf("line %d: %q is not a SHA-256", n, d.SHA256)
+		if err := CheckSHA256(d.SHA256); err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
 		if seen[d.Arch+" "+d.Name] {
 			return nil, fmt.Errorf("line %d: %s is there twice for %s", n, d.Name, d.Arch)

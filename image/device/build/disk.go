@@ -95,9 +95,9 @@ func (j *job) disk() error {
 		}
 	}
 	if j.arch == "amd64" {
-		code, err := os.ReadFile("/usr/lib/syslinux/mbr/gptmbr.bin")
+		code, err := os.ReadFile(filepath.Join(j.work, biosCode))
 		if err != nil {
-			return fmt.Errorf("%w; make image-deps", err)
+			return err
 		}
 		if _, err := f.WriteAt(code[:min(440, len(code))], 0); err != nil {
 			return err
@@ -178,7 +178,22 @@ func (j *job) makeFAT() error {
 	if j.arch != "amd64" {
 		return nil
 	}
-	return runIn("", j.epochEnv(), "", "syslinux", "--directory", "/syslinux", "--install", fat)
+	return runIn("", j.epochEnv(), "", filepath.Join(j.work, biosProgram), "--directory", "/syslinux", "--install", fat)
+}
+
+// What makes a disk start on a PC without UEFI, in the work folder: the pinned package's, not the build host's.
+const (
+	biosProgram = "syslinux"   // has its loader inside, and installs it into a partition
+	biosCode    = "gptmbr.bin" // for the disk's first sector
+)
+
+// bios takes syslinux out of the root, where nothing needs it. Its copyright file stays.
+func (j *job) bios() error {
+	if j.arch != "amd64" {
+		return nil
+	}
+	return errors.Join(copyFile(j.in("usr/bin/syslinux"), filepath.Join(j.work, biosProgram), 0o755), copyFile(j.in("usr/lib/SYSLINUX/gptmbr.bin"), filepath.Join(j.work, biosCode), 0o644),
+		j.removeAll("usr/bin/syslinux", "usr/lib/SYSLINUX"))
 }
 
 // makeData makes the data partition, empty and small. Its block size is that of a large file system, because it grows

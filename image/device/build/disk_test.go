@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rivulet/image/device/layout"
+	"rivulet/image/sources"
 )
 
 // lacking skips a test for want of a program, but not in make test, which has installed it.
@@ -44,16 +45,27 @@ func small(t *testing.T, arch string) *job {
 	}
 	if arch == "arm64" {
 		smallPi(t, content)
+	} else {
+		for name, from := range map[string]string{"usr/bin/syslinux": "/usr/bin/syslinux", "usr/lib/SYSLINUX/gptmbr.bin": "/usr/lib/syslinux/mbr/gptmbr.bin"} {
+			raw, err := os.ReadFile(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			content["root/"+name] = string(raw)
+		}
 	}
 	for name, text := range content {
 		if err := put(filepath.Join(work, name), text, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, step := range []func() error{j.boot, j.disk} {
+	for _, step := range []func() error{j.bios, j.boot, j.disk} {
 		if err := step(); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if exists(j.in("usr/bin/syslinux")) || exists(j.in("usr/lib/SYSLINUX")) {
+		t.Error("the root still has syslinux")
 	}
 	return j
 }
@@ -186,7 +198,7 @@ func TestBootPartitionOfAPC(t *testing.T) {
 
 // The same inputs make the same disk, a little later and in another folder.
 func TestDiskIsReproducible(t *testing.T) {
-	for _, arch := range arches {
+	for _, arch := range sources.ImageArches {
 		one := small(t, arch)
 		// FAT's times have steps of two seconds.
 		time.Sleep(2100 * time.Millisecond)

@@ -39,7 +39,7 @@ func (j *job) fix() error {
 	if err := j.removeAll(unneeded...); err != nil {
 		return err
 	}
-	return errors.Join(j.kernelFiles(), j.users(), j.links(), j.certificates())
+	return errors.Join(j.kernelFiles(), j.users(), j.links(), j.certificates(), j.bios())
 }
 
 // kernelFiles finds the kernel, removes device trees of other machines and makes the index of modules.

@@ -14,6 +14,7 @@ import (
 	"rivulet/image/device/files"
 	"rivulet/image/device/layout"
 	"rivulet/image/flash"
+	"rivulet/image/sources"
 )
 
 // flashed is a copy of the image with identities of its own.
@@ -53,7 +54,7 @@ func TestTwoDisksWithTheSameImage(t *testing.T) {
 		lacking(t, "busybox")
 	}
 	t.Setenv("MTOOLS_SKIP_CHECK", "1")
-	for _, arch := range arches {
+	for _, arch := range sources.ImageArches {
 		j := small(t, arch)
 		disks := []string{j.rawImage(), j.flashed(t, "card"), j.flashed(t, "ssd")}
 		boot, data := j.partitions()[layout.Boot-1], j.partitions()[layout.Data-1]

@@ -15,13 +15,13 @@ import (
 	"time"
 
 	"rivulet/image/debian"
+	"rivulet/image/sources"
 )
 
 const (
 	listFile = "image/device/packages.list"
-	lockFile = "image/device/packages.lock"
 	release  = "trixie"
-	renew    = "take what apt offers now with `make image-lock`, read the diff of " + lockFile + " and commit it"
+	renew    = "take what apt offers now with `make image-lock`, read the diff of " + sources.ImageLock + " and commit it"
 )
 
 // job builds one image.
@@ -43,7 +43,7 @@ func main() {
 	out := flag.String("out", "bin/image", "folder for the image")
 	work := flag.String("work", "_build/image", "folder for what is made on the way")
 	epoch := flag.Int64("epoch", 0, "seconds since 1970, the time of everything in the image")
-	lock := flag.Bool("lock", false, "write "+lockFile+" anew with what apt offers")
+	lock := flag.Bool("lock", false, "write "+sources.ImageLock+" anew with what apt offers")
 	raw := flag.Bool("raw", false, "keep the image uncompressed too, for tests")
 	flag.Parse()
 	syscall.Umask(0o022) // files written by this program and depmod get the image's modes, whatever the user's umask

@@ -10,9 +10,8 @@ import (
 	"strings"
 
 	"rivulet/image/debian"
+	"rivulet/image/sources"
 )
-
-var arches = []string{"amd64", "arm64"}
 
 // wanted reads the list: the packages of an architecture, and those left out.
 func wanted(text []byte, arch string) (want, left []string, err error) {
@@ -24,7 +23,7 @@ func wanted(text []byte, arch string) (want, left []string, err error) {
 			continue
 		}
 		f := strings.Fields(line)
-		if len(f) != 2 || (f[0] != "both" && !slices.Contains(arches, f[0])) {
+		if len(f) != 2 || (f[0] != "both" && !slices.Contains(sources.ImageArches, f[0])) {
 			return nil, nil, fmt.Errorf("line %d is not: both|amd64|arm64 package", n)
 		}
 		if f[0] != "both" && f[0] != arch {
@@ -44,11 +43,11 @@ func newApt(arch, dir string) (*debian.Apt, error) {
 	if err != nil {
 		return nil, err
 	}
-	sources, err := debian.Suites(host, release, "main", "non-free-firmware")
+	lines, err := debian.Suites(host, release, "main", "non-free-firmware")
 	if err != nil {
 		return nil, err
 	}
-	return debian.NewApt(arch, dir, sources, renew)
+	return debian.NewApt(arch, dir, lines, renew)
 }
 
 const lockHead = `# What images are made of: architecture of the image, package, version, SHA-256.
@@ -64,7 +63,7 @@ func writeLock(work string) error {
 	}
 	var out bytes.Buffer
 	out.WriteString(lockHead)
-	for _, arch := range arches {
+	for _, arch := range sources.ImageArches {
 		want, left, err := wanted(text, arch)
 		if err != nil {
 			return fmt.Errorf("%s: %w", listFile, err)
@@ -83,33 +82,16 @@ func writeLock(work string) error {
 			}
 		}
 	}
-	return os.WriteFile(lockFile, out.Bytes(), 0o644)
-}
-
-// locked returns the packages of one image.
-func locked(text []byte, arch string) ([]debian.Deb, error) {
-	var mine bytes.Buffer
-	for line := range bytes.Lines(text) {
-		if rest, ok := bytes.CutPrefix(line, []byte(arch+" ")); ok {
-			mine.Write(rest)
-		}
-	}
-	debs, err := debian.Parse(mine.Bytes())
-	if err == nil && len(debs) == 0 {
-		err = fmt.Errorf("%s has no packages for %s; make image-lock", lockFile, arch)
-	}
-	return debs, err
+	return os.WriteFile(sources.ImageLock, out.Bytes(), 0o644)
 }
 
 // unpack makes the root tree from the packages, base-files first: it has the links /bin and /lib.
 func (j *job) unpack() error {
-	text, err := os.ReadFile(lockFile)
+	debs, err := sources.Image(".", j.arch)
 	if err != nil {
 		return err
 	}
-	if j.debs, err = locked(text, j.arch); err != nil {
-		return err
-	}
+	j.debs = debs
 	apt, err := newApt(j.arch, filepath.Join(j.work, "apt"))
 	if err != nil {
 		return err

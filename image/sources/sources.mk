@@ -1,0 +1,12 @@
+# The sources of a release: docs/design/release.md. Included by the Makefile.
+SOURCES := $(BIN)/sources
+
+# After make bundle-pins and make image-lock.
+.PHONY: source-lock
+source-lock:
+	@env -u GOOS -u GOARCH $(GO) run ./image/sources/make lock
+	@git --no-pager diff --stat image/sources/packages.lock
+
+.PHONY: sources
+sources: ## the sources of a release into bin/sources: Debian's source packages, and this tree with all Go modules (1.6 GB)
+	@env -u GOOS -u GOARCH $(GO) run ./image/sources/make pack -version $(VERSION) -built $(BUILD_TIME) -out $(SOURCES)
