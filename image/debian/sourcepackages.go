@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -45,12 +44,21 @@ func (a *Apt) SourcesOf(debs []Deb) (map[Deb][]SourceVersion, error) {
 		return nil, fmt.Errorf("%w%s; %s", err, a.output, a.renew)
 	}
 	all := map[Deb][]SourceVersion{}
-	for _, f := range records(text) {
-		i := slices.IndexFunc(debs, func(d Deb) bool { return d.SHA256 == f["SHA256"] })
+	for one := range strings.SplitSeq(string(text), "\n\n") {
+		i := slices.IndexFunc(debs, func(d Deb) bool { return strings.Contains("\n"+one+"\n", "\nSHA256: "+d.SHA256+"\n") })
 		if i < 0 {
 			continue // another archive's of the same version
 		}
-		all[debs[i]] = sourcesIn(f)
+		own, contains, err := sources(one)
+		if err != nil {
+			return nil, err
+		}
+		all[debs[i]] = nil
+		for _, s := range append([]Deb{own}, contains...) {
+			if v := (SourceVersion{s.Name, s.Version}); !slices.Contains(all[debs[i]], v) {
+				all[debs[i]] = append(all[debs[i]], v)
+			}
+		}
 	}
 	for _, d := range debs {
 		if len(all[d]) == 0 {
@@ -58,29 +66,6 @@ func (a *Apt) SourcesOf(debs []Deb) (map[Deb][]SourceVersion, error) {
 		}
 	}
 	return all, nil
-}
-
-var (
-	inParentheses = regexp.MustCompile(`^(\S+)(?: \((\S+)\))?$`)
-	builtUsing    = regexp.MustCompile(`(\S+) \(= (\S+)\)`)
-)
-
-// sourcesIn reads the fields of a binary package.
-func sourcesIn(fields map[string]string) []SourceVersion {
-	own := SourceVersion{fields["Package"], fields["Version"]}
-	if m := inParentheses.FindStringSubmatch(fields["Source"]); m != nil {
-		own.Name = m[1]
-		if m[2] != "" {
-			own.Version = m[2]
-		}
-	}
-	all := []SourceVersion{own}
-	for _, m := range builtUsing.FindAllStringSubmatch(fields["Built-Using"]+" "+fields["Static-Built-Using"], -1) {
-		if s := (SourceVersion{m[1], m[2]}); !slices.Contains(all, s) {
-			all = append(all, s)
-		}
-	}
-	return all
 }
 
 // SourceFiles returns the files of source packages, in their order; apt has checked the signatures of the archives.
@@ -112,7 +97,8 @@ func (a *Apt) SourceFiles(sources []SourceVersion) (all []SourceFile, err error)
 	return all, nil
 }
 
-// FetchSources downloads the missing files to dir, with the pinned hashes. The folder keeps what a mirror may replace.
+// FetchSources downloads the missing files to dir, with the pinned hashes. It keeps those that came if others did not, and
+// the folder keeps what a mirror may replace.
 func (a *Apt) FetchSources(files []SourceFile, dir string) error {
 	var missing []SourceFile
 	download := []string{"-q", "source", "--download-only", "--only-source"}
@@ -140,14 +126,23 @@ func (a *Apt) FetchSources(files []SourceFile, dir string) error {
 		return err
 	}
 	defer os.RemoveAll(fresh)
-	_, failed := a.run(fresh, "apt-get", download...)
+	_, _ = a.run(fresh, "apt-get", download...) // what came is kept, and what did not is named below
+	var lost []string
 	for _, f := range missing {
-		if err := check(filepath.Join(fresh, f.Name), f.SHA256); err != nil {
-			return fmt.Errorf("%w (%v)%s; if the archive has replaced %s, %s, or put the file into %s", err, failed, a.output, f.Of, a.renew, dir)
-		}
-		if err := os.Rename(filepath.Join(fresh, f.Name), filepath.Join(dir, f.Name)); err != nil {
+		switch err := check(filepath.Join(fresh, f.Name), f.SHA256); {
+		case errors.Is(err, fs.ErrNotExist):
+			lost = append(lost, f.Name)
+		case err != nil:
 			return err
+		default:
+			if err := os.Rename(filepath.Join(fresh, f.Name), filepath.Join(dir, f.Name)); err != nil {
+				return err
+			}
 		}
+	}
+	if len(lost) > 0 {
+		return fmt.Errorf("the archive does not serve %d files of sources (%s)%s; put them into %s, or have /etc/apt name a mirror that has them; if it has replaced their version, %s",
+			len(lost), strings.Join(lost[:min(3, len(lost))], ", "), a.output, dir, a.renew)
 	}
 	return nil
 }

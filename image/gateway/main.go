@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"rivulet/image/oci"
+	"rivulet/image/sources"
 )
 
 func main() {
@@ -40,8 +41,11 @@ func configOf(version string) v1.Config {
 	}}
 }
 
-// licensesFile is where the image has the texts.
-const licensesFile = "usr/share/doc/rivulet/licenses"
+// Where the image has the texts, and the name of what has its source.
+const (
+	licensesFile = "usr/share/doc/rivulet/licenses"
+	sourcesFile  = "usr/share/doc/rivulet/SOURCES"
+)
 
 func run(in, licenses, version, tag, out string, arches []string) error {
 	packed, err := os.ReadFile(licenses)
@@ -70,7 +74,7 @@ func run(in, licenses, version, tag, out string, arches []string) error {
 		if err != nil {
 			return err
 		}
-		files := []oci.File{{Name: "rivulet-gateway", Content: program}, {Name: licensesFile, Content: texts}}
+		files := []oci.File{{Name: "rivulet-gateway", Content: program}, {Name: licensesFile, Content: texts}, {Name: sourcesFile, Content: sources.OfGo(version, "rivulet-gateway")}}
 		if images[arch], err = oci.Image(arch, config, files); err != nil {
 			return err
 		}

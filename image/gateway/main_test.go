@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -89,7 +90,7 @@ func TestImages(t *testing.T) {
 			}
 			files[h.Name] = string(raw)
 		}
-		if len(files) != 2 || files[licensesFile] != "all the texts" || files["rivulet-gateway"] != "program of "+d.Platform.Architecture {
+		if len(files) != 3 || !strings.Contains(files[sourcesFile], "rivulet-v1-src.tar.zst") || files[licensesFile] != "all the texts" || files["rivulet-gateway"] != "program of "+d.Platform.Architecture {
 			t.Errorf("files %q", files)
 		}
 		r.Close()

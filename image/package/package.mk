@@ -15,6 +15,7 @@ $(package_nfpm): image/package/nfpm/go.mod image/package/nfpm/go.sum
 package: $(package_nfpm)
 	@mkdir -p $(INTO)
 	@CGO_ENABLED=1 env -u GOOS -u GOARCH $(GO) run -tags "$(TAGS)" ./cmd/rivulet-pages _build/pages $(BUILD_TIME) $(VERSION) "$(package_maintainer)"
+	@env -u GOOS -u GOARCH $(GO) run ./image/sources/make list -version $(VERSION) -of $(PACKAGE_ARCH) -out _build/pages/SOURCES
 	@chmod -R u=rwX,go=rX _build/pages # whatever the umask: modes are part of the package
 	@sed '/^license:/d; /^changelog:/d' image/package/nfpm.yaml >_build/nfpm-deb.yaml
 	@cp image/package/nfpm.yaml _build/nfpm-rpm.yaml

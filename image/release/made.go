@@ -156,6 +156,9 @@ func (o origin) checkImage(ctx context.Context, name, binary string) error {
 	if fmt.Sprintf("%x", hash.Sum(nil)) != want {
 		return fmt.Errorf("the rivulet in %s.img.zst is another one than %s", name, binary)
 	}
+	if err := o.checkImageSources(ctx, root, manifest.Arch); err != nil {
+		return fmt.Errorf("the sources of %s.img.zst: %w", name, err)
+	}
 	return nil
 }
 

@@ -110,9 +110,12 @@ func TestImagesHoldTheReleasedBinary(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	o := asked
+	o.tree = sourceTree(t)
 	squashed := func(program string) []byte {
 		t.Helper()
 		dir := t.TempDir()
+		withDocs(t, o, filepath.Join(dir, "root"))
 		inside := filepath.Join(dir, "root", systemd.Binary)
 		if err := os.MkdirAll(filepath.Dir(inside), 0o755); err != nil {
 			t.Fatal(err)
@@ -129,7 +132,7 @@ func TestImagesHoldTheReleasedBinary(t *testing.T) {
 	}
 	bundle := func(version string, root []byte) []byte {
 		t.Helper()
-		manifest, err := json.Marshal(layout.Manifest{Version: version})
+		manifest, err := json.Marshal(layout.Manifest{Version: version, Arch: "arm64"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +191,7 @@ func TestImagesHoldTheReleasedBinary(t *testing.T) {
 	} {
 		write(t, filepath.Dir(name), filepath.Base(name)+".img.zst", tc.image)
 		write(t, filepath.Dir(name), filepath.Base(name)+".bundle", tc.bundle)
-		err := asked.checkMade(t.Context(), in, nil, []string{"arm64"})
+		err := o.checkMade(t.Context(), in, nil, []string{"arm64"})
 		if (err == nil) != (tc.want == "") || err != nil && (!strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "; make image ARCH=arm64")) {
 			t.Errorf("%s: %v, want %q and a cure", tc.name, err, tc.want)
 		}

@@ -14,16 +14,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"rivulet/image/sbom"
+	"rivulet/image/sources"
 )
 
 // limits of the compressed files, in bytes.
 var limits = map[string]int64{"amd64": 80e6}
-
-const debsList = "image/bundle/debs.list"
 
 // machines are the ELF machines of the architectures.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "armv7": elf.EM_ARM}
@@ -36,6 +34,7 @@ func main() {
 	imageArches := flag.String("images", "", "architectures whose images are published with it, from IN/image; none: no images")
 	packaged := flag.String("packages", "", "folder with ARCH/*.deb and *.rpm; none: no packages")
 	repository := flag.String("repository", "", "folder of image/package/repository, published with it; none: no repositories")
+	archives := flag.String("sources", "", "folder with the archives of sources")
 	only := flag.Bool("check", false, "only say whether this tree may be released")
 	o := origin{tree: "."}
 	flag.StringVar(&o.rootKeys, "roots", "", "public root keys that are linked in, for install.sh too")
@@ -49,10 +48,11 @@ func main() {
 	flag.BoolVar(&o.once, "once", false, "nothing was built twice")
 	flag.Parse()
 	o.version = *version
-	err := o.check(context.Background())
+	_, err := sources.Read(o.tree)
+	err = errors.Join(o.check(context.Background()), err)
 	if err == nil && !*only {
-		if err = o.checkMade(context.Background(), *in, flag.Args(), strings.Fields(*imageArches)); err == nil {
-			err = run(o, *in, *out, *sizes, *packaged, *repository, flag.Args(), strings.Fields(*imageArches))
+		if err = errors.Join(o.checkSources(*archives), o.checkMade(context.Background(), *in, flag.Args(), strings.Fields(*imageArches))); err == nil {
+			err = run(o, *in, *out, *sizes, *packaged, *repository, *archives, flag.Args(), strings.Fields(*imageArches))
 		}
 	}
 	if err != nil {
@@ -61,7 +61,7 @@ func main() {
 	}
 }
 
-func run(o origin, in, out, sizes, packaged, repository string, arches, imageArches []string) error {
+func run(o origin, in, out, sizes, packaged, repository, archives string, arches, imageArches []string) error {
 	if err := os.RemoveAll(out); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func run(o origin, in, out, sizes, packaged, repository string, arches, imageArc
 		}
 		all = append(all, s)
 	}
-	if err := sources(out, arches); err != nil {
+	if err := publishSources(o.version, archives, out); err != nil {
 		return err
 	}
 	if err := o.writeInstaller(out); err != nil {
@@ -156,30 +156,6 @@ func (o origin) publishBinary(arch, binary, packaged, out string) (size, error) 
 		}
 	}
 	return s, nil
-}
-
-// sources lists the packages whose licences require their sources.
-func sources(out string, arches []string) error {
-	var text strings.Builder
-	text.WriteString("Debian packages in these files, and libseccomp-dev in runc. Their sources: apt-get source NAME=VERSION on Debian 12,\nor Debian's archive of snapshots. Their licences are in the bundle, netfilter/licences.\n")
-	list, err := os.ReadFile(debsList)
-	if err != nil {
-		return err
-	}
-	for _, f := range packages(string(list), arches) {
-		fmt.Fprintf(&text, "%s %s %s\n", f[0], f[1], f[2])
-	}
-	return os.WriteFile(filepath.Join(out, "SOURCES"), []byte(text.String()), 0o644)
-}
-
-// packages are the lines of debs.list for these architectures: architecture, name, version, hash.
-func packages(list string, arches []string) (out [][]string) {
-	for line := range strings.Lines(list) {
-		if f := strings.Fields(line); len(f) == 4 && f[0] != "#" && slices.ContainsFunc(arches, func(a string) bool { return strings.Replace(a, "armv7", "armhf", 1) == f[0] }) {
-			out = append(out, f)
-		}
-	}
-	return out
 }
 
 // writeInstaller writes install.sh with what it has to know: the public root keys, the lowest generation of a signing key,

@@ -26,7 +26,7 @@ twice: ## what make release does before it publishes: bin/ARCH/rivulet and the I
 release_run = $(GO) run ./image/release -version '$(VERSION)' -built '$(BUILD_TIME)' -roots '$(ROOT_KEYS)' -generation '$(MIN_GENERATION)' -key '$(SIGN_KEY)' -certificate '$(SIGN_CERT)' -releases '$(RELEASES)' -contact '$(CONTACT)' $(if $(DRAFT),-draft) $(if $(TWICE),,-once)
 
 .PHONY: release
-release: ## bin/release: each architecture: binary, .deb, .rpm, bill of materials; images that passed their tests, install.sh, hashes, where they come from; bin/sizes.md (hours; DRAFT=1: of any tree)
+release: ## bin/release: each architecture: binary, .deb, .rpm, bill of materials; images that passed their tests, sources, install.sh, hashes, where they come from; bin/sizes.md (hours; DRAFT=1: of any tree)
 	@[ -z '$(REPO_KEY)' ] || test/deps repository
 	@$(release_run) -check
 	@DRAFT='$(DRAFT)' image/package/repository check '$(REPO_KEY)'
@@ -36,8 +36,9 @@ release: ## bin/release: each architecture: binary, .deb, .rpm, bill of material
 	@rm -rf _build/package
 	@for a in $(ARCHES); do $(MAKE) --no-print-directory package BINARY=$(BIN)/$$a/rivulet PACKAGE_ARCH=$$a INTO=_build/package/$$a || exit 1; done
 	@[ -z '$(REPO_KEY)' ] || image/package/repository make '$(REPO_KEY)' _build/package _build/repository '$(BUILD_TIME)' '$(RELEASES)'
-	@$(release_run) -in $(BIN) -out $(BIN)/release -sizes $(BIN)/sizes.md -packages _build/package $(if $(REPO_KEY),-repository _build/repository) -images "$(IMAGES)" $(ARCHES)
-	@[ -z "$(SIGN_KEY)" ] || $(GO) run ./image/signed/sign file -key $(SIGN_KEY) -certificate $(SIGN_CERT) $(BIN)/release/SHA256SUMS $(BIN)/release/*.provenance.json $$(ls $(BIN)/release/*.zst $(BIN)/release/*.bundle 2>/dev/null)
+	@$(if $(DRAFT),,$(MAKE) --no-print-directory sources)
+	@$(release_run) -in $(BIN) -out $(BIN)/release -sizes $(BIN)/sizes.md -packages _build/package $(if $(REPO_KEY),-repository _build/repository) $(if $(DRAFT),,-sources $(SOURCES)) -images "$(IMAGES)" $(ARCHES)
+	@[ -z "$(SIGN_KEY)" ] || $(GO) run ./image/signed/sign file -key $(SIGN_KEY) -certificate $(SIGN_CERT) $(BIN)/release/SHA256SUMS $(BIN)/release/*.provenance.json $$(ls $(BIN)/release/*.zst $(BIN)/release/*.bundle 2>/dev/null | grep -v src.tar.zst)
 
 # Those that are not this machine's: this one's is what all other tests try.
 FOREIGN ?= $(filter-out $(patsubst arm,armv7,$(bundle_host)),$(ARCHES))

@@ -297,7 +297,7 @@ func TestRepositoriesArePublishedWithTheRelease(t *testing.T) {
 	t.Chdir("../..")
 	repository, out := t.TempDir(), filepath.Join(t.TempDir(), "out")
 	sh(t, repository, `mkdir -p dists/stable && echo list >dists/stable/InRelease && echo key >rivulet.sources`)
-	if err := run(origin{tree: ".", version: "v0.1.0", draft: true, built: "1700000000", rootKeys: "root"}, t.TempDir(), out, "", "", repository, nil, nil); err != nil {
+	if err := run(origin{tree: ".", version: "v0.1.0", draft: true, built: "1700000000", rootKeys: "root"}, t.TempDir(), out, "", "", repository, "", nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := sh(t, out, `cat dists/stable/InRelease; sha256sum --quiet -c SHA256SUMS; grep -c -e rivulet.sources -e InRelease SHA256SUMS`); got != "list\n1\n" {

@@ -36,7 +36,7 @@ func TestAReleaseIsTheSameTwice(t *testing.T) {
 		if said, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, said)
 		}
-		if err := run(origin{tree: ".", version: "v0.1.0", draft: true, built: "1700000000", rootKeys: "root"}, in, out, "", packaged, "", []string{"amd64"}, nil); err != nil {
+		if err := run(origin{tree: ".", version: "v0.1.0", draft: true, built: "1700000000", rootKeys: "root"}, in, out, "", packaged, "", "", []string{"amd64"}, nil); err != nil {
 			t.Fatal(err)
 		}
 		all[i] = map[string]string{}

@@ -273,3 +273,6 @@ func text(tree, version, what string, debs []debian.Deb, err error) ([]byte, err
 	}
 	return l.text(version, what, debs), nil
 }
+
+// OfGo is the file SOURCES of what has nothing of Debian's.
+func OfGo(version, what string) []byte { return Lock{}.text(version, what, nil) }

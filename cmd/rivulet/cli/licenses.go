@@ -10,7 +10,7 @@ func newLicenses() *cobra.Command {
 	return &cobra.Command{
 		Use:   "licenses",
 		Short: "print the licences of everything in this binary",
-		Long:  "First a list of all modules and programs, then each text once. Sources of programs under the GPL: file SOURCES of the release.",
+		Long:  "First a list of all modules and programs, then each text once. The sources of all lie beside it in the release: rivulet-VERSION-sources.tar and rivulet-VERSION-src.tar.zst.",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return licenses.Write(cmd.OutOrStdout()) },
 	}

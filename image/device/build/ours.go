@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rivulet/image/device/files"
+	"rivulet/image/sources"
 	"rivulet/systemd"
 )
 
@@ -18,7 +19,9 @@ func (j *job) ours() error {
 	if err := copyFile(j.binary, j.in(systemd.Binary), 0o755); err != nil {
 		return fmt.Errorf("%w; make build for %s first", err, j.arch)
 	}
-	var errs []error
+	const docs = "usr/share/doc/rivulet"
+	list, err := sources.OfImage(".", j.version, j.arch)
+	errs := []error{err, put(j.in(docs, "SOURCES"), string(list), 0o644), copyFile("NOTICE", j.in(docs, "NOTICE"), 0o644), copyFile("image/package/copyright", j.in(docs, "copyright"), 0o644)}
 	for _, l := range systemd.Links {
 		errs = append(errs, os.Symlink(l.To, j.in(l.Path)))
 	}

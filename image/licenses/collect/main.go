@@ -69,8 +69,10 @@ Licensed under the Apache License, Version 2.0: see LICENSE.
 
 Written by make notice; do not edit. The binary contains what follows. The text of each licence: rivulet licenses
 
-Programs of the bundle under the GPL or LGPL, from Debian 12. Every release has a file SOURCES that names their sources,
-by exact version: apt-get source NAME=VERSION, or Debian's archive of snapshots. rivulet and runc are linked with the static GNU C library too, LGPL-2.1-or-later, of the
+The sources of all of it lie beside it in the release: rivulet-VERSION-sources.tar has Debian's source packages, by the
+exact versions that the file SOURCES names; rivulet-VERSION-src.tar.zst has Rivulet, each Go module, and how they are built.
+
+Programs of the bundle under the GPL or LGPL, from Debian 12. rivulet and runc are linked with the static GNU C library too, LGPL-2.1-or-later, of the
 building machine's package libc6-dev.
 
 `)

@@ -24,14 +24,14 @@ func pack(version string, built time.Time, out string) error {
 	if err != nil {
 		return err
 	}
-	cache, err := os.UserCacheDir()
+	debs, err := debian.Cache()
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	dir := filepath.Join(cache, "rivulet", "sources")
+	dir := filepath.Join(filepath.Dir(debs), "sources")
 	apt, err := newApt("amd64", "renew the pinned packages with make bundle-pins and make image-lock, and make source-lock")
 	if err != nil {
 		return err
@@ -46,9 +46,10 @@ func pack(version string, built time.Time, out string) error {
 	if err != nil {
 		return err
 	}
+	defer os.RemoveAll(filepath.Dir(filepath.Dir(proxy))) // 2.4 GB, most of it unpacked
 	compress := exec.Command("zstd", "-q", "-10", "-T0", "-c")
 	return replace(filepath.Join(out, sources.TreeArchive(version)), compress, func(w io.Writer) error {
-		return tree(w, proxy, filepath.Join(cache, "rivulet", "debs"), version, built)
+		return tree(w, proxy, debs, version, built)
 	})
 }
 
@@ -89,7 +90,8 @@ func tree(w io.Writer, proxy, debs, version string, built time.Time) error {
 	if err != nil {
 		return fmt.Errorf("git ls-files: %w; make sources in a clone of the repository", err)
 	}
-	for name := range strings.SplitSeq(strings.TrimRight(string(names), "\x00"), "\x00") {
+	// Sorted, because git lists first what is not committed yet.
+	for _, name := range slices.Sorted(strings.SplitSeq(strings.TrimRight(string(names), "\x00"), "\x00")) {
 		switch info, err := os.Lstat(name); {
 		case errors.Is(err, fs.ErrNotExist): // deleted and not committed, in a draft
 		case err != nil:
