@@ -61,7 +61,7 @@ func (e *StaysHomeError) Error() string {
 
 // Mode returns how a kind is reflected.
 func (n Namespace) Mode(kind string) string {
-	if n.When == Services && kind != KindService {
+	if n.When == Services && kind != KindService && slices.Contains(Kinds, kind) {
 		return ReflectOff // no pod is there to use it
 	}
 	for entry := range strings.SplitSeq(n.Reflect, ",") {

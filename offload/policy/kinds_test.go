@@ -31,6 +31,9 @@ func TestKindsOfANamespace(t *testing.T) {
 	}
 	for text, service := range map[string]string{"": ReflectOn, "Secret=on,Ingress=on,Service=opt-in": ReflectOptIn} {
 		ns := Namespace{When: Services, Reflect: text}
+		if got := ns.Mode("EndpointSlice"); got != ReflectOn {
+			t.Errorf("services, %q: where they lead is %s", text, got)
+		}
 		for _, kind := range Kinds {
 			if got := ns.Mode(kind); kind == KindService && got != service || kind != KindService && got != ReflectOff {
 				t.Errorf("services, %q: %s is %s", text, kind, got)

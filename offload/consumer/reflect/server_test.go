@@ -365,14 +365,18 @@ func TestReflection(t *testing.T) {
 		}
 		create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "later", Annotations: map[string]string{policy.ReflectAnnotation: policy.ReflectOn}}})
 		create(&corev1.Service{ObjectMeta: named("later"), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
-		until("a new Service follows", func() bool {
+		create(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "later-1", Labels: map[string]string{discoveryv1.LabelServiceName: "later"}}, AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.42.0.5"}}}})
+		until("a new Service follows, with where it leads", func() bool {
 			_, err := away.CoreV1().Services("lab-a").Get(ctx, "later", metav1.GetOptions{})
-			return err == nil
+			s, notYet := away.DiscoveryV1().EndpointSlices("lab-a").Get(ctx, "later-1", metav1.GetOptions{})
+			return err == nil && notYet == nil && len(s.Endpoints) == 1
 		})
 		if _, err := away.CoreV1().Secrets("lab-a").Get(ctx, "later", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			t.Errorf("a Secret followed: %v", err)
 		}
 		must(home.CoreV1().Services("lab").Delete(ctx, "later", metav1.DeleteOptions{}))
+		must(home.DiscoveryV1().EndpointSlices("lab").Delete(ctx, "later-1", metav1.DeleteOptions{}))
 		must(home.CoreV1().Secrets("lab").Delete(ctx, "later", metav1.DeleteOptions{}))
 		label(policy.Burst)
 		until("the others come back", func() bool { return configMap("conf") != nil })
