@@ -324,7 +324,7 @@ vulns: $(vulns) ## known faults of what is linked, but for those that were read 
 	@$(vulns) -tags "$(TAGS)" $(if $(DB),-db '$(DB)') ./cmd/... || [ $$? -eq 3 ]
 
 .PHONY: check-all
-check-all: lint vulns vet-arm test test-all lint-packages ## all that a release needs, but for images: hours
+check-all: lint vulns vet-arm test test-all test-sources lint-packages ## all that a release needs, but for images: hours
 
 # What test/suites/ops and power upgrade from and to: the supervisor of this tree twice, trusting
 # the key of the test, with the engine of bin/rivulet.

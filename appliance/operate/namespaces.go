@@ -19,7 +19,7 @@ import (
 // Namespace is one with its way of offloading.
 type Namespace struct {
 	Name string `json:"name"`
-	// Mode is off, burst, remote or any.
+	// Mode is off, burst, remote, any or services.
 	Mode policy.When `json:"mode"`
 	// To is the only target; empty: all.
 	To string `json:"to,omitempty"`

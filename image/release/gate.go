@@ -83,6 +83,9 @@ func (o origin) checkAddresses() error {
 	if o.releases == "" || o.contact == "" {
 		return errors.New("nobody knows where the release lies or where to report a fault; write RELEASES and CONTACT into the Makefile, and into the pages that go test ./test/arch names" + orDraft)
 	}
+	if !strings.HasPrefix(o.releases, "https://") || strings.HasSuffix(o.releases, "/") {
+		return fmt.Errorf("install.sh comes from %s, and whoever is on the way could change it; write an address with https:// and without a slash at its end into RELEASES of the Makefile%s", o.releases, orDraft)
+	}
 	return nil
 }
 

@@ -108,6 +108,7 @@ func TestWhatMakeReleaseRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "make release in a clone"},
+		"an address that anybody on the way can change": {func(_ *testing.T, _ repository, o *origin) { o.releases = "http://example.org/rivulet" }, "write an address with https://"},
 		"no address":           {func(_ *testing.T, _ repository, o *origin) { o.releases = "" }, "write RELEASES and CONTACT into the Makefile"},
 		"nobody to report to":  {func(_ *testing.T, _ repository, o *origin) { o.contact = "" }, "write RELEASES and CONTACT into the Makefile"},
 		"no section":           {moved(changesLog, "## Unreleased\n\n- x\n"), "and then \"## 0.1.0 - DATE\""},

@@ -86,7 +86,7 @@ func (m making) provenance(sums []fileSum, built time.Time) ([]byte, error) {
 		s.Subject = append(s.Subject, object{"name": f.name, "digest": object{"sha256": f.sum}})
 	}
 	from := []object{
-		{"name": "rivulet", "uri": "git+" + m.releases, "digest": object{"gitCommit": m.commit}},
+		{"name": "rivulet", "digest": object{"gitCommit": m.commit}},
 		{"name": "go", "uri": "pkg:golang/toolchain@" + strings.TrimPrefix(runtime.Version(), "go")},
 	}
 	for _, p := range m.packages {

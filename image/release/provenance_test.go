@@ -161,7 +161,7 @@ func TestWhatAReleaseIsMadeOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	compiler := must(exec.CommandContext(t.Context(), "dpkg-query", "--show", "--showformat=${Version}", "libc6-dev").Output())
-	for name, uri := range map[string]string{"go": "@" + strings.TrimPrefix(runtime.Version(), "go"), "libc6-dev": "@" + strings.ReplaceAll(string(compiler), "+", "%2B") + "?", "rivulet": "git+"} {
+	for name, uri := range map[string]string{"go": "@" + strings.TrimPrefix(runtime.Version(), "go"), "libc6-dev": "@" + strings.ReplaceAll(string(compiler), "+", "%2B") + "?", "rivulet": ""} {
 		if !slices.ContainsFunc(d.ResolvedDependencies, func(r struct {
 			Name, URI string
 			Digest    map[string]string

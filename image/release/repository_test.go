@@ -258,8 +258,9 @@ func TestTheKeyOfTheRepositories(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	public := sh(t, ".", `gpg --batch --quiet --show-keys --with-colons "$1" 2>/dev/null | awk -F: '$1 == "fpr" {print "fingerprint " $10; exit}'
-		export GNUPGHOME=$(mktemp -d); trap 'rm -rf $GNUPGHOME' EXIT; gpg --batch --quiet --import "$1" 2>/dev/null; gpg --batch --armor --export; gpgconf --kill all`, key)
+	public := sh(t, ".", `export GNUPGHOME=$(mktemp -d); trap 'gpgconf --kill all; rm -rf $GNUPGHOME' EXIT
+		gpg --batch --quiet --show-keys --with-colons "$1" 2>/dev/null | awk -F: '$1 == "fpr" {print "fingerprint " $10; exit}'
+		gpg --batch --quiet --import "$1" 2>/dev/null; gpg --batch --armor --export`, key)
 	other := strings.Replace(public, "fingerprint ", "fingerprint 0", 1)
 	for name, tc := range map[string]struct{ published, key, passphrase, draft, want string }{
 		"nothing yet":               {"there is none", "", "", "", ""},

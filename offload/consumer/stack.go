@@ -109,7 +109,7 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 	cfg := pod.Config{
 		Home: c.home, Cache: c.cache, HomeNode: c.cfg.HomeNode, Target: target, Cluster: c.cfg.ID, HostIP: c.cfg.NodeIP, Words: c.cfg.Words,
 		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
-		Offloaded: offloaded, Parse: c.policy.Parse, Check: c.policy.Check, Up: branches.up, Departed: departed,
+		Offloaded: offloaded, Reflects: func(namespace string) bool { ns, _ := c.policy.Get(namespace); return ns.Reflects(name) }, Parse: c.policy.Parse, Check: c.policy.Check, Up: branches.up, Departed: departed,
 		Bring: supply.Bring, Unreferred: supply.Check,
 		Unfit: unfit, Unwelcome: unwelcome, Elsewhere: fits.elsewhere(name),
 		Moved:     c.cfg.Moved,

@@ -61,8 +61,13 @@ func (e *StaysHomeError) Error() string {
 
 // Mode returns how a kind is reflected.
 func (n Namespace) Mode(kind string) string {
-	if n.When == Services && kind != KindService && slices.Contains(Kinds, kind) {
-		return ReflectOff // no pod is there to use it
+	if n.When == Services {
+		switch kind {
+		case IngressKind, KindClaim:
+			return ReflectOff
+		case KindSecret, KindConfigMap: // pods of before it was so may be there still
+			return ReflectUsed
+		}
 	}
 	for entry := range strings.SplitSeq(n.Reflect, ",") {
 		if k, mode, ok := strings.Cut(entry, "="); ok && k == kind {

@@ -34,9 +34,9 @@ func TestKindsOfANamespace(t *testing.T) {
 		if got := ns.Mode("EndpointSlice"); got != ReflectOn {
 			t.Errorf("services, %q: where they lead is %s", text, got)
 		}
-		for _, kind := range Kinds {
-			if got := ns.Mode(kind); kind == KindService && got != service || kind != KindService && got != ReflectOff {
-				t.Errorf("services, %q: %s is %s", text, kind, got)
+		for kind, want := range map[string]string{KindService: service, NetworkPolicyKind: ReflectOn, KindSecret: ReflectUsed, KindConfigMap: ReflectUsed, IngressKind: ReflectOff, KindClaim: ReflectOff} {
+			if got := ns.Mode(kind); got != want {
+				t.Errorf("services, %q: %s is %s, want %s", text, kind, got, want)
 			}
 		}
 	}

@@ -8,7 +8,7 @@ package policy
 // Labels and annotations of Rivulet's offloading. Users write the first two on
 // a namespace; everything else is Rivulet's own.
 const (
-	// NamespaceLabel is the mode of offloading of a namespace: burst, remote, any or off. A pod with the value off stays at
+	// NamespaceLabel is the mode of offloading of a namespace: burst, remote, any, services or off. A pod with the value off stays at
 	// home, see KeptHome.
 	NamespaceLabel = "rivulet.dev/offload"
 	// NamespaceToLabel restricts it to the named target, on all of its platforms.

@@ -48,7 +48,7 @@ func TestEveryWordIsCompleted(t *testing.T) {
 	answers["GET /v1/invites"] = json.RawMessage(`{"now": "2026-01-02T03:05:05Z", "invites": [{"id": "1", "made": "2026-01-02T03:04:05Z", "expires": "2026-01-02T03:14:05Z"}, {"id": "7", "join": true, "made": "2026-01-02T03:04:05Z", "expires": "2026-01-02T03:14:05Z"}]}`)
 	supervise(t, filepath.Join(dir, "rivulet.sock"), answers)
 	for line, want := range map[string]string{
-		"approve ": "b d", "unpeer ": "b d", "drain ": "b d", "doctor peer ": "b d", "peer b --consume ": "on off", "offload lab --when ": "burst remote any", "offload lab --to ": "b d burst-campus",
+		"approve ": "b d", "unpeer ": "b d", "drain ": "b d", "doctor peer ": "b d", "peer b --consume ": "on off", "offload lab --when ": "burst remote any services", "offload lab --to ": "b d burst-campus",
 		"open lab --to ": "b d group all", "tenants remove ": "b c", "vcluster delete ": "ann ben", "vcluster connect ": "ann ben", "burst status ": "campus", "invite revoke ": "1", "kubeconfig revoke ": "anna", "vcluster kubeconfig ann ": "ann ben", "kubeconfig revoke anna --vcluster ": "ann ben",
 		"kubeconfig --role ": "view edit admin", "console login --role ": "view operate admin", "offload lab --prefer ": "cheapest nearest spread none", "broker --only ": "", "token revoke ": "7", "console end ": "0a1b", "vcluster sleep ": "ann ben", "burst add x --network ": "none auto stream udp", "move volume lab/data ": "home b e", "status -o ": "json yaml wide", "doctor --only card": "card-life", "status ": "",
 		"deny b ": "", "rotate-key ": "", "burst add x --namespace ": "",

@@ -44,6 +44,8 @@ type Config struct {
 	Words    translate.Words
 	// Offloaded reports whether pods of the namespace may run away. Call Resync after a change.
 	Offloaded func(namespace string) bool
+	// Reflects reports whether the namespace keeps its twin though no pod may go there: one from before is removed. May be nil.
+	Reflects func(namespace string) bool
 	// Parse reads a namespace's offload policy; nil is policy.Parse.
 	Parse func(*corev1.Namespace) (policy.Namespace, error)
 	// Check refreshes the answer of Offloaded from the API server, and causes a Resync if it changes; nil if Offloaded
@@ -205,7 +207,7 @@ func (c *Controller) adopt(ctx context.Context) {
 		held, err = c.cfg.Target.Twins(ctx)
 	}
 	for home, name := range held {
-		if c.cfg.Offloaded(home) {
+		if c.cfg.Offloaded(home) || c.cfg.Reflects != nil && c.cfg.Reflects(home) {
 			c.watch(home, name)
 		}
 	}

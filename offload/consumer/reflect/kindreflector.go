@@ -270,7 +270,8 @@ func (k *kindReflector[T]) follows(source T) bool {
 // isUsed reports whether the object follows, for kinds that follow only if used.
 func (k *kindReflector[T]) isUsed(source T) (used, known bool) {
 	_, needed := k.made[source.GetName()]
-	if needed || k.used == nil || k.space.mode.Mode(k.name) != policy.ReflectUsed || source.GetAnnotations()[policy.ReflectAnnotation] == policy.ReflectOn {
+	mode := k.space.mode
+	if needed || k.used == nil || mode.Mode(k.name) != policy.ReflectUsed || mode.Sends() && source.GetAnnotations()[policy.ReflectAnnotation] == policy.ReflectOn {
 		return true, true
 	}
 	return k.used(source.GetName())
@@ -306,6 +307,8 @@ func (k *kindReflector[T]) stays(name string) error {
 	stays := &policy.StaysHomeError{Object: policy.Object{Kind: k.name, Namespace: k.space.home, Name: name}}
 	_, translates := k.translate(source)
 	switch mode := k.space.mode.Mode(k.name); {
+	case !k.space.mode.Sends():
+		return target.ErrNotYet // a pod is there, so this mode is about to change
 	case !translates:
 		stays.Why, stays.Cure = "it is a credential of this cluster, or what Helm keeps", "give the pod a projected serviceAccountToken volume in its place"
 	case k.follows(source):

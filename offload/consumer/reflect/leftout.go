@@ -91,7 +91,7 @@ func LeftOutOfAlias(ctx context.Context, s *corev1.Service, offloaded func(names
 		if of == s.Namespace || offloaded(of) {
 			return out
 		}
-		return LeftOut{s.Name, fmt.Sprintf("Service %s is another name of %s, which is at home only: namespace %s is not offloaded there", s.Name, name, of), "rivulet offload " + of}
+		return LeftOut{s.Name, fmt.Sprintf("Service %s is another name of %s, which is at home only: namespace %s is not offloaded there", s.Name, name, of), "rivulet offload " + of + " --when services"}
 	}
 	addrs := []netip.Addr{}
 	if a, err := netip.ParseAddr(name); err == nil {

@@ -78,7 +78,7 @@ type Holder interface {
 // kindsOf differs where the kinds that follow do.
 func kindsOf(ns policy.Namespace) string {
 	if !ns.Sends() {
-		return string(ns.When)
+		return string(ns.When) + " " + ns.Reflect
 	}
 	return ns.Reflect
 }

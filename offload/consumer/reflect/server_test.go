@@ -350,36 +350,51 @@ func TestReflection(t *testing.T) {
 	})
 
 	t.Run("a namespace of which the Services alone follow", func(t *testing.T) {
-		label := func(when policy.When) {
+		patch := func(body string, args ...any) {
 			t.Helper()
-			_, err := home.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, policy.NamespaceLabel, when), metav1.PatchOptions{})
+			_, err := home.CoreV1().Namespaces().Patch(ctx, "lab", types.MergePatchType, fmt.Appendf(nil, `{"metadata":`+body+`}`, args...), metav1.PatchOptions{})
 			must(err)
 		}
-		label(policy.Services)
-		until("what only pods use goes", func() bool {
-			_, err := away.CoreV1().Secrets("lab-a").Get(ctx, "key", metav1.GetOptions{})
-			return apierrors.IsNotFound(err) && configMap("conf") == nil
-		})
-		if _, err := away.CoreV1().Services("lab-a").Get(ctx, "nas", metav1.GetOptions{}); err != nil {
-			t.Errorf("a Service went with it: %v", err)
+		there := func(name string) bool {
+			_, err := away.CoreV1().Services("lab-a").Get(ctx, name, metav1.GetOptions{})
+			return err == nil
 		}
+		key, conf, late := policy.Object{Kind: policy.KindSecret, Namespace: "lab", Name: "key"}, policy.Object{Kind: policy.KindConfigMap, Namespace: "lab", Name: "conf"}, policy.Object{Kind: policy.KindSecret, Namespace: "lab", Name: "later"}
+		secret := func(name string) bool {
+			_, err := away.CoreV1().Secrets("lab-a").Get(ctx, name, metav1.GetOptions{})
+			return err == nil
+		}
+		pods.set(late, false)
+		patch(`{"labels":{%q:%q}}`, policy.NamespaceLabel, policy.Services)
+		until("policy", func() bool { return namespaces.Namespaces()["lab"].When == policy.Services })
 		create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "later", Annotations: map[string]string{policy.ReflectAnnotation: policy.ReflectOn}}})
 		create(&corev1.Service{ObjectMeta: named("later"), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}})
 		create(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "later-1", Labels: map[string]string{discoveryv1.LabelServiceName: "later"}}, AddressType: discoveryv1.AddressTypeIPv4,
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.42.0.5"}}}})
 		until("a new Service follows, with where it leads", func() bool {
-			_, err := away.CoreV1().Services("lab-a").Get(ctx, "later", metav1.GetOptions{})
-			s, notYet := away.DiscoveryV1().EndpointSlices("lab-a").Get(ctx, "later-1", metav1.GetOptions{})
-			return err == nil && notYet == nil && len(s.Endpoints) == 1
+			s, err := away.DiscoveryV1().EndpointSlices("lab-a").Get(ctx, "later-1", metav1.GetOptions{})
+			return err == nil && len(s.Endpoints) == 1 && there("later")
 		})
-		if _, err := away.CoreV1().Secrets("lab-a").Get(ctx, "later", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			t.Errorf("a Secret followed: %v", err)
+		if !there("nas") || !secret("key") || configMap("conf") == nil || secret("later") {
+			t.Errorf("a Service %v, what pods that are still there use %v %v, another Secret %v", there("nas"), secret("key"), configMap("conf"), secret("later"))
 		}
+		for _, o := range []policy.Object{key, conf} {
+			pods.set(o, false)
+			supply.Check(o)
+		}
+		until("what these pods used goes with them, whatever its annotation", func() bool { return !secret("key") && configMap("conf") == nil })
+		patch(`{"annotations":{%q:"Service=off"}}`, policy.ReflectAnnotation)
+		until("Services that its owner withdraws go", func() bool { return !there("later") && !there("nas") })
+		patch(`{"annotations":{%q:null}}`, policy.ReflectAnnotation)
+		until("and come back", func() bool { return there("later") && there("nas") })
 		must(home.CoreV1().Services("lab").Delete(ctx, "later", metav1.DeleteOptions{}))
 		must(home.DiscoveryV1().EndpointSlices("lab").Delete(ctx, "later-1", metav1.DeleteOptions{}))
 		must(home.CoreV1().Secrets("lab").Delete(ctx, "later", metav1.DeleteOptions{}))
-		label(policy.Burst)
-		until("the others come back", func() bool { return configMap("conf") != nil })
+		for _, o := range []policy.Object{key, conf} {
+			pods.set(o, true)
+		}
+		patch(`{"labels":{%q:%q}}`, policy.NamespaceLabel, policy.Burst)
+		until("the others come back", func() bool { return configMap("conf") != nil && secret("key") })
 	})
 
 	t.Run("only what pods refer to", func(t *testing.T) { onlyWhatIsUsed(t, home, away, pods, supply) })

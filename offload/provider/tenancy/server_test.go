@@ -401,8 +401,8 @@ func testConsumerSeesOnlyItsTwins(t *testing.T, p *provider) {
 // Who may make pods in an ordinary namespace cannot pass one off as another cluster's, at once or later.
 func testWhoseAPodIs(t *testing.T, p *provider) {
 	pods := p.admin.CoreV1().Pods("default")
-	made := func(name string, labels map[string]string) (*corev1.Pod, error) {
-		return pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+	made := func(name string, labels, annotations map[string]string) (*corev1.Pod, error) {
+		return pods.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, Annotations: annotations},
 			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
 	}
 	refused := func(what string, err error) {
@@ -412,16 +412,24 @@ func testWhoseAPodIs(t *testing.T, p *provider) {
 		}
 	}
 	for _, label := range []string{string(alice), ""} {
-		_, err := made("posing", map[string]string{policy.OriginLabel: label})
-		refused("made", err)
+		_, err := made("posing", map[string]string{policy.OriginLabel: label}, nil)
+		refused("made with the label", err)
+		_, err = made("posing", nil, map[string]string{policy.OriginLabel: label})
+		refused("made with the annotation", err)
 	}
-	own, err := made("own", nil)
+	own, err := made("own", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, kind := range []types.PatchType{types.MergePatchType, types.StrategicMergePatchType} {
 		_, err = pods.Patch(t.Context(), own.Name, kind, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, policy.OriginLabel, alice), metav1.PatchOptions{})
 		refused("changed", err)
+		_, err = pods.Patch(t.Context(), own.Name, kind, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, policy.OriginLabel, alice), metav1.PatchOptions{})
+		refused("annotated", err)
+		_, err = pods.Patch(t.Context(), own.Name, kind, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, policy.OriginLabel, alice), metav1.PatchOptions{}, "status")
+		if now, got := pods.Get(t.Context(), own.Name, metav1.GetOptions{}); got != nil || now.Labels[policy.OriginLabel] != "" {
+			t.Errorf("changed by its status: %v, %v", err, got)
+		}
 	}
 	if _, err := pods.Patch(t.Context(), own.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Error(err)

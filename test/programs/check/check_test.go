@@ -170,6 +170,7 @@ const events = `{"Action":"start","Package":"rivulet/a"}
 # what the linker says
 {"Action":"output","Package":"rivulet/a","Test":"TestTwo","Output":"    two.go:1: wrong\n"}
 {"Action":"fail","Package":"rivulet/a","Test":"TestTwo","Elapsed":2}
+{"Action":"pass","Package":"rivulet/a","Test":"TestTwo","Elapsed":2}
 {"Action":"fail","Package":"rivulet/a","Elapsed":30}
 {"Action":"output","Package":"rivulet/b","Test":"TestVM","Output":"    vm.go:7: needs KVM\n"}
 {"Action":"output","Package":"rivulet/b","Test":"TestVM","Output":"--- SKIP: TestVM (0.00s)\n"}

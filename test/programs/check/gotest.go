@@ -42,9 +42,6 @@ func (c *checker) goTest(g group) ([]result, error) {
 			bad = append(bad, p)
 		}
 	}
-	if ended != nil && len(bad) == 0 { // a package that did not build, for example
-		return []result{{Kind: g.name, Name: "go test", State: failed, Note: ended.Error()}}, nil
-	}
 	tests := func(*pkg) []string { return nil }
 	if len(packages) > 1 && len(bad) <= mostCrowded && figures.Some["cpu"] > crowded {
 		tests = (*pkg).failedTests
@@ -76,6 +73,9 @@ func (c *checker) goTest(g group) ([]result, error) {
 		}
 		out[len(out)-1].State, out[len(out)-1].Note = notJudged, note
 		out = append(out, again)
+	}
+	if ended != nil && !slices.ContainsFunc(packages, func(p *pkg) bool { return p.ended == "fail" }) { // a package that did not build, for example
+		out = append(out, result{Kind: g.name, Name: "go test", State: failed, Note: ended.Error()})
 	}
 	return out, nil
 }
@@ -197,7 +197,9 @@ func (p *pkg) add(e event) {
 			p.skips = append(p.skips, e.Test+": "+p.said[e.Test])
 		}
 		if e.Test != "" && !strings.Contains(e.Test, "/") {
-			p.tests[e.Test] = e.Action
+			if p.tests[e.Test] != "fail" { // of several runs
+				p.tests[e.Test] = e.Action
+			}
 		}
 		delete(p.said, e.Test)
 	}

@@ -83,7 +83,7 @@ func offload() *dashboard.DashboardBuilder {
 		graph("Memory lent", "What all consumers may use, and what each requests.", "bytes",
 			query{`rivulet_lent{resource="memory",` + at + `}`, "{{instance}} lent"}, query{`rivulet_consumer_requested{resource="memory",` + at + `} * on(instance, id) group_left(name) rivulet_consumer_info`, "{{instance}} {{name}}"}),
 		graph("Pods of consumers", "Unfinished pods of other clusters here.", "none", query{`rivulet_consumer_pods{` + at + `} * on(instance, id) group_left(name) rivulet_consumer_info`, "{{instance}} {{name}}"}),
-		graph("Namespaces whose pods may leave", "By mode.", "none", query{`rivulet_offload_namespaces{` + at + `}`, "{{instance}} {{mode}}"}),
+		graph("Namespaces whose pods or Services may leave", "By mode.", "none", query{`rivulet_offload_namespaces{` + at + `}`, "{{instance}} {{mode}}"}),
 		graph("Refused pods", "Bound to a virtual node, and not allowed to run away.", "none", query{`rivulet_virtual_node_refused_pods{` + at + `}`, "{{instance}} {{node}}"}),
 		rows("Consumers", "Clusters that borrow from the device.", `rivulet_consumer_info{`+at+`}`),
 	)
