@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +17,7 @@ import (
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/twin"
 	"rivulet/offload/policy"
+	"rivulet/test/harness/await"
 )
 
 // twinless is a place that has nothing of home yet.
@@ -74,4 +76,28 @@ func TestAPodThatOutlivesItsWrapperWasSent(t *testing.T) {
 	if !c.wasSent(p) {
 		t.Error("it would be refused, and let go while it runs")
 	}
+}
+
+// What was left in the twin of a namespace of which only the Services are away now is found by a new process, and removed.
+func TestALeftoverInATwinThatIsKeptForServices(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "lab", UID: "u1"},
+		Spec: corev1.PodSpec{NodeName: "b", RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "web", Image: "web"}}}}
+	w, err := translate.Wrap(pod, "aid", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Job.Namespace, w.Job.UID = "lab-a", "j1"
+	away := fake.NewClientset(w.Job)
+	deletesOnceWatched(away)
+	ctl := New(Config{Home: fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab"}}), Target: place{away}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
+		Offloaded: func(string) bool { return false }, Reflects: func(namespace string) bool { return namespace == "lab" },
+		Up: func() bool { return true }, Departed: func(string) {}, NoHomeAPI: true, Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = ctl.Run(ctx) }()
+	defer func() { stop(); <-done }()
+	await.True(t, 30*time.Second, "the Job is removed", func() bool {
+		jobs, err := away.BatchV1().Jobs("lab-a").List(ctx, metav1.ListOptions{})
+		return err == nil && len(jobs.Items) == 0
+	})
 }
