@@ -77,7 +77,7 @@ func otherNamespace(t *testing.T, ctx context.Context, ns string) {
 	answers := func(want bool) func() error {
 		return func() error {
 			out, err := a.Kubectl(ctx, "-n", ns, "exec", "p", "--", "web", "get", "http://db."+other+"/")
-			if (err == nil) != want || err != nil && !strings.Contains(out+err.Error(), "no such host") {
+			if (err == nil) != want || err != nil && !strings.Contains(out+err.Error(), "lookup db."+other) {
 				return fmt.Errorf("%s %v", out, err)
 			}
 			return nil
