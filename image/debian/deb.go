@@ -6,11 +6,10 @@ package debian
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -72,42 +71,32 @@ func Cache() (string, error) {
 	return filepath.Join(dir, "rivulet", "debs"), err
 }
 
-// Sources reads the source that a package file was built from, and those that are compiled into it (Built-Using).
-func Sources(file string) (of Deb, contains []Deb, err error) {
-	cmd := exec.Command("dpkg-deb", "--field", file, "Package", "Version", "Source", "Built-Using", "Static-Built-Using")
-	text, err := cmd.Output()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		err = errors.New(strings.TrimSpace(string(exit.Stderr)))
-	}
-	if err != nil {
-		return of, nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return sources(string(text))
-}
-
-// sources reads a control file.
-func sources(text string) (of Deb, contains []Deb, err error) {
+// sources reads a control file: the source that the package was built from, and then those that are compiled into it.
+func sources(text string) (all []SourceVersion, err error) {
 	fields := map[string]string{}
 	for line := range strings.Lines(strings.ReplaceAll(text, "\n ", " ")) {
 		key, value, _ := strings.Cut(line, ":")
 		fields[key] = strings.TrimSpace(value)
 	}
-	of = Deb{Arch: "source", Name: fields["Package"], Version: fields["Version"]}
+	own := SourceVersion{fields["Package"], fields["Version"]}
 	if name, version, ok := strings.Cut(fields["Source"], " ("); name != "" {
-		of.Name = name
+		own.Name = name
 		if ok {
-			of.Version = strings.TrimSuffix(version, ")")
+			own.Version = strings.TrimSuffix(version, ")")
 		}
 	}
+	all = append(all, own)
 	for _, one := range strings.Split(fields["Built-Using"]+","+fields["Static-Built-Using"], ",") {
 		if one = strings.TrimSpace(one); one == "" {
 			continue
 		}
 		name, version, ok := strings.Cut(one, " (= ")
 		if !ok {
-			return of, nil, fmt.Errorf("%s is built using %q, which is no exact version", of.Name, one)
+			return nil, fmt.Errorf("%s is built using %q, which is no exact version", own.Name, one)
 		}
-		contains = append(contains, Deb{Arch: "source", Name: name, Version: strings.TrimSuffix(version, ")")})
+		if s := (SourceVersion{name, strings.TrimSuffix(version, ")")}); !slices.Contains(all, s) {
+			all = append(all, s)
+		}
 	}
-	return of, contains, nil
+	return all, nil
 }

@@ -111,20 +111,14 @@ func TestCacheIsChecked(t *testing.T) {
 
 // The source of a package, and what is compiled into it, come from its control file.
 func TestSources(t *testing.T) {
-	of, contains, err := sources("Package: busybox-static\nVersion: 1:1.37.0-6+b9\nSource: busybox (1:1.37.0-6)\nStatic-Built-Using: glibc (= 2.41-12),\n linux (= 6.12-1)\n")
-	if want := (Deb{Arch: "source", Name: "busybox", Version: "1:1.37.0-6"}); err != nil || of != want {
-		t.Errorf("%v, %v", of, err)
+	all, err := sources("Package: busybox-static\nVersion: 1:1.37.0-6+b9\nSource: busybox (1:1.37.0-6)\nStatic-Built-Using: glibc (= 2.41-12),\n linux (= 6.12-1)\n")
+	if want := []SourceVersion{{"busybox", "1:1.37.0-6"}, {"glibc", "2.41-12"}, {"linux", "6.12-1"}}; err != nil || !reflect.DeepEqual(all, want) {
+		t.Errorf("%v, %v", all, err)
 	}
-	if want := []Deb{{Arch: "source", Name: "glibc", Version: "2.41-12"}, {Arch: "source", Name: "linux", Version: "6.12-1"}}; !reflect.DeepEqual(contains, want) {
-		t.Errorf("%v", contains)
+	if all, err = sources("Package: bash\nVersion: 5.2\n"); err != nil || !reflect.DeepEqual(all, []SourceVersion{{"bash", "5.2"}}) {
+		t.Errorf("%v, %v", all, err)
 	}
-	if of, _, err = sources("Package: bash\nVersion: 5.2\n"); err != nil || of != (Deb{Arch: "source", Name: "bash", Version: "5.2"}) {
-		t.Errorf("%v, %v", of, err)
-	}
-	if _, _, err = sources("Package: x\nVersion: 1\nBuilt-Using: gcc (>= 12)\n"); err == nil || !strings.Contains(err.Error(), "no exact version") {
-		t.Error(err)
-	}
-	if _, _, err := Sources(filepath.Join(t.TempDir(), "none.deb")); err == nil || !strings.Contains(err.Error(), "none.deb") {
+	if _, err = sources("Package: x\nVersion: 1\nBuilt-Using: gcc (>= 12)\n"); err == nil || !strings.Contains(err.Error(), "no exact version") {
 		t.Error(err)
 	}
 }

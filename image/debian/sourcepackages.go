@@ -49,15 +49,8 @@ func (a *Apt) SourcesOf(debs []Deb) (map[Deb][]SourceVersion, error) {
 		if i < 0 {
 			continue // another archive's of the same version
 		}
-		own, contains, err := sources(one)
-		if err != nil {
+		if all[debs[i]], err = sources(one); err != nil {
 			return nil, err
-		}
-		all[debs[i]] = nil
-		for _, s := range append([]Deb{own}, contains...) {
-			if v := (SourceVersion{s.Name, s.Version}); !slices.Contains(all[debs[i]], v) {
-				all[debs[i]] = append(all[debs[i]], v)
-			}
 		}
 	}
 	for _, d := range debs {

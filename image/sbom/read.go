@@ -123,7 +123,7 @@ func programs(name string, content []byte, do func(name string, program []byte) 
 // library's package on the building machine, and its source.
 type installed struct {
 	debian.Deb
-	Source debian.Deb
+	Source debian.SourceVersion
 }
 
 var crossPrefix = map[string]string{"amd64": "x86_64-linux-gnu-", "arm64": "aarch64-linux-gnu-", "armv7": "arm-linux-gnueabihf-"}
@@ -154,7 +154,7 @@ func compilersLibraries(arch string, pinned map[string]bool) (all []installed, e
 		if err != nil || len(f) != 5 {
 			return nil, fmt.Errorf("dpkg-query --show %s: %w: %q", of, err, text)
 		}
-		p := installed{debian.Deb{Arch: f[2], Name: f[0], Version: f[1]}, debian.Deb{Name: f[3], Version: f[4]}}
+		p := installed{debian.Deb{Arch: f[2], Name: f[0], Version: f[1]}, debian.SourceVersion{Name: f[3], Version: f[4]}}
 		base, _, _ := strings.Cut(p.Name, "-"+debianArch(arch)+"-cross")
 		if !pinned[base] && (len(all) == 0 || all[len(all)-1] != p) {
 			all = append(all, p)

@@ -1,7 +1,7 @@
 // Package sbom writes the bill of materials of a published file, in CycloneDX 1.6 (docs/design/release.md): the Go modules
 // and standard library of rivulet and of each program of its bundle, the Debian packages of the bundle and of an image,
-// and the libraries that are linked statically. It reads them out of rivulet itself, NOTICE (licences),
-// image/bundle/debs.list and the pinned packages in the cache, and alone writes FILE.cdx.json. The same file gives the same
+// and the libraries that are linked statically. It reads them out of rivulet itself, NOTICE (licences) and the lists of
+// package sources, and alone writes FILE.cdx.json. The same file gives the same
 // bytes. Failure: whatever it cannot name is an error, and nothing is written.
 package sbom
 
@@ -23,12 +23,12 @@ import (
 
 	"rivulet/image/debian"
 	"rivulet/image/filesum"
+	"rivulet/image/sources"
 )
 
 const (
 	noticeFile = "NOTICE"
-	debsList   = "image/bundle/debs.list"
-	// bundleDistro is the Debian of debs.list and of the building machine, ImageDistro that of device images.
+	// bundleDistro is the Debian of sources.BundleList and of the building machine, ImageDistro that of device images.
 	bundleDistro = "debian-12"
 	ImageDistro  = "debian-13"
 	own          = "rivulet" // reference of the program, to which all of its parts belong
@@ -38,14 +38,22 @@ const (
 type Contents struct {
 	parts map[string]cdx.Component // by reference
 	needs map[string][]string      // references, by reference
+	lock  sources.Lock
 }
 
 // Of reads a rivulet that was built for arch (amd64, arm64 or armv7).
 func Of(arch, binary string) (Contents, error) {
-	c := Contents{map[string]cdx.Component{}, map[string][]string{}}
+	c := Contents{parts: map[string]cdx.Component{}, needs: map[string][]string{}}
 	raw, err := os.ReadFile(binary)
 	if err != nil {
 		return c, fmt.Errorf("%w; make build ARCH=%s", err, arch)
+	}
+	lock, err := os.ReadFile(sources.LockFile)
+	if err != nil {
+		return c, fmt.Errorf("%w; make source-lock", err)
+	}
+	if c.lock, err = sources.Parse(lock); err != nil {
+		return c, err
 	}
 	licences, err := readNotice()
 	if err != nil {
@@ -123,13 +131,9 @@ func (c Contents) addProgram(name string, content []byte, licences map[string]st
 // addDebs adds the pinned packages of the bundle and the compiler's libraries, and returns those that are linked into
 // programs.
 func (c Contents) addDebs(arch string, licences map[string]string, bundled map[string][]byte) (linked []string, err error) {
-	text, err := os.ReadFile(debsList)
+	all, err := sources.Bundle(".", debianArch(arch))
 	if err != nil {
 		return nil, err
-	}
-	all, err := debian.Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", debsList, err)
 	}
 	unpacked := map[string]bool{} // name and version
 	for line := range strings.Lines(string(bundled["netfilter/packages"])) {
@@ -137,9 +141,6 @@ func (c Contents) addDebs(arch string, licences map[string]string, bundled map[s
 	}
 	names := map[string]bool{}
 	for _, d := range all {
-		if d.Arch != debianArch(arch) {
-			continue
-		}
 		names[d.Name] = true
 		ref, err := c.addDeb(own, d, bundleDistro, licences[d.Name+" "+d.Version])
 		if err != nil {
@@ -152,7 +153,7 @@ func (c Contents) addDebs(arch string, licences map[string]string, bundled map[s
 		}
 	}
 	if len(unpacked) > 0 || len(names) == 0 {
-		return nil, fmt.Errorf("the bundle contains %v, and %s does not name them; make build ARCH=%s", slices.Collect(maps.Keys(unpacked)), debsList, arch)
+		return nil, fmt.Errorf("the bundle contains %v, and %s does not name them; make build ARCH=%s", slices.Collect(maps.Keys(unpacked)), sources.BundleList, arch)
 	}
 	static, err := compilersLibraries(arch, names)
 	if err != nil {
@@ -168,21 +169,16 @@ func (c Contents) addDebs(arch string, licences map[string]string, bundled map[s
 
 // addDeb adds a pinned package, and the sources of other packages that are compiled into it.
 func (c Contents) addDeb(to string, d debian.Deb, distro, licence string) (string, error) {
-	cache, err := debian.Cache()
-	if err != nil {
-		return "", err
+	from := c.lock.Of(d)
+	if len(from) == 0 {
+		return "", fmt.Errorf("%s has no sources in %s; make source-lock, read its diff and commit it", d, sources.LockFile)
 	}
-	source, contains, err := debian.Sources(filepath.Join(cache, d.File()))
-	if err != nil {
-		return "", fmt.Errorf("%w; make bundle or make image, which fetch it", err)
-	}
-	ref := purlOf(d, distro, source)
+	ref := purlOf(d, distro, from[0])
 	part := library(ref, d.Name, d.Version, licence)
 	part.Hashes = hashes(d.SHA256)
 	c.add(to, part)
-	for _, s := range contains {
-		s.Arch = "source"
-		c.add(ref, library(purlOf(s, distro, debian.Deb{}), s.Name, s.Version, ""))
+	for _, s := range from[1:] {
+		c.add(ref, library(purlOf(debian.Deb{Arch: "source", Name: s.Name, Version: s.Version}, distro, debian.SourceVersion{}), s.Name, s.Version, ""))
 	}
 	return ref, nil
 }
@@ -205,7 +201,7 @@ func (c Contents) Write(file, version string, built time.Time, system []debian.D
 		return err
 	}
 	subject := cdx.Component{Type: cdx.ComponentTypeFile, BOMRef: filepath.Base(file), Name: filepath.Base(file), Version: version, Hashes: hashes(hash)}
-	all := Contents{maps.Clone(c.parts), maps.Clone(c.needs)}
+	all := Contents{maps.Clone(c.parts), maps.Clone(c.needs), c.lock}
 	all.needs[subject.BOMRef] = []string{own}
 	for _, d := range system {
 		if _, err := all.addDeb(subject.BOMRef, d, ImageDistro, ""); err != nil {
@@ -247,7 +243,7 @@ func hashes(sha256 string) *[]cdx.Hash {
 }
 
 // purlOf is a package's name for tools that look up known faults; Debian's are listed by source.
-func purlOf(d debian.Deb, distro string, source debian.Deb) string {
+func purlOf(d debian.Deb, distro string, source debian.SourceVersion) string {
 	out := "pkg:deb/debian/" + url.QueryEscape(d.Name) + "@" + url.QueryEscape(d.Version) + "?arch=" + d.Arch + "&distro=" + distro
 	if source.Name != "" {
 		out += "&upstream=" + url.QueryEscape(source.Name+"@"+source.Version)

@@ -23,6 +23,7 @@ import (
 
 	"rivulet/image/bundle"
 	"rivulet/image/debian"
+	"rivulet/image/sources"
 )
 
 // tree is a small repository: a rivulet that is another program with a bundle, pinned packages, and a NOTICE.
@@ -31,6 +32,7 @@ type tree struct {
 	program []byte
 	modules []string // path and version
 	pinned  []debian.Deb
+	lock    sources.Lock
 	notice  string
 	files   map[string][]byte // of the bundle
 }
@@ -52,10 +54,8 @@ var aProgram = sync.OnceValues(func() ([]byte, error) {
 
 func newTree(t *testing.T) *tree {
 	t.Helper()
-	for _, tool := range []string{"dpkg-deb", "gcc"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip("needs " + tool)
-		}
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip("needs gcc")
 	}
 	program, err := aProgram()
 	if err != nil {
@@ -76,11 +76,10 @@ func newTree(t *testing.T) *tree {
 	if len(tr.modules) < 2 {
 		t.Fatalf("the program contains %v", tr.modules)
 	}
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Chdir(t.TempDir())
-	tr.pin("iptables", "1.8.9-2", "")
-	tr.pinned = append(tr.pinned, debian.Deb{Arch: "other", Name: "iptables", Version: "1", SHA256: strings.Repeat("0", 64)}) // of another architecture, and in no cache
-	tr.pin("libseccomp-dev", "2.5-1+deb12u1", "Source: libseccomp (2.5-1)\n")
+	tr.pin("iptables", "1.8.9-2", "iptables=1.8.9-2")
+	tr.pinned = append(tr.pinned, debian.Deb{Arch: "other", Name: "iptables", Version: "1", SHA256: strings.Repeat("0", 64)}) // of another architecture, and without sources
+	tr.pin("libseccomp-dev", "2.5-1+deb12u1", "libseccomp=2.5-1")
 	layer := archive(t, map[string][]byte{"hello": program})
 	tr.files = map[string][]byte{
 		"bin/runc":           program,
@@ -92,21 +91,15 @@ func newTree(t *testing.T) *tree {
 	return tr
 }
 
-// pin makes a package in the cache.
-func (tr *tree) pin(name, version, fields string) debian.Deb {
-	tr.t.Helper()
-	dir := tr.t.TempDir()
-	put(tr.t, filepath.Join(dir, "DEBIAN/control"), []byte("Package: "+name+"\nVersion: "+version+"\nArchitecture: all\nMaintainer: x\n"+fields+"Description: x\n"))
-	cache, err := debian.Cache()
-	if err != nil {
-		tr.t.Fatal(err)
-	}
+// pin makes a package of the lists, and what it is built of.
+func (tr *tree) pin(name, version string, from ...string) debian.Deb {
 	d := debian.Deb{Arch: debianArch(runtime.GOARCH), Name: name, Version: version, SHA256: strings.Repeat("0123456789abcdef", 4)}
-	put(tr.t, filepath.Join(cache, d.File()), nil)
-	if out, err := exec.CommandContext(tr.t.Context(), "dpkg-deb", "--build", dir, filepath.Join(cache, d.File())).CombinedOutput(); err != nil {
-		tr.t.Fatalf("%v: %s", err, out)
+	of := sources.Binary{Deb: d}
+	for _, s := range from {
+		source, version, _ := strings.Cut(s, "=")
+		of.Sources = append(of.Sources, debian.SourceVersion{Name: source, Version: version})
 	}
-	tr.pinned = append(tr.pinned, d)
+	tr.pinned, tr.lock.Binaries = append(tr.pinned, d), append(tr.lock.Binaries, of)
 	return d
 }
 
@@ -114,7 +107,8 @@ func (tr *tree) pin(name, version, fields string) debian.Deb {
 func (tr *tree) read() (Contents, error) {
 	tr.t.Helper()
 	put(tr.t, noticeFile, []byte(tr.notice))
-	put(tr.t, debsList, debian.Format("# list\n", tr.pinned))
+	put(tr.t, sources.BundleList, debian.Format("# list\n", tr.pinned))
+	put(tr.t, sources.LockFile, tr.lock.Format())
 	put(tr.t, "rivulet", append(slices.Clone(tr.program), compress(tr.t, archive(tr.t, tr.files))...))
 	return Of(runtime.GOARCH, "rivulet")
 }
@@ -200,12 +194,13 @@ func bill(t *testing.T, file string) (*cdx.BOM, map[string]cdx.Component, map[st
 func TestTheBillIsWhole(t *testing.T) {
 	tr := newTree(t)
 	tr.seal()
+	bundled := slices.Clone(tr.pinned)
+	busybox := tr.pin("busybox-static", "1:1.37.0-6+b9", "busybox=1:1.37.0-6", "glibc=2.41-12", "linux=6.12-1")
+	tr.pinned = bundled // it is of the image
 	c, err := tr.read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	bundled := slices.Clone(tr.pinned)
-	busybox := tr.pin("busybox-static", "1:1.37.0-6+b9", "Source: busybox (1:1.37.0-6)\nStatic-Built-Using: glibc (= 2.41-12),\n linux (= 6.12-1)\n")
 	put(t, "image.zst", []byte("image"))
 	built := time.Unix(1700000000, 0)
 	if err := c.Write("image.zst", "v1", built, []debian.Deb{busybox}); err != nil {
@@ -255,7 +250,6 @@ func TestTheBillIsWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr.pinned = bundled
 	if c, err = tr.read(); err != nil {
 		t.Fatal(err)
 	}
@@ -275,10 +269,10 @@ func TestWhatCannotBeNamedIsAnError(t *testing.T) {
 	}{
 		"a module without a licence":   {func(tr *tree) { tr.notice = strings.Replace(tr.notice, tr.modules[0], "x", 1) }, "does not name it; make notice"},
 		"a package that is not pinned": {func(tr *tree) { tr.files["netfilter/packages"] = []byte("iptables 1.8.9-2\nlibmnl0 1\n") }, "[libmnl0 1]"},
-		"no packages at all":           {func(tr *tree) { tr.pinned = nil }, debsList},
+		"no packages at all":           {func(tr *tree) { tr.pinned = nil }, sources.BundleList},
 		"a package that is not there": {func(tr *tree) {
 			tr.pinned = append(tr.pinned, debian.Deb{Arch: debianArch(runtime.GOARCH), Name: "x", Version: "1", SHA256: strings.Repeat("0", 64)})
-		}, "make bundle"},
+		}, "make source-lock"},
 		"a program that says nothing": {func(tr *tree) {
 			tr.files["bin/cni"] = bytes.ReplaceAll(tr.program, []byte("\xff Go buildinf:"), []byte("\xff No buildinf:"))
 		}, "bundle/bin/cni does not say what it is built of"},
@@ -337,7 +331,7 @@ func TestTheRealBundle(t *testing.T) {
 			}
 		}
 	}
-	list, err := os.ReadFile(debsList)
+	list, err := os.ReadFile(sources.BundleList)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +340,7 @@ func TestTheRealBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, d := range all {
-		ref := purlOf(d, bundleDistro, debian.Deb{})
+		ref := purlOf(d, bundleDistro, debian.SourceVersion{})
 		if d.Arch == debianArch(runtime.GOARCH) && !slices.ContainsFunc(slices.Collect(maps.Keys(parts)), func(p string) bool { return strings.HasPrefix(p, ref+"&upstream=") }) {
 			t.Errorf("%s is missing", ref)
 		}
