@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/rpc"
 	"rivulet/offload/consumer"
 	"rivulet/offload/consumer/stream"
@@ -57,7 +58,7 @@ func twoConsumers(t *testing.T, a, b *device) {
 	tenant, err := consumer.New(consumer.Config{Home: b.Config, ID: string(b.identity.ID), Host: "a", NodeIP: netip.MustParseAddr("127.0.0.1"),
 		Authority: stream.EngineAuthority(b.TLSDir), Router: a.offload.router, Log: log})
 	must(t, err)
-	peers := &peertarget.Source{Fabric: b.fabric, PodCIDR: podCIDR, Control: control, Set: tenant.SetTargets, End: tenant.End}
+	peers := &peertarget.Source{Fabric: b.fabric, PodCIDR: podCIDR, Control: control, Consumer: tenant, Moved: new(changes.Signal)}
 	consuming, leave := context.WithCancel(running)
 	defer leave()
 	left := make(chan struct{})

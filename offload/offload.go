@@ -126,7 +126,7 @@ func New(cfg Config) (*Offload, error) {
 	}
 	lent := provider.Config{Peers: cfg.Peers, Hosted: cfg.Hosted, Config: tenancy.Config{
 		Local: cfg.Home, ClusterName: cfg.ClusterName, PeerID: rpc.PeerID, Shares: cfg.Shares, Withheld: cfg.Withheld,
-		Memory: cfg.Memory, PodMemory: cfg.PodMemory, LAN: cfg.LAN, Tenants: o.tenants, HomeAddresses: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil, HomePods: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil && homeaddr.Lives(), Log: cfg.Log,
+		Memory: cfg.Memory, PodMemory: cfg.PodMemory, LAN: cfg.LAN, Tenants: o.Tenants, HomeAddresses: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil, HomePods: cfg.Isolation != nil && cfg.Isolation.HomeAddrs != nil && homeaddr.Lives(), Log: cfg.Log,
 	}}
 	if cfg.Volumes != nil {
 		mine.Volumes, lent.Volumes = cfg.Volumes, cfg.Volumes
@@ -139,10 +139,10 @@ func New(cfg Config) (*Offload, error) {
 		return nil, err
 	}
 	o.elsewhere = elsewhere.New(elsewhere.Config{
-		Links: cfg.Peers.Links, LinksChanged: cfg.Peers.Changed, Client: cfg.Peers.Client, PeerID: rpc.PeerID, Lends: o.Lends, Tenants: o.tenants, PodCIDR: cfg.PodCIDR,
+		Peers: cfg.Peers, Provider: o, PeerID: rpc.PeerID, PodCIDR: cfg.PodCIDR,
 		Log: cfg.Log.With("part", "elsewhere"),
 	})
-	o.peers = &peertarget.Source{Fabric: cfg.Peers, PodCIDR: cfg.PodCIDR, Relay: o.elsewhere, Control: cfg.Control, Changed: moved.Notify, Set: o.SetTargets, End: o.End, Nodes: cfg.Nodes, Existing: o.Existing, Busy: o.Busy, Moved: moved.Changed}
+	o.peers = &peertarget.Source{Fabric: cfg.Peers, PodCIDR: cfg.PodCIDR, Relay: o.elsewhere, Control: cfg.Control, Consumer: o.Consumer, Nodes: cfg.Nodes, Moved: moved}
 	for pattern, handler := range o.elsewhere.Routes() {
 		cfg.Peers.Handle(pattern, handler)
 	}
@@ -199,8 +199,8 @@ func (o *Offload) SettingsChanged() {
 // ExportedChanged applies a changed Config.Exported at once.
 func (o *Offload) ExportedChanged() { o.moved.Notify() }
 
-// tenants are the addresses of the consumer's pods here, sorted.
-func (o *Offload) tenants(id peer.ID) []netip.Addr {
+// Tenants returns the addresses of a consumer's pods here, sorted.
+func (o *Offload) Tenants(id peer.ID) []netip.Addr {
 	if o.agent == nil {
 		return nil
 	}

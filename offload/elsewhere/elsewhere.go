@@ -40,20 +40,29 @@ const (
 // Named are addresses by the peer that has them, in that peer's view.
 type Named map[peer.ID][]netip.Addr
 
-// Config are the dependencies of an Elsewhere. All fields but LinksChanged are required.
+// Peers is the part of the fabric that an Elsewhere uses.
+type Peers interface {
+	Links() []peer.Link
+	// Changed returns a channel that receives after Links changed, and the function that ends the subscription.
+	Changed() (<-chan struct{}, func())
+	// Client returns a client for the control routes of a peer, which lie below the URL.
+	Client(id peer.ID) (*http.Client, string, error)
+}
+
+// Provider is this cluster as one that lends.
+type Provider interface {
+	// Lends reports whether a peer may borrow.
+	Lends(id peer.ID) bool
+	// Tenants returns the addresses of a consumer's pods here, sorted.
+	Tenants(id peer.ID) []netip.Addr
+}
+
+// Config are the dependencies of an Elsewhere. All fields are required.
 type Config struct {
-	// Links are the peers.
-	Links func() []peer.Link
-	// LinksChanged reports changes of Links; with nil Check has to be called.
-	LinksChanged func() (<-chan struct{}, func())
-	// Client is a client for the control routes of a peer, below the URL.
-	Client func(peer.ID) (*http.Client, string, error)
+	Peers    Peers
+	Provider Provider
 	// PeerID identifies the sender of a request by its pinned certificate.
 	PeerID func(*http.Request) (peer.ID, bool)
-	// Lends reports whether a peer may borrow.
-	Lends func(peer.ID) bool
-	// Tenants are the addresses of a consumer's pods here.
-	Tenants func(peer.ID) []netip.Addr
 	// PodCIDR is this cluster's.
 	PodCIDR netip.Prefix
 	Log     *slog.Logger
@@ -128,7 +137,7 @@ func (e *Elsewhere) Changed() (<-chan struct{}, func()) { return e.proved.Change
 
 // Confirmed are the addresses of the consumer's pods at other peers, in this cluster's view, sorted.
 func (e *Elsewhere) Confirmed(consumer peer.ID) []netip.Addr {
-	links := e.Links()
+	links := e.Peers.Links()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	named := e.tellingOf(consumer)
@@ -167,7 +176,7 @@ func (e *Elsewhere) tellingOf(consumer peer.ID) Named {
 // admitted returns the sender of a request, if it is within its limits.
 func (e *Elsewhere) admitted(w http.ResponseWriter, r *http.Request) (peer.ID, bool) {
 	id, known := e.PeerID(r)
-	if known = known && slices.ContainsFunc(e.Links(), func(l peer.Link) bool { return l.ID == id }); !known {
+	if known = known && slices.ContainsFunc(e.Peers.Links(), func(l peer.Link) bool { return l.ID == id }); !known {
 		rpc.Fail(w, http.StatusUnauthorized, &rpc.Error{Code: "unknown-peer", Message: "only peers are served", Cure: "peer with this cluster first"})
 		return "", false
 	}
@@ -191,7 +200,7 @@ func (e *Elsewhere) receive(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if !e.Lends(id) {
+	if !e.Provider.Lends(id) {
 		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: "not-lent", Message: "nothing is lent to this cluster", Cure: "ask its owner: rivulet peer NAME --provide=on"})
 		return
 	}
@@ -255,7 +264,7 @@ func (e *Elsewhere) answer(w http.ResponseWriter, r *http.Request) {
 	both := len(e.tellingOf(consumer)[id]) > 0
 	e.mu.Unlock()
 	if both && len(q.Addresses) <= most {
-		tenants := setOf(e.Tenants(consumer))
+		tenants := setOf(e.Provider.Tenants(consumer))
 		out.Addresses = slices.DeleteFunc(q.Addresses, func(a netip.Addr) bool { return !tenants[a] })
 	}
 	rpc.Write(w, http.StatusOK, out)
@@ -271,10 +280,8 @@ func setOf(all []netip.Addr) map[netip.Addr]bool {
 
 // Run sends lists and queries until ctx ends.
 func (e *Elsewhere) Run(ctx context.Context) error {
-	if e.LinksChanged != nil {
-		e.named.Follow(ctx, e.LinksChanged)
-		e.ours.Follow(ctx, e.LinksChanged)
-	}
+	e.named.Follow(ctx, e.Peers.Changed)
+	e.ours.Follow(ctx, e.Peers.Changed)
 	var wg sync.WaitGroup
 	wg.Go(func() { e.each(ctx, &e.ours, e.toTell, e.report) })
 	wg.Go(func() { e.each(ctx, &e.named, e.toAsk, e.query) })
@@ -342,7 +349,7 @@ func (e *Elsewhere) each(ctx context.Context, changed *changes.Signal, wanted fu
 
 // toTell are the lists for providers: where else pods of this cluster are.
 func (e *Elsewhere) toTell() map[job]any {
-	links := e.Links()
+	links := e.Peers.Links()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	out := map[job]any{}
@@ -379,7 +386,7 @@ func (e *Elsewhere) report(ctx context.Context, j job, what any) bool {
 	for at, by := range say.under.Relayed {
 		query.Add("relayed", at.String()+"="+by.String())
 	}
-	client, base, err := e.Client(j.at)
+	client, base, err := e.Peers.Client(j.at)
 	if err == nil {
 		err = rpc.Call(ctx, client, http.MethodPut, base+"/v1/elsewhere?"+query.Encode(), say.named, nil)
 	}
@@ -394,12 +401,12 @@ func (e *Elsewhere) report(ctx context.Context, j job, what any) bool {
 
 // toAsk are the queries to peers: which of the addresses that consumers have named are pods there.
 func (e *Elsewhere) toAsk() map[job]any {
-	links := e.Links()
+	links := e.Peers.Links()
 	out := map[job]any{}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for consumer := range e.reported {
-		if len(e.Tenants(consumer)) == 0 {
+		if len(e.Provider.Tenants(consumer)) == 0 {
 			continue
 		}
 		named := e.tellingOf(consumer)
@@ -430,7 +437,7 @@ func (e *Elsewhere) toAsk() map[job]any {
 func (e *Elsewhere) query(ctx context.Context, j job, what any) bool {
 	named := what.([]netip.Addr)
 	var yes question
-	client, url, err := e.Client(j.at)
+	client, url, err := e.Peers.Client(j.at)
 	if err == nil {
 		err = rpc.Call(ctx, client, http.MethodPost, url+"/v1/elsewhere/"+string(j.consumer), question{named}, &yes)
 	}

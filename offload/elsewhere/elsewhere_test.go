@@ -65,31 +65,46 @@ func (a as) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a.rt.RoundTrip(r)
 }
 
+var everybody = []peer.ID{alice, b, c, mallory}
+
+// member is one cluster as its Elsewhere sees it.
+type member struct {
+	*site
+	who peer.ID
+}
+
+func (m member) Links() (links []peer.Link) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, other := range everybody {
+		if other != m.who && !m.apart[[2]peer.ID{m.who, other}] && !m.apart[[2]peer.ID{other, m.who}] {
+			links = append(links, peer.Link{ID: other, PeerCIDR: pods, PeerMappedCIDR: seen(other), Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, other[0], 255, 254}), 7442)})
+		}
+	}
+	return links
+}
+
+// Changed never reports: the tests call Check.
+func (m member) Changed() (<-chan struct{}, func()) { return nil, func() {} }
+
+func (m member) Client(to peer.ID) (*http.Client, string, error) {
+	return &http.Client{Transport: as{m.who, http.DefaultTransport}}, m.servers[to].URL, nil
+}
+
+func (m member) Lends(peer.ID) bool { return true }
+
+func (m member) Tenants(whose peer.ID) []netip.Addr {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.tenants[[2]peer.ID{m.who, whose}]
+}
+
 func newSite(t *testing.T) *site {
 	s := &site{t: t, all: map[peer.ID]*Elsewhere{}, servers: map[peer.ID]*httptest.Server{}, tenants: map[[2]peer.ID][]netip.Addr{}, apart: map[[2]peer.ID]bool{}, old: map[peer.ID]bool{}}
-	everybody := []peer.ID{alice, b, c, mallory}
 	for _, who := range everybody {
 		e := New(Config{
-			Links: func() (links []peer.Link) {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				for _, other := range everybody {
-					if other != who && !s.apart[[2]peer.ID{who, other}] && !s.apart[[2]peer.ID{other, who}] {
-						links = append(links, peer.Link{ID: other, PeerCIDR: pods, PeerMappedCIDR: seen(other), Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, other[0], 255, 254}), 7442)})
-					}
-				}
-				return links
-			},
-			Client: func(to peer.ID) (*http.Client, string, error) {
-				return &http.Client{Transport: as{who, http.DefaultTransport}}, s.servers[to].URL, nil
-			},
+			Peers: member{s, who}, Provider: member{s, who},
 			PeerID: func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(from)), r.Header.Get(from) != "" },
-			Lends:  func(peer.ID) bool { return true },
-			Tenants: func(whose peer.ID) []netip.Addr {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				return s.tenants[[2]peer.ID{who, whose}]
-			},
 			PodCIDR: pods, Log: slog.New(slog.DiscardHandler),
 		})
 		mux := http.NewServeMux()

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"rivulet/fabric/peer"
+	table "rivulet/fabric/reach"
 	"rivulet/offload/nodeagent/peerrules"
 )
 
@@ -28,35 +29,48 @@ func (a *Agent) keepReach(ctx context.Context) error {
 	defer stop()
 	return peerrules.Run(ctx, peerrules.Config{
 		Interface: a.cfg.Interface, Own: r.Control, Results: a.cfg.Results,
-		Twins: a.cfg.Twins.Twins, Peers: a.peersOfReach, Open: opened.grants, Changed: changed,
-		Whole: r.Peers.Gateways, Nodes: a.behind, Others: r.Others,
-		Ours: r.Elsewhere.SetOurs,
-		Tenants: func(all map[peer.ID][]netip.Addr) {
-			a.tenants.Store(&all)
-			r.TenantsChanged()
-			r.Elsewhere.Check()
-		},
-		Report: func(err error) { a.Report("reach", err) },
-		Guard:  a.cfg.Rules, Log: a.cfg.Log.With("part", "reach"),
+		Cluster: reach{a, opened}, Changed: changed,
+		Guard: a.cfg.Rules, Log: a.cfg.Log.With("part", "reach"),
 	})
 }
 
-// behind are the prefixes behind other nodes of this cluster.
-func (a *Agent) behind() (out []netip.Prefix) {
-	for _, n := range a.cfg.Reach.Peers.Nodes() {
+// reach is the cluster as peerrules sees it.
+type reach struct {
+	a      *Agent
+	opened *opened
+}
+
+func (r reach) Twins() map[string]peer.ID        { return r.a.cfg.Twins.Twins() }
+func (r reach) Whole() []netip.Prefix            { return r.a.cfg.Reach.Peers.Gateways() }
+func (r reach) Others() map[peer.ID][]netip.Addr { return r.a.cfg.Reach.Others() }
+func (r reach) Open() []table.Grant              { return r.opened.grants() }
+func (r reach) Report(err error)                 { r.a.Report("reach", err) }
+
+func (r reach) Nodes() (out []netip.Prefix) {
+	for _, n := range r.a.cfg.Reach.Peers.Nodes() {
 		out = append(out, n.Behind...)
 	}
 	return out
 }
 
-// peersOfReach are the peers with this cluster's pods there, by ID.
-func (a *Agent) peersOfReach() (out []peerrules.Peer) {
-	for _, l := range a.cfg.Reach.Peers.Links() {
-		p, _ := a.cfg.Reach.At(l.ID)
+// Peers returns the peers with this cluster's pods there, by ID.
+func (r reach) Peers() (out []peerrules.Peer) {
+	for _, l := range r.a.cfg.Reach.Peers.Links() {
+		p, _ := r.a.cfg.Reach.At(l.ID)
 		p.ID, p.Prefix, p.Control = l.ID, l.PeerMappedCIDR.Masked(), l.Addr.Addr()
 		p.Known = p.Known || l.NoBorrow // no pods of this cluster may be there; the rest is being deleted
 		out = append(out, p)
 	}
 	slices.SortFunc(out, func(a, b peerrules.Peer) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	return out
+}
+
+func (r reach) SetTenants(of map[peer.ID][]netip.Addr) {
+	r.a.tenants.Store(&of)
+	r.a.cfg.Reach.TenantsChanged()
+	r.a.cfg.Reach.Elsewhere.Check()
+}
+
+func (r reach) SetOurs(at map[peer.ID][]netip.Addr, neighbours map[peer.ID]map[peer.ID]netip.Prefix) map[netip.Addr]netip.Addr {
+	return r.a.cfg.Reach.Elsewhere.SetOurs(at, neighbours)
 }

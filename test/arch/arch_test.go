@@ -16,12 +16,13 @@ type pkg struct {
 	Doc        string
 	Imports    []string
 	Deps       []string
+	Dir        string
 	GoFiles    []string
 }
 
 func list(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-deps=false", "-json=ImportPath,Doc,Imports,Deps,GoFiles",
+	cmd := exec.Command("go", "list", "-deps=false", "-json=ImportPath,Dir,Doc,Imports,Deps,GoFiles",
 		"rivulet/cmd/...", "rivulet/appliance/...", "rivulet/fabric/...", "rivulet/offload/...", "rivulet/image/...")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

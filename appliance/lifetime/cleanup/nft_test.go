@@ -80,6 +80,35 @@ type world struct{ is networkpolicy.World }
 func (w world) World() (networkpolicy.World, bool) { return w.is, true }
 func (world) Changed() (<-chan struct{}, func())   { return nil, func() {} }
 
+const alice peer.ID = "alice"
+
+// borrowed is a cluster with one pod at alice's, and one of alice's that it has opened.
+type borrowed struct {
+	report func(error)
+	twins  func() map[string]peer.ID
+	tenant netip.Addr
+}
+
+func (b borrowed) Twins() map[string]peer.ID { return b.twins() }
+
+func (borrowed) Peers() []peerrules.Peer {
+	return []peerrules.Peer{{ID: alice, Prefix: netip.MustParsePrefix("10.70.0.0/16"), Pods: 1, Known: true, Advertised: []netip.Addr{netip.MustParseAddr("10.70.0.5")}}}
+}
+
+func (b borrowed) Open() []table.Grant {
+	return []table.Grant{{From: netip.MustParsePrefix("10.70.0.0/16"), Pods: []netip.Addr{b.tenant}}}
+}
+
+func (borrowed) Whole() []netip.Prefix               { return nil }
+func (borrowed) Nodes() []netip.Prefix               { return nil }
+func (borrowed) Others() map[peer.ID][]netip.Addr    { return nil }
+func (borrowed) SetTenants(map[peer.ID][]netip.Addr) {}
+func (b borrowed) Report(err error)                  { b.report(err) }
+
+func (borrowed) SetOurs(map[peer.ID][]netip.Addr, map[peer.ID]map[peer.ID]netip.Prefix) map[netip.Addr]netip.Addr {
+	return nil
+}
+
 func newOwners(t *testing.T) *owners {
 	sh(t, `ip link set lo up; ip link add cni0 type bridge; ip addr add 10.42.0.1/24 dev cni0; ip link set cni0 up
 		ip link add veth9 type veth peer name eth0; ip link set veth9 master cni0; ip link set veth9 up; ip link set eth0 up`)
@@ -101,7 +130,6 @@ func newOwners(t *testing.T) *owners {
 			}
 		})
 	}
-	const alice peer.ID = "alice"
 	pods := netip.MustParsePrefix("10.42.0.0/16")
 	tenant := netip.MustParseAddr("10.42.0.9")
 	twins := func() map[string]peer.ID { return map[string]peer.ID{"lab-alice": alice} }
@@ -129,17 +157,8 @@ func newOwners(t *testing.T) *owners {
 			Report: func(err error, _ map[peer.ID]error) { o.report("isolation")(err) }})
 	})
 	run("reach", func() error {
-		return peerrules.Run(ctx, peerrules.Config{Interface: "riv0", Own: netip.MustParseAddr("10.42.255.254"), Results: results, Twins: twins,
-			Peers: func() []peerrules.Peer {
-				return []peerrules.Peer{{ID: alice, Prefix: netip.MustParsePrefix("10.70.0.0/16"), Pods: 1, Known: true, Advertised: []netip.Addr{netip.MustParseAddr("10.70.0.5")}}}
-			},
-			Whole: func() []netip.Prefix { return nil }, Nodes: func() []netip.Prefix { return nil }, Others: func() map[peer.ID][]netip.Addr { return nil }, Ours: func(map[peer.ID][]netip.Addr, map[peer.ID]map[peer.ID]netip.Prefix) map[netip.Addr]netip.Addr {
-				return nil
-			}, Tenants: func(map[peer.ID][]netip.Addr) {},
-			Open: func() []table.Grant {
-				return []table.Grant{{From: netip.MustParsePrefix("10.70.0.0/16"), Pods: []netip.Addr{tenant}}}
-			},
-			Guard: keeper, Report: o.report("reach"), Log: log})
+		return peerrules.Run(ctx, peerrules.Config{Interface: "riv0", Own: netip.MustParseAddr("10.42.255.254"), Results: results,
+			Cluster: borrowed{report: o.report("reach"), twins: twins, tenant: tenant}, Guard: keeper, Log: log})
 	})
 	split := weights.New(weights.Config{Pods: pods, Services: netip.MustParsePrefix("10.43.0.0/16"), Guard: keeper, Report: o.report("weights")})
 	split.Set([]weights.Service{{Addr: netip.MustParseAddrPort("10.43.0.7:80"), Protocol: "TCP", Parts: []weights.Part{{Weight: 9, Endpoints: []netip.AddrPort{netip.AddrPortFrom(tenant, 80)}},

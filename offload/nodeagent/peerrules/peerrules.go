@@ -33,6 +33,28 @@ const (
 	perPod = 2
 )
 
+// Cluster is what this cluster knows of its peers, and what it is told of the pods here.
+type Cluster interface {
+	// Twins returns the consumer of each twin namespace.
+	Twins() map[string]peer.ID
+	// Peers returns those with a link.
+	Peers() []Peer
+	// Whole returns prefixes in which every address is this cluster's: gateways of external targets.
+	Whole() []netip.Prefix
+	// Nodes returns the prefixes behind other nodes of this cluster, Others the addresses of each consumer's pods there.
+	Nodes() []netip.Prefix
+	Others() map[peer.ID][]netip.Addr
+	// Open returns what the owner has opened.
+	Open() []table.Grant
+	// SetTenants receives the addresses of each consumer's pods in this cluster whenever they change.
+	SetTenants(of map[peer.ID][]netip.Addr)
+	// SetOurs receives in each pass the addresses of this cluster's pods at peers, and which peers these have. It
+	// returns the addresses by which they reach each other through this cluster.
+	SetOurs(at map[peer.ID][]netip.Addr, neighbours map[peer.ID]map[peer.ID]netip.Prefix) (through map[netip.Addr]netip.Addr)
+	// Report receives the result of each pass; nil is success.
+	Report(err error)
+}
+
 // Config are the inputs of Run. All fields are required.
 type Config struct {
 	// Interface is the tunnel's, Own its address.
@@ -40,27 +62,10 @@ type Config struct {
 	Own       netip.Addr
 	// Results is the folder of CNI results.
 	Results string
-	// Twins returns the consumer of each twin namespace.
-	Twins func() map[string]peer.ID
-	// Peers are those with a link.
-	Peers func() []Peer
-	// Whole are prefixes in which every address is this cluster's: gateways of external targets.
-	Whole func() []netip.Prefix
-	// Nodes are prefixes behind other nodes of this cluster, Others the addresses of each consumer's pods there.
-	Nodes  func() []netip.Prefix
-	Others func() map[peer.ID][]netip.Addr
-	// Open is what the owner has opened.
-	Open func() []table.Grant
-	// Tenants is called with the addresses of each consumer's pods in this cluster whenever they change.
-	Tenants func(map[peer.ID][]netip.Addr)
-	// Ours is called in each pass with the addresses of this cluster's pods at peers, and which peers these have. It
-	// returns the addresses by which they reach each other through this cluster.
-	Ours func(at map[peer.ID][]netip.Addr, neighbours map[peer.ID]map[peer.ID]netip.Prefix) (through map[netip.Addr]netip.Addr)
-	// Changed gets a value when any of these may have changed.
+	Cluster Cluster
+	// Changed gets a value when what Cluster returns may have changed.
 	Changed <-chan struct{}
-	// Report is called after each pass; nil is success.
-	Report func(error)
-	Log    *slog.Logger
+	Log     *slog.Logger
 	// Guard detects changes of the table by other programs.
 	Guard *nft.Guard
 
@@ -123,7 +128,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer tick.Stop()
 	for {
 		files.Check()
-		cfg.Report(k.pass())
+		cfg.Cluster.Report(k.pass())
 		if !changes.Wait(ctx, pause) { // pods come in bursts
 			return ctx.Err()
 		}
@@ -192,16 +197,16 @@ func (k *guard) pass() error {
 
 // rules are the current rules. They do not depend on the order of maps.
 func (k *guard) rules() table.Rules {
-	r := table.Rules{Interface: k.Interface, Own: k.Own, Whole: k.Whole(), Nodes: k.Nodes(), Open: k.Open()}
+	r := table.Rules{Interface: k.Interface, Own: k.Own, Whole: k.Cluster.Whole(), Nodes: k.Cluster.Nodes(), Open: k.Cluster.Open()}
 	of := map[peer.ID][]netip.Addr{}
-	twins := k.Twins()
+	twins := k.Cluster.Twins()
 	for _, p := range k.pods {
 		if id, tenant := twins[p.Namespace]; tenant {
 			of[id] = append(of[id], p.Addr)
 			r.Tenants = append(r.Tenants, p.Addr)
 		}
 	}
-	others := k.Others()
+	others := k.Cluster.Others()
 	for _, id := range slices.Sorted(maps.Keys(others)) {
 		of[id] = append(of[id], others[id]...)
 		slices.SortFunc(of[id], netip.Addr.Compare)
@@ -209,10 +214,10 @@ func (k *guard) rules() table.Rules {
 	}
 	if !reflect.DeepEqual(of, k.tenants) {
 		k.tenants = of
-		k.Config.Tenants(of)
+		k.Cluster.SetTenants(of)
 	}
 	at, neighbours := map[peer.ID][]netip.Addr{}, map[peer.ID]map[peer.ID]netip.Prefix{}
-	for _, p := range k.Peers() {
+	for _, p := range k.Cluster.Peers() {
 		var before []netip.Addr
 		for _, a := range k.before {
 			if p.Prefix.Contains(a) {
@@ -227,7 +232,7 @@ func (k *guard) rules() table.Rules {
 			r.Ours = append(r.Ours, ours...)
 		}
 	}
-	r.Through = k.Ours(at, neighbours)
+	r.Through = k.Cluster.SetOurs(at, neighbours)
 	slices.SortFunc(r.Ours, netip.Addr.Compare)
 	return r
 }

@@ -107,21 +107,39 @@ func (s *stage) result(ns, veth, addr string) {
 	}
 }
 
+func (s *stage) Twins() map[string]peer.ID { return map[string]peer.ID{"lab-alice": "alice"} }
+func (s *stage) Peers() []Peer             { s.mu.Lock(); defer s.mu.Unlock(); return s.peers }
+func (s *stage) Open() []table.Grant       { s.mu.Lock(); defer s.mu.Unlock(); return s.open }
+func (s *stage) Whole() []netip.Prefix     { return nil }
+func (s *stage) Nodes() []netip.Prefix     { return nil }
+
+func (s *stage) Others() map[peer.ID][]netip.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.others
+}
+
+func (s *stage) SetOurs(map[peer.ID][]netip.Addr, map[peer.ID]map[peer.ID]netip.Prefix) map[netip.Addr]netip.Addr {
+	return nil
+}
+
+func (s *stage) SetTenants(of map[peer.ID][]netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tenants = of
+}
+
+func (s *stage) Report(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err, s.passes = err, s.passes+1
+}
+
 func (s *stage) run() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	cfg := Config{Interface: "riv0", Results: s.results, Changed: s.poke,
-		Twins: func() map[string]peer.ID { return map[string]peer.ID{"lab-alice": "alice"} },
-		Peers: func() []Peer { s.mu.Lock(); defer s.mu.Unlock(); return s.peers },
-		Open:  func() []table.Grant { s.mu.Lock(); defer s.mu.Unlock(); return s.open },
-		Whole: func() []netip.Prefix { return nil }, Nodes: func() []netip.Prefix { return nil },
-		Others: func() map[peer.ID][]netip.Addr { s.mu.Lock(); defer s.mu.Unlock(); return s.others },
-		Ours: func(map[peer.ID][]netip.Addr, map[peer.ID]map[peer.ID]netip.Prefix) map[netip.Addr]netip.Addr {
-			return nil
-		},
-		Tenants: func(all map[peer.ID][]netip.Addr) { s.mu.Lock(); defer s.mu.Unlock(); s.tenants = all },
-		Report:  func(err error) { s.mu.Lock(); defer s.mu.Unlock(); s.err, s.passes = err, s.passes+1 },
-		Log:     slog.New(slog.DiscardHandler), exists: func(string) bool { return true }, Guard: nft.NewGuard(int(s.host.NS), slog.New(slog.DiscardHandler)),
+	cfg := Config{Interface: "riv0", Results: s.results, Changed: s.poke, Cluster: s,
+		Log: slog.New(slog.DiscardHandler), exists: func(string) bool { return true }, Guard: nft.NewGuard(int(s.host.NS), slog.New(slog.DiscardHandler)),
 	}
 	go func() { done <- Run(ctx, cfg) }()
 	return sync.OnceFunc(func() {

@@ -34,6 +34,17 @@ type Fabric interface {
 	Dial(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
+// Consumer is the part of the consumer that a Source uses; see consumer.Consumer.
+type Consumer interface {
+	// SetTargets and End receive the targets.
+	SetTargets(kind target.Kind, all []target.Spec, complete bool)
+	End(ids ...string)
+	// Existing returns the targets of a kind that have a virtual node, and those with pods or data of home.
+	Existing(ctx context.Context, kind target.Kind) (nodes, used map[string]bool, err error)
+	// Busy reports whether home has pods at a target.
+	Busy(id string) bool
+}
+
 // Source makes targets of the peers; those that lend nothing are withdrawn ones, and those without a tunnel are silent.
 // Only a revocation ends a target: what is in no list may still run pods of home.
 type Source struct {
@@ -43,20 +54,13 @@ type Source struct {
 	// Control is the control address inside the tunnel, in home's view.
 	Control netip.AddrPort
 	// Nodes selects the peers that get a virtual node; nil selects all. Choose reports that it may have changed.
-	Nodes func() policy.Nodes
-	// Existing are the targets of a kind that have a virtual node, and those with pods or data of home; see
-	// consumer.Consumer.
-	Existing func(ctx context.Context, kind target.Kind) (nodes, used map[string]bool, err error)
+	Nodes    func() policy.Nodes
+	Consumer Consumer
 	// Relay is that of the targets.
 	Relay Relay
-	// Busy reports whether home has pods at a target, Moved changes of that; may be nil.
-	Busy  func(id string) bool
-	Moved func() (<-chan struct{}, func())
-	// Changed is called after home's pods at a peer, or that peer's peers, may have changed.
-	Changed func()
-	// Set and End receive the targets: see consumer.Consumer.
-	Set func(kind target.Kind, all []target.Spec, complete bool)
-	End func(ids ...string)
+	// Moved is notified after home's pods at a peer, or that peer's peers, may have changed: by the consumer and by the
+	// targets.
+	Moved *changes.Signal
 
 	again    changes.Signal
 	unchosen atomic.Pointer[[]string]
@@ -88,10 +92,10 @@ func (s *Source) Run(ctx context.Context) {
 	for {
 		links, unlinked := s.Fabric.Peerings()
 		for _, id := range s.Fabric.Departed() {
-			s.End(string(id))
+			s.Consumer.End(string(id))
 		}
 		specs, leaving := s.specs(ctx, &choice, links, unlinked)
-		s.Set(target.Peer, specs, false)
+		s.Consumer.SetTargets(target.Peer, specs, false)
 		changes.Wait(ctx, together)
 		var due <-chan time.Time
 		switch {
@@ -134,7 +138,7 @@ func (s *Source) specs(ctx context.Context, choice *chooser, links []peer.Link, 
 		unchosen = append(unchosen, spec.ID)
 		var err error
 		if nodes == nil {
-			nodes, used, err = s.Existing(ctx, target.Peer)
+			nodes, used, err = s.Consumer.Existing(ctx, target.Peer)
 		}
 		if err != nil || choice.keep(l.ID, nodes[spec.ID], used[spec.ID], time.Now()) {
 			spec.Unchosen, leaving = true, true
@@ -188,14 +192,10 @@ func (s *Source) target(l peer.Link, name, why string, log *slog.Logger) (*Targe
 	if err != nil {
 		return nil, fmt.Errorf("offload: control route to peer %s: %w", l.Name, err)
 	}
-	var busy func() bool
-	if s.Busy != nil {
-		busy = func() bool { return s.Busy(string(l.ID)) }
-	}
 	return New(Config{
-		Busy: busy, BusyChanged: s.Moved,
+		Busy: func() bool { return s.Consumer.Busy(string(l.ID)) }, BusyChanged: s.Moved.Changed,
 		Name: name, Link: l, Links: s.Fabric.Links, Now: s.Fabric.Link, LinksChanged: s.Fabric.Changed, PodCIDR: s.PodCIDR, Relay: s.Relay,
 		Dial: s.Fabric.Dial, HTTP: client, BaseURL: base,
-		Cert: cert, Key: key, ServerCert: server, ServerName: serverName, Changed: s.Changed, Log: log,
+		Cert: cert, Key: key, ServerCert: server, ServerName: serverName, Changed: s.Moved.Notify, Log: log,
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/peer"
 	"rivulet/offload/target"
 )
@@ -61,28 +62,43 @@ func (f *incomplete) Client(peer.ID) (*http.Client, string, error) {
 }
 func (f *incomplete) Dial(context.Context, string, string) (net.Conn, error) { panic("dialled") }
 
+// received is a consumer that keeps what it was given last.
+type received struct {
+	t     *testing.T
+	mu    sync.Mutex
+	specs []target.Spec
+	ended map[string]bool
+}
+
+func (c *received) SetTargets(kind target.Kind, all []target.Spec, complete bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if kind != target.Peer || complete {
+		c.t.Errorf("%s, complete: %v", kind, complete)
+	}
+	c.specs = all
+}
+
+func (c *received) End(ids ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range ids {
+		c.ended[id] = true
+	}
+}
+
+func (c *received) Existing(context.Context, target.Kind) (nodes, used map[string]bool, err error) {
+	return nil, nil, nil
+}
+func (c *received) Busy(string) bool { return false }
+
 // TestAPeerWithoutATunnelIsATarget: a peer whose record is not complete stays a target, however long, and no list of
 // targets is ever said to be all of them. Its revocation ends it.
 func TestAPeerWithoutATunnelIsATarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &incomplete{changed: make(chan struct{}, 1)}
-		var mu sync.Mutex
-		var specs []target.Spec
-		ended := map[string]bool{}
-		s := &Source{Fabric: f, Set: func(kind target.Kind, all []target.Spec, complete bool) {
-			mu.Lock()
-			defer mu.Unlock()
-			if kind != target.Peer || complete {
-				t.Errorf("%s, complete: %v", kind, complete)
-			}
-			specs = all
-		}, End: func(ids ...string) {
-			mu.Lock()
-			defer mu.Unlock()
-			for _, id := range ids {
-				ended[id] = true
-			}
-		}}
+		c := &received{t: t, ended: map[string]bool{}}
+		s := &Source{Fabric: f, Consumer: c, Moved: new(changes.Signal)}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go s.Run(ctx)
@@ -90,16 +106,16 @@ func TestAPeerWithoutATunnelIsATarget(t *testing.T) {
 			t.Helper()
 			time.Sleep(2 * target.Patience)
 			synctest.Wait()
-			mu.Lock()
-			defer mu.Unlock()
-			if len(specs) != n {
-				t.Fatalf("%s: %d targets, want %d", what, len(specs), n)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if len(c.specs) != n {
+				t.Fatalf("%s: %d targets, want %d", what, len(c.specs), n)
 			}
-			return specs
+			return c.specs
 		}
 		silent := has("without a tunnel", 1)[0]
-		if silent.ID != "id-of-b" || silent.Withdrawn || silent.Unchosen || len(ended) > 0 {
-			t.Errorf("%+v, ended %v", silent, ended)
+		if silent.ID != "id-of-b" || silent.Withdrawn || silent.Unchosen || len(c.ended) > 0 {
+			t.Errorf("%+v, ended %v", silent, c.ended)
 		}
 		made, err := silent.New("b", slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -118,7 +134,7 @@ func TestAPeerWithoutATunnelIsATarget(t *testing.T) {
 			t.Error("its target is not made anew")
 		}
 		f.set(func() { f.gone = []peer.ID{"id-of-b"} })
-		if has("after its end", 0); !ended["id-of-b"] {
+		if has("after its end", 0); !c.ended["id-of-b"] {
 			t.Error("its end is not told")
 		}
 	})
