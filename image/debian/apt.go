@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"rivulet/image/filesum"
 )
@@ -20,7 +21,7 @@ import (
 type Apt struct {
 	arch, dir string
 	renew     string // the cure if a mirror no longer has the pinned packages
-	archive   string // address of the archive of all versions, for what the mirrors have replaced
+	archive   archive
 	updated   bool
 	output    string // output of an update that was incomplete
 }
@@ -49,7 +50,7 @@ func NewApt(arch, dir, sources, renew string) (*Apt, error) {
 	if err := os.WriteFile(filepath.Join(dir, "status"), nil, 0o644); err != nil {
 		return nil, err
 	}
-	return &Apt{arch: arch, dir: dir, renew: renew, archive: snapshots}, os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(config), 0o644)
+	return &Apt{arch: arch, dir: dir, renew: renew, archive: archive{address: snapshots, pause: 2 * time.Second}}, os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(config), 0o644)
 }
 
 func (a *Apt) run(dir, program string, args ...string) ([]byte, error) {
@@ -122,7 +123,7 @@ func (a *Apt) FetchAll(debs []Deb, dir string) (paths []string, err error) {
 		if _, err := os.Stat(got); err != nil {
 			_, err := a.run(fresh, "apt-get", "-q", "download", d.Name+"="+d.Version)
 			if err != nil {
-				if archived := a.archived(d, got); archived != nil {
+				if archived := a.archive.deb(d, got); archived != nil {
 					return nil, fmt.Errorf("%s cannot be had: %w%s; nor of the archive of all versions: %w; if it was replaced by a newer one, %s", d, err, a.output, archived, a.renew)
 				}
 			}

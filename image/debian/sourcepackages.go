@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"rivulet/image/filesum"
 )
 
 // SourceVersion names a source package.
@@ -90,23 +92,12 @@ func (a *Apt) SourceFiles(sources []SourceVersion) (all []SourceFile, err error)
 	return all, nil
 }
 
-// FetchSources downloads the missing files to dir, with the pinned hashes. It keeps those that came if others did not, and
-// the folder keeps what a mirror may replace.
+// FetchSources downloads the missing files to dir, with the pinned hashes: from the mirrors, and what these lack from the
+// archive of all versions. It keeps those that came if others did not, and names all others with their reasons.
 func (a *Apt) FetchSources(files []SourceFile, dir string) error {
-	var missing []SourceFile
-	download := []string{"-q", "source", "--download-only", "--only-source"}
-	for _, f := range files {
-		if err := check(filepath.Join(dir, f.Name), f.SHA256); errors.Is(err, fs.ErrNotExist) {
-			missing = append(missing, f)
-			if s := f.Of.String(); !slices.Contains(download, s) {
-				download = append(download, s)
-			}
-		} else if err != nil {
-			return err
-		}
-	}
-	if len(missing) == 0 {
-		return nil
+	missing, err := lacking(files, dir)
+	if err != nil || len(missing) == 0 {
+		return err
 	}
 	if err := a.update(); err != nil {
 		return fmt.Errorf("%s is needed and %w; build on Debian, or put the file with the SHA-256 %s into %s", missing[0].Name, err, missing[0].SHA256, dir)
@@ -119,25 +110,117 @@ func (a *Apt) FetchSources(files []SourceFile, dir string) error {
 		return err
 	}
 	defer os.RemoveAll(fresh)
-	_, _ = a.run(fresh, "apt-get", download...) // what came is kept, and what did not is named below
-	var lost []string
-	for _, f := range missing {
-		switch err := check(filepath.Join(fresh, f.Name), f.SHA256); {
-		case errors.Is(err, fs.ErrNotExist):
-			lost = append(lost, f.Name)
-		case err != nil:
+	// All at once. Then one package at a time: apt gives up all of them for one version that it does not know.
+	all := packagesOf(missing)
+	wrong := map[SourceFile]error{}
+	for i, some := range append([][]SourceVersion{all}, single(all)...) {
+		if i > 0 && !slices.ContainsFunc(missing, func(f SourceFile) bool { return f.Of == some[0] }) {
+			continue
+		}
+		if err := a.mirrored(some, files, dir, fresh); err != nil {
 			return err
-		default:
-			if err := os.Rename(filepath.Join(fresh, f.Name), filepath.Join(dir, f.Name)); err != nil {
-				return err
+		}
+		if missing, err = a.keep(missing, fresh, dir, wrong); err != nil {
+			return err
+		}
+	}
+	var lost []error
+	for _, f := range missing {
+		err := check(filepath.Join(dir, f.Name), f.SHA256) // of another source package that has it, too
+		if errors.Is(err, fs.ErrNotExist) {
+			if err = a.archive.source(f, filepath.Join(fresh, f.Name)); err == nil {
+				err = moved(f, fresh, dir)
 			}
+		}
+		if err != nil {
+			if wrong[f] != nil {
+				err = fmt.Errorf("of the mirrors: %w; of the archive: %w", wrong[f], err)
+			}
+			lost = append(lost, fmt.Errorf("  %s of %s, SHA-256 %s: %w", f.Name, f.Of, f.SHA256, err))
 		}
 	}
 	if len(lost) > 0 {
-		return fmt.Errorf("the archive does not serve %d files of sources (%s)%s; put them into %s, or have /etc/apt name a mirror that has them; if it has replaced their version, %s",
-			len(lost), strings.Join(lost[:min(3, len(lost))], ", "), a.output, dir, a.renew)
+		return fmt.Errorf("neither the mirrors nor the archive of all versions serve %d files of sources%s:\n%w\nThe others are kept; put these into %s, or have /etc/apt name a mirror that has them; if it has replaced their version, %s",
+			len(lost), a.output, errors.Join(lost...), dir, a.renew)
 	}
 	return nil
+}
+
+// lacking returns the files that are not in dir. Another content than the pinned one there is an error.
+func lacking(files []SourceFile, dir string) (missing []SourceFile, err error) {
+	for _, f := range files {
+		if err := check(filepath.Join(dir, f.Name), f.SHA256); errors.Is(err, fs.ErrNotExist) {
+			missing = append(missing, f)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return missing, nil
+}
+
+func packagesOf(files []SourceFile) (all []SourceVersion) {
+	for _, f := range files {
+		if !slices.Contains(all, f.Of) {
+			all = append(all, f.Of)
+		}
+	}
+	return all
+}
+
+func single(all []SourceVersion) (each [][]SourceVersion) {
+	for _, s := range all {
+		each = append(each, []SourceVersion{s})
+	}
+	return each
+}
+
+// mirrored has apt download the files of source packages to fresh, but for those that are in dir. What does not come is
+// missing there.
+func (a *Apt) mirrored(some []SourceVersion, files []SourceFile, dir, fresh string) error {
+	words := []string{"-q", "source", "--download-only", "--only-source"}
+	for _, s := range some {
+		words = append(words, s.String())
+	}
+	for _, f := range files {
+		if !slices.Contains(some, f.Of) {
+			continue
+		}
+		if err := os.Link(filepath.Join(dir, f.Name), filepath.Join(fresh, f.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	_, _ = a.run(fresh, "apt-get", words...)
+	return nil
+}
+
+// keep moves the files that came to dir and returns those that are still missing. Why one that came is not taken is put
+// into wrong.
+func (a *Apt) keep(missing []SourceFile, fresh, dir string, wrong map[SourceFile]error) (still []SourceFile, err error) {
+	for _, f := range missing {
+		switch err := moved(f, fresh, dir); {
+		case err == nil:
+			continue
+		case !errors.Is(err, fs.ErrNotExist):
+			wrong[f] = err
+			if err := os.Remove(filepath.Join(fresh, f.Name)); err != nil {
+				return nil, err
+			}
+		}
+		still = append(still, f)
+	}
+	return still, nil
+}
+
+// moved moves a file to dir if it has the pinned hash.
+func moved(f SourceFile, fresh, dir string) error {
+	got, _, err := filesum.SHA256(filepath.Join(fresh, f.Name))
+	if err == nil && got != f.SHA256 {
+		err = fmt.Errorf("it came with the SHA-256 %s", got)
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(fresh, f.Name), filepath.Join(dir, f.Name))
 }
 
 // records parses what apt-cache shows: fields by name, the lines of each joined.

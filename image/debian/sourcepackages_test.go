@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestArchivesOfSources(t *testing.T) {
@@ -55,8 +56,9 @@ func TestSourcesAreFetchedByHash(t *testing.T) {
 		t.Errorf("a version that is not there: %v", err)
 	}
 	cache := filepath.Join(dir, "cache")
+	a.archive = archive{address: "http://127.0.0.1:1", pause: time.Millisecond} // nobody
 	lost := SourceFile{own, "bash_5-1.diff", hello}
-	if err := a.FetchSources(append(files, lost), cache); err == nil || !strings.Contains(err.Error(), "1 files of sources (bash_5-1.diff)") || !strings.Contains(err.Error(), "renew it") || !strings.Contains(err.Error(), cache) {
+	if err := a.FetchSources(append(files, lost), cache); err == nil || !strings.Contains(err.Error(), "1 files of sources:\n  bash_5-1.diff of bash=5-1") || !strings.Contains(err.Error(), "renew it") || !strings.Contains(err.Error(), cache) {
 		t.Errorf("a file that the archive does not have: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "apt-get"), []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
