@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -83,9 +84,12 @@ func TestSourcesThatTheMirrorLacksComeFromTheArchive(t *testing.T) {
 		t.Skip("needs apt-get: Debian")
 	}
 	const list = "/archive/mr/package/bash/5-1/srcfiles"
+	var mu sync.Mutex // apt asks, too, whose process orders nothing here
 	var served map[string][]string // what is answered, one after the other, by path; the last one again and again
 	asked := map[string]int{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
 		answers := served[r.URL.Path]
 		n := asked[r.URL.Path]
 		asked[r.URL.Path]++
@@ -139,12 +143,14 @@ func TestSourcesThatTheMirrorLacksComeFromTheArchive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
+			mu.Lock()
 			served = maps.Clone(mirror)
 			maps.Copy(served, tc.served)
 			clear(asked)
 			served["/mirror/./"+tar.Name] = []string{"hello"}
 			served["/archive/mr/package/glibc/2-1/srcfiles"] = []string{`{"fileinfo":{"cc":[{"name":"glibc_2-1.dsc","size":5}]}}`}
 			served["/archive/file/cc"] = []string{"hello"}
+			mu.Unlock()
 			a, err := NewApt("amd64", filepath.Join(dir, "apt"), "deb-src [trusted=yes] "+server.URL+"/mirror ./\n", "renew it")
 			if err != nil {
 				t.Fatal(err)
@@ -170,6 +176,8 @@ func TestSourcesThatTheMirrorLacksComeFromTheArchive(t *testing.T) {
 					t.Errorf("%v, want %q", err, want)
 				}
 			}
+			mu.Lock()
+			defer mu.Unlock()
 			if tc.once != "" && asked[tc.once] != 1 {
 				t.Errorf("%s was asked for %d times", tc.once, asked[tc.once])
 			}

@@ -18,27 +18,43 @@ const testedEnd = ".tested"
 // ends are the file name endings of an image's published files.
 var ends = []string{".img.zst", ".img.bmap", ".bundle", ".img.cdx.json"}
 
-// images copies the images to out. It refuses an image that has not passed its tests, or differs from the tested one.
-func images(version, in, out string, arches []string) error {
+// checkTested demands that each image is there and has passed its tests, this very one. in is the folder of the images.
+func (o origin) checkTested(in string, arches []string) error {
+	var errs []error
 	for _, arch := range arches {
-		name := "rivulet-" + version + "-" + arch
+		name := "rivulet-" + o.version + "-" + arch
+		cure := "; make image ARCH=%[1]s%[2]s and make test-image ARCH=%[1]s%[2]s, or IMAGES= for a release without images"
+		wrong := func(format string, args ...any) {
+			errs = append(errs, fmt.Errorf(format+fmt.Sprintf(cure, arch, o.asDraft()), args...))
+		}
 		sum, _, err := filesum.SHA256(filepath.Join(in, name+".img.zst"))
 		if err != nil {
-			return fmt.Errorf("%w; make image ARCH=%s, or IMAGES= for a release without images", err, arch)
+			wrong("%w", err)
+			continue
 		}
-		tested, err := os.ReadFile(filepath.Join(in, name+testedEnd))
-		if err != nil {
-			return fmt.Errorf("the image for %s was not tested: %w; make test-image ARCH=%s", arch, err, arch)
+		for _, end := range ends {
+			if _, err := os.Stat(filepath.Join(in, name+end)); err != nil {
+				wrong("%w", err)
+			}
 		}
-		if !strings.HasPrefix(string(tested), sum+" ") {
-			return fmt.Errorf("%s is of another image than this one (%.12s…); make test-image ARCH=%s", name+testedEnd, sum, arch)
+		if tested, err := os.ReadFile(filepath.Join(in, name+testedEnd)); err != nil {
+			wrong("the image for %s was not tested: %w", arch, err)
+		} else if !strings.HasPrefix(string(tested), sum+" ") {
+			wrong("%s is of another image than this one (%.12s…)", name+testedEnd, sum)
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// images copies the images to out, if all of them were tested.
+func (o origin) images(in, out string, arches []string) error {
+	if err := o.checkTested(in, arches); err != nil {
+		return err
 	}
 	for _, arch := range arches {
 		for _, end := range ends {
-			name := "rivulet-" + version + "-" + arch
-			if err := publish(filepath.Join(in, name+end), out); err != nil {
-				return fmt.Errorf("%w; make image ARCH=%s", err, arch)
+			if err := publish(filepath.Join(in, "rivulet-"+o.version+"-"+arch+end), out); err != nil {
+				return err
 			}
 		}
 	}

@@ -35,7 +35,7 @@ func main() {
 	packaged := flag.String("packages", "", "folder with ARCH/*.deb and *.rpm; none: no packages")
 	repository := flag.String("repository", "", "folder of image/package/repository, published with it; none: no repositories")
 	archives := flag.String("sources", "", "folder with the archives of sources")
-	only := flag.Bool("check", false, "only say whether this tree may be released")
+	only := flag.Bool("check", false, "only say whether this tree, and the images that are there, may be released")
 	o := origin{tree: "."}
 	flag.StringVar(&o.rootKeys, "roots", "", "public root keys that are linked in, for install.sh too")
 	flag.StringVar(&o.generation, "generation", "", "the lowest generation of a signing key, likewise")
@@ -49,7 +49,7 @@ func main() {
 	flag.Parse()
 	o.version = *version
 	_, err := sources.Read(o.tree)
-	err = errors.Join(o.check(context.Background()), err)
+	err = errors.Join(o.check(context.Background()), err, o.checkTested(filepath.Join(*in, "image"), strings.Fields(*imageArches)))
 	if err == nil && !*only {
 		if err = errors.Join(o.checkSources(*archives), o.checkMade(context.Background(), *in, flag.Args(), strings.Fields(*imageArches))); err == nil {
 			err = run(o, *in, *out, *sizes, *packaged, *repository, *archives, flag.Args(), strings.Fields(*imageArches))
@@ -70,7 +70,7 @@ func run(o origin, in, out, sizes, packaged, repository, archives string, arches
 	}
 	var all []size
 	// First, because compressing takes minutes.
-	if err := images(o.version, filepath.Join(in, "image"), out, imageArches); err != nil {
+	if err := o.images(filepath.Join(in, "image"), out, imageArches); err != nil {
 		return err
 	}
 	for _, arch := range arches {

@@ -28,8 +28,8 @@ release_run = $(GO) run ./image/release -version '$(VERSION)' -built '$(BUILD_TI
 .PHONY: release
 release: ## bin/release: each architecture: binary, .deb, .rpm, bill of materials; images that passed their tests, sources, install.sh, hashes, where they come from; bin/sizes.md (hours; DRAFT=1: of any tree)
 	@[ -z '$(REPO_KEY)' ] || test/deps repository
-	@$(release_run) -check
-	@DRAFT='$(DRAFT)' image/package/repository check '$(REPO_KEY)'
+	@$(release_run) -check -in $(BIN) -images "$(IMAGES)"
+	@DRAFT='$(DRAFT)' image/package/repository check '$(REPO_KEY)' '$(RELEASES)'
 	@[ -z '$(SIGN_KEY)' ] || $(GO) run ./image/signed/sign fits -key '$(SIGN_KEY)' -certificate '$(SIGN_CERT)'
 	@for a in $(ARCHES); do $(MAKE) --no-print-directory deps ARCH=$$a && $(MAKE) --no-print-directory build ARCH=$$a || exit 1; done
 	@$(if $(TWICE),image/progress twice $(MAKE) --no-print-directory twice)

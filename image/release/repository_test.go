@@ -272,6 +272,7 @@ func TestTheKeyOfTheRepositories(t *testing.T) {
 		"another line":              {other, key, passphrase, "", "has another key than its line"},
 		"a draft for all":           {public, key, passphrase, "1", "a draft is tested by nobody; leave REPO_KEY= out"},
 		"a draft with one's own":    {public, stranger, passphrase, "1", ""},
+		"a draft that lies nowhere": {public, stranger, passphrase, "1", "RELEASES ?= https://…, or leave REPO_KEY= out"},
 		"a wrong passphrase":        {public, key, write(t, t.TempDir(), "p", []byte("wrong\n")), "", "type it once more"},
 		"no key at all":             {public, passphrase, passphrase, "", "is no private OpenPGP key"},
 		"the public half, by error": {public, write(t, t.TempDir(), "k", []byte(public)), passphrase, "", "is no private OpenPGP key"},
@@ -282,7 +283,11 @@ func TestTheKeyOfTheRepositories(t *testing.T) {
 				t.Fatal(err)
 			}
 			write(t, tree, "image/package/repository.asc", []byte(tc.published))
-			cmd := exec.CommandContext(t.Context(), script, "check", tc.key)
+			url := "https://example.org/rivulet"
+			if name == "a draft that lies nowhere" {
+				url = ""
+			}
+			cmd := exec.CommandContext(t.Context(), script, "check", tc.key, url)
 			var errOut bytes.Buffer
 			cmd.Dir, cmd.Env, cmd.Stderr = tree, append(os.Environ(), "DRAFT="+tc.draft, "RIVULET_PASSPHRASE_FILE="+tc.passphrase), &errOut
 			err := cmd.Run()
