@@ -51,7 +51,7 @@ func main() {
 	_, err := sources.Read(o.tree)
 	err = errors.Join(o.check(context.Background()), err, o.checkTested(filepath.Join(*in, "image"), strings.Fields(*imageArches)))
 	if err == nil && !*only {
-		if err = errors.Join(o.checkSources(*archives), o.checkMade(context.Background(), *in, flag.Args(), strings.Fields(*imageArches))); err == nil {
+		if err = errors.Join(o.checkSources(context.Background(), *archives), o.checkMade(context.Background(), *in, flag.Args(), strings.Fields(*imageArches))); err == nil {
 			err = run(o, *in, *out, *sizes, *packaged, *repository, *archives, flag.Args(), strings.Fields(*imageArches))
 		}
 	}

@@ -9,7 +9,7 @@ IMAGES ?= amd64 arm64
 TWICE ?= yes
 twice_tree  := _build/twice/deeper/tree
 twice_make   = GOCACHE=$(CURDIR)/_build/twice/cache $(MAKE) --no-print-directory -C $(twice_tree) VERSION='$(VERSION)' BUILD_TIME='$(BUILD_TIME)' ROOT_KEYS='$(ROOT_KEYS)' MIN_GENERATION='$(MIN_GENERATION)' image_epoch=$(image_epoch)
-twice_same   = cmp $(1) $(twice_tree)/$(1) || { echo "release: $(1) is another one when it is built again; see docs/design/release.md" >&2; exit 1; }
+twice_same   = image/release/same $(1) $(twice_tree)/$(1)
 
 .PHONY: twice
 twice: ## what make release does before it publishes: bin/ARCH/rivulet and the IMAGES built again elsewhere, and compared

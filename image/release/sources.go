@@ -22,8 +22,8 @@ import (
 const docs = "usr/share/doc"
 
 // checkSources demands that the archive of source packages has each file of the lock with its hash, and nothing more but
-// their list; and that there is one of the tree. A draft may have neither.
-func (o origin) checkSources(dir string) error {
+// their list; and that the one of the tree is of this commit. A draft may have neither.
+func (o origin) checkSources(ctx context.Context, dir string) error {
 	if o.draft && dir == "" {
 		return nil
 	}
@@ -36,7 +36,7 @@ func (o origin) checkSources(dir string) error {
 	for _, f := range l.Files {
 		want[f.Name] = f.SHA256
 	}
-	if _, err := os.Stat(filepath.Join(dir, sources.TreeArchive(o.version))); err != nil {
+	if err := o.checkTree(ctx, filepath.Join(dir, sources.TreeArchive(o.version))); err != nil {
 		return fmt.Errorf("%w%s", err, again)
 	}
 	name := filepath.Join(dir, sources.PackageArchive(o.version))

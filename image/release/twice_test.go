@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"rivulet/image/filesum"
@@ -56,6 +57,34 @@ func TestAReleaseIsTheSameTwice(t *testing.T) {
 	for name, sum := range all[0] {
 		if all[1][name] != sum {
 			t.Errorf("%s is another one the second time", name)
+		}
+	}
+}
+
+// What differs between two builds is named, with what to do; both files stay.
+func TestWhatDiffersInTheSecondBuildIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	one, two := filepath.Join(dir, "rivulet"), filepath.Join(dir, "again", "rivulet")
+	if err := os.Mkdir(filepath.Dir(two), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, "rivulet", []byte("hello\n"))
+	for _, tc := range []struct{ again, want string }{{"hello\n", ""}, {"hellp\n", " 5, line 1)"}, {"", "EOF on"}, {"none", "No such file"}} {
+		if write(t, filepath.Dir(two), "rivulet", []byte(tc.again)); tc.again == "none" {
+			if err := os.Remove(two); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cmd := exec.CommandContext(t.Context(), "./same", one, two)
+		cmd.Env = append(os.Environ(), "LC_ALL=C")
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != (tc.want == "") || err == nil && len(out) > 0 {
+			t.Errorf("%q: %v: %s", tc.again, err, out)
+		}
+		for _, want := range []string{"release: " + one + " is another file when it is built again as " + two, tc.want, "go version -m", "make release"} {
+			if tc.want != "" && !strings.Contains(string(out), want) {
+				t.Errorf("%q: %s, want %q", tc.again, out, want)
+			}
 		}
 	}
 }
