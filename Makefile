@@ -280,7 +280,7 @@ checked = $(environment) $(if $(RIVULET_MUST),RIVULET_MUST=1) $(CHECK) -tags "$(
 test-binaries: deps $(CHECK)
 	@test/deps test
 	@$(CHECK) time build $(MAKE) --no-print-directory build $(BIN)/demo-web.tar
-	@$(MAKE) --no-print-directory $(BIN)/engine
+	@$(MAKE) --no-print-directory $(BIN)/engine $(package_nfpm)
 
 # What tests start as an API server: bin/rivulet as it was when go.mod or the engine changed last. Go keeps the
 # results of tests whose files are the same, so that a change elsewhere does not run all of them again.
