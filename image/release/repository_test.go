@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -55,8 +57,14 @@ func tiny(t *testing.T, version string) string {
 // published makes a folder as bin/release is, of the packages.
 func published(t *testing.T, from, key, passphrase, url string, at time.Time) string {
 	t.Helper()
+	return publishedIn(t, "../..", from, key, passphrase, url, at)
+}
+
+// publishedIn is published in the tree.
+func publishedIn(t *testing.T, tree, from, key, passphrase, url string, at time.Time) string {
+	t.Helper()
 	out := filepath.Join(t.TempDir(), "release")
-	sh(t, "../..", `RIVULET_PASSPHRASE_FILE="$1" image/package/repository make "$2" "$3" "$4" $5 $6 && cp "$3"/amd64/* "$4"/`, passphrase, key, from, out, strconv.FormatInt(at.Unix(), 10), url)
+	sh(t, tree, `RIVULET_PASSPHRASE_FILE="$1" image/package/repository make "$2" "$3" "$4" $5 $6 && cp "$3"/*/* "$4"/`, passphrase, key, from, out, strconv.FormatInt(at.Unix(), 10), url)
 	return out
 }
 
@@ -215,6 +223,83 @@ func TestRepositoriesRefuseWhatIsChangedOnTheWay(t *testing.T) {
 			t.Errorf("%v: %s", err, got)
 		}
 	})
+}
+
+// aSystem runs a script as root of a copy of this machine's files, which is gone afterwards: with its real dpkg, apt and dnf, and
+// no archive for apt but what the script adds.
+const aSystem = `mount -t tmpfs tmpfs "$1" && mkdir "$1/up" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/up,workdir=$1/work" "$1/root" && cd "$1/root"
+mount -t proc proc proc && mount -t tmpfs tmpfs run && mount --rbind /dev dev
+rm -rf etc/apt/sources.list etc/apt/sources.list.d/* etc/yum.repos.d usr/sbin/policy-rc.d && mkdir -p etc/yum.repos.d etc/pki/rpm-gpg
+echo 'Acquire::http::Proxy::127.0.0.1 "DIRECT";' >etc/apt/apt.conf.d/zz-here
+exec chroot . sh -euxc "$2"`
+
+// The commands of the page install the packages of this tree from a signed repository, and the next release comes with the
+// system's updates: with the key in rivulet.sources for apt, and gpgcheck for dnf.
+func TestThePageInstallsFromTheRepositories(t *testing.T) {
+	needs(t, "gpg", "apt-ftparchive", "createrepo_c", "rpmsign", "apt-get", "dnf", "rpm", "curl", "unshare")
+	t.Chdir("../..")
+	if _, err := os.Stat("_build/nfpm"); err != nil {
+		t.Skip("needs _build/nfpm: make test-binaries")
+	}
+	page, err := os.ReadFile("docs/guide/how-to.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Updates by apt or dnf\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	blocks := regexp.MustCompile("(?s)```\n(.*?)```").FindAllStringSubmatch(section, -1)
+	if len(blocks) != 2 {
+		t.Fatalf("the page has %d blocks of commands", len(blocks))
+	}
+	arch := runtime.GOARCH
+	if arch == "arm" {
+		arch = "armv7"
+	}
+	key, passphrase := openPGP(t)
+	var server *httptest.Server
+	var releases [2]string
+	next := 0
+	server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		if r.URL.Path == "/next" {
+			next++
+			return
+		}
+		http.FileServer(http.Dir(releases[next])).ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	for i, version := range []string{"v0.1.0", "v0.2.0"} {
+		dir := t.TempDir()
+		binary := write(t, dir, "rivulet", []byte("#!/bin/sh\necho program "+version+"\n"))
+		sh(t, ".", `mkdir "$1/packages" && exec make --no-print-directory package VERSION="$2" BUILD_TIME=1700000000 PACKAGE_ARCH="$3" BINARY="$4" INTO="$1/packages/$3"`, dir, version, arch, binary)
+		releases[i] = publishedIn(t, ".", filepath.Join(dir, "packages"), key, passphrase, server.URL, time.Now().Add(time.Duration(i-2)*time.Hour))
+	}
+	for i, tool := range []struct{ name, upgrade, has, signed, remove string }{
+		{"apt-get", "apt-get update && apt-get -y upgrade", "dpkg-query --show --showformat '${Package} ${Version} ${db:Status-Abbrev}\n' rivulet", "true", "apt-get -y remove rivulet"},
+		{"dnf", "dnf -y upgrade --refresh", "rpm -q --queryformat '%{NAME} %{VERSION} ii\n' rivulet", "rpm -qi rivulet | grep '^Signature.*RSA/SHA256'", "dnf -y remove rivulet"},
+	} {
+		t.Run(tool.name, func(t *testing.T) {
+			next = 0
+			typed := strings.NewReplacer("sudo ", "", "RELEASES", server.URL, "apt-get install", "apt-get -y install", "dnf install", "dnf -y install").Replace(blocks[i][1])
+			script := typed + tool.has + "; rivulet\n" + tool.signed + "\nsystemctl is-enabled rivulet\ncurl -fsS " + server.URL + "/next\n" + tool.upgrade + "\n" + tool.has + "; rivulet\n" + tool.remove + "; ! command -v rivulet; echo gone\n"
+			cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", aSystem, "sh", t.TempDir(), script)
+			cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C", "HOME=/root", "http_proxy=", "no_proxy=*")
+			var said, errOut bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &said, &errOut
+			if err := cmd.Run(); err != nil {
+				t.Fatalf("%v: %s%s", err, said.String(), errOut.String())
+			}
+			rest := said.String()
+			for _, want := range []string{"rivulet 0.1.0 ii", "program v0.1.0\n", "enabled\n", "rivulet 0.2.0 ii", "program v0.2.0\n", "gone\n"} {
+				_, after, found := strings.Cut(rest, want)
+				if !found {
+					t.Fatalf("%q is not next in %s\n%s", want, said.String(), errOut.String())
+				}
+				rest = after
+			}
+		})
+	}
 }
 
 // The same packages, key, time and address make the same files, whatever the umask, the hour and the time zone.
