@@ -84,7 +84,7 @@ func TestSourcesThatTheMirrorLacksComeFromTheArchive(t *testing.T) {
 		t.Skip("needs apt-get: Debian")
 	}
 	const list = "/archive/mr/package/bash/5-1/srcfiles"
-	var mu sync.Mutex // apt asks, too, whose process orders nothing here
+	var mu sync.Mutex              // apt asks, too, whose process orders nothing here
 	var served map[string][]string // what is answered, one after the other, by path; the last one again and again
 	asked := map[string]int{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

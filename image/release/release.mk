@@ -38,7 +38,7 @@ release: ## bin/release: each architecture: binary, .deb, .rpm, bill of material
 	@[ -z '$(REPO_KEY)' ] || image/package/repository make '$(REPO_KEY)' _build/package _build/repository '$(BUILD_TIME)' '$(RELEASES)'
 	@$(if $(DRAFT),,$(MAKE) --no-print-directory sources)
 	@$(release_run) -in $(BIN) -out $(BIN)/release -sizes $(BIN)/sizes.md -packages _build/package $(if $(REPO_KEY),-repository _build/repository) $(if $(DRAFT),,-sources $(SOURCES)) -images "$(IMAGES)" $(ARCHES)
-	@[ -z "$(SIGN_KEY)" ] || $(GO) run ./image/signed/sign file -key $(SIGN_KEY) -certificate $(SIGN_CERT) $(BIN)/release/SHA256SUMS $(BIN)/release/*.provenance.json $$(ls $(BIN)/release/*.zst $(BIN)/release/*.bundle 2>/dev/null | grep -v src.tar.zst)
+	@[ -z '$(SIGN_KEY)' ] || $(GO) run ./image/signed/sign file -key '$(SIGN_KEY)' -certificate '$(SIGN_CERT)' $(BIN)/release/SHA256SUMS $(BIN)/release/*.provenance.json $$(ls $(BIN)/release/*.zst $(BIN)/release/*.bundle 2>/dev/null | grep -v src.tar.zst)
 
 # Those that are not this machine's: this one's is what all other tests try.
 FOREIGN ?= $(filter-out $(patsubst arm,armv7,$(bundle_host)),$(ARCHES))

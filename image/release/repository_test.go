@@ -34,11 +34,14 @@ func needs(t *testing.T, programs ...string) {
 // openPGP makes a key as docs/design/keys.md does and returns its file, sealed with the passphrase in the other one.
 func openPGP(t *testing.T) (key, passphrase string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "the keys") // paths may have spaces
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	key, passphrase = filepath.Join(dir, "packages.key"), write(t, dir, "passphrase", []byte("six words of this very test\nmore\n"))
 	sh(t, dir, `export GNUPGHOME=$(mktemp -d) && trap 'gpgconf --kill all; rm -rf $GNUPGHOME' EXIT
-		with="--batch --quiet --pinentry-mode loopback --passphrase-file $1"
-		gpg $with --quick-generate-key "Rivulet's packages" rsa3072 sign never 2>/dev/null && gpg $with --armor --export-secret-keys >packages.key`, passphrase)
+		with="--batch --quiet --pinentry-mode loopback --passphrase-file passphrase"
+		gpg $with --quick-generate-key "Rivulet's packages" rsa3072 sign never 2>/dev/null && gpg $with --armor --export-secret-keys >packages.key`)
 	return key, passphrase
 }
 
@@ -64,7 +67,7 @@ func published(t *testing.T, from, key, passphrase, url string, at time.Time) st
 func publishedIn(t *testing.T, tree, from, key, passphrase, url string, at time.Time) string {
 	t.Helper()
 	out := filepath.Join(t.TempDir(), "release")
-	sh(t, tree, `RIVULET_PASSPHRASE_FILE="$1" image/package/repository make "$2" "$3" "$4" $5 $6 && cp "$3"/*/* "$4"/`, passphrase, key, from, out, strconv.FormatInt(at.Unix(), 10), url)
+	sh(t, tree, `RIVULET_PACKAGES_PASSPHRASE_FILE="$1" image/package/repository make "$2" "$3" "$4" $5 $6 && cp "$3"/*/* "$4"/`, passphrase, key, from, out, strconv.FormatInt(at.Unix(), 10), url)
 	return out
 }
 
@@ -282,7 +285,7 @@ func TestThePageInstallsFromTheRepositories(t *testing.T) {
 		t.Run(tool.name, func(t *testing.T) {
 			next = 0
 			typed := strings.NewReplacer("sudo ", "", "RELEASES", server.URL, "apt-get install", "apt-get -y install", "dnf install", "dnf -y install").Replace(blocks[i][1])
-			script := typed + tool.has + "; rivulet\n" + tool.signed + "\nsystemctl is-enabled rivulet\ncurl -fsS " + server.URL + "/next\n" + tool.upgrade + "\n" + tool.has + "; rivulet\n" + tool.remove + "; ! command -v rivulet; echo gone\n"
+			script := typed + tool.has + "; rivulet\n" + tool.signed + "\nsystemctl is-enabled rivulet\ncurl -fsS " + server.URL + "/next\n" + tool.upgrade + "\n" + tool.has + "; rivulet\n" + tool.remove + "; [ ! -e /usr/bin/rivulet ] && echo gone\n"
 			cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", aSystem, "sh", t.TempDir(), script)
 			cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C", "HOME=/root", "http_proxy=", "no_proxy=*")
 			var said, errOut bytes.Buffer
@@ -311,7 +314,7 @@ func TestRepositoriesAreTheSameTwice(t *testing.T) {
 	for i := range all {
 		dir := t.TempDir()
 		sh(t, "../..", `umask $1; export TZ=$2; cp -r "$3" "$4/from" && touch -d "$5 days ago" "$4"/from/*/*
-			RIVULET_PASSPHRASE_FILE="$6" image/package/repository make "$7" "$4/from" "$4/out" 1900000000 https://example.org`,
+			RIVULET_PACKAGES_PASSPHRASE_FILE="$6" image/package/repository make "$7" "$4/from" "$4/out" 1900000000 https://example.org`,
 			[]string{"022", "077"}[i], []string{"UTC", "Asia/Tokyo"}[i], from, dir, []string{"1", "400"}[i], passphrase, key)
 		all[i] = map[string]string{}
 		for path := range strings.FieldsSeq(sh(t, dir, "find from out -type f")) {
@@ -374,12 +377,28 @@ func TestTheKeyOfTheRepositories(t *testing.T) {
 			}
 			cmd := exec.CommandContext(t.Context(), script, "check", tc.key, url)
 			var errOut bytes.Buffer
-			cmd.Dir, cmd.Env, cmd.Stderr = tree, append(os.Environ(), "DRAFT="+tc.draft, "RIVULET_PASSPHRASE_FILE="+tc.passphrase), &errOut
+			cmd.Dir, cmd.Env, cmd.Stderr = tree, append(os.Environ(), "DRAFT="+tc.draft, "RIVULET_PACKAGES_PASSPHRASE_FILE="+tc.passphrase), &errOut
 			err := cmd.Run()
 			if (err == nil) != (tc.want == "") || !strings.Contains(errOut.String(), tc.want) {
 				t.Errorf("%v: %s, want %q", err, errOut.String(), tc.want)
 			}
 		})
+	}
+}
+
+// Files of keys may lie in folders with spaces: every command of make release has them in quotes.
+func TestMakeReleaseQuotesTheFilesOfKeys(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "make", "-C", "../..", "--no-print-directory", "-n", "release", "MAKE=true", "VERSION=v1-draft", "DRAFT=1", "IMAGES=", "ARCHES=amd64",
+		"SIGN_KEY=/the keys/signing.key", "SIGN_CERT=/the keys/signing.cert", "REPO_KEY=/the keys/packages.key")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, name := range []string{"signing.key", "signing.cert", "packages.key"} {
+		all, quoted := strings.Count(string(out), "/the keys/"+name), strings.Count(string(out), "'/the keys/"+name+"'")
+		if all < 3 || quoted != all {
+			t.Errorf("%s is there %d times, in quotes %d times: %s", name, all, quoted, out)
+		}
 	}
 }
 

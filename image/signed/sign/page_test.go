@@ -100,7 +100,7 @@ func TestThePageOfKeys(t *testing.T) {
 	// The repository's own keys are not those of the page.
 	f.sh("printf 'generation 1\\n' >image/signed/roots")
 	f.section("Making")
-	f.sh(`! grep -r -e "$(cat $KEYS/root-a.pub)" $KEYS/*.key; for k in $KEYS/*.key; do [ "$(stat -c %a $k)" = 600 ]; head -n 1 $k | grep -q "BEGIN AGE ENCRYPTED FILE"; done`)
+	f.sh(`if grep -r -e "$(cat $KEYS/root-a.pub)" $KEYS/*.key; then exit 1; fi; for k in $KEYS/*.key; do [ "$(stat -c %a $k)" = 600 ]; head -n 1 $k | grep -q "BEGIN AGE ENCRYPTED FILE"; done`)
 	refused := func(signer, why string) {
 		t.Helper()
 		out, err := f.try(`echo x >$KEYS/old; $KEYS/sign file -key $KEYS/` + signer + `.key -certificate $KEYS/` + signer + `.cert $KEYS/old; $KEYS/sign check $KEYS/old`)
@@ -140,16 +140,29 @@ func TestThePageOfPackagesKey(t *testing.T) {
 		t.Skip("needs gpg: test/deps test")
 	}
 	f := newFollower(t)
-	// gpg asks on the terminal; here it reads the passphrase as the script does.
-	f.sh(`mkdir -m 700 $KEYS && mkdir -m 700 $KEYS/gnupg && printf 'batch\nquiet\npinentry-mode loopback\npassphrase-file %s\n' "$` + passphraseFile + `" >$KEYS/gnupg/gpg.conf
-		cd "$FROM" && cp --parents image/package/repository image/package/repository.asc "$TREE"`)
-	defer f.sh(`GNUPGHOME=$KEYS/gnupg gpgconf --kill all`)
+	// A passphrase of its own, in a folder with a space; that of the other keys does not open it.
+	own := filepath.Join(t.TempDir(), "a folder", "passphrase")
+	if err := os.Mkdir(filepath.Dir(own), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(own, []byte("six other words that nobody would guess\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.env = append(f.env, "RIVULET_PACKAGES_PASSPHRASE_FILE="+own)
+	f.sh(`mkdir -m 700 $KEYS; cd "$FROM" && cp --parents image/package/repository image/package/repository.asc "$TREE"`)
+	defer f.sh(`! [ -e $KEYS/gnupg ] || GNUPGHOME=$KEYS/gnupg gpgconf --kill all`)
 	for range 2 { // the second time is its replacement
+		// gpg asks on the terminal; here it reads the passphrase as the script does.
+		f.sh(`mkdir -m 700 $KEYS/gnupg && printf 'batch\nquiet\npinentry-mode loopback\npassphrase-file %s\n' "$RIVULET_PACKAGES_PASSPHRASE_FILE" >$KEYS/gnupg/gpg.conf`)
 		f.section("The key of the packages")
-		f.sh(`image/package/repository check $KEYS/packages.key`)
+		f.sh(`[ ! -e $KEYS/gnupg ] && ! pgrep -f "[g]pg-agent --homedir $KEYS/gnupg"`)
+		f.sh(`image/package/repository check $KEYS/packages.key https://example.org/rivulet`)
+		if out, err := f.try(`RIVULET_PACKAGES_PASSPHRASE_FILE="$` + passphraseFile + `" image/package/repository check $KEYS/packages.key https://example.org/rivulet`); err == nil || !strings.Contains(out, "type it once more") {
+			t.Errorf("the passphrase of the other keys: %v: %s", err, out)
+		}
 		f.sh(`mv $KEYS/packages.key $KEYS/before.key`)
 	}
-	if out, err := f.try(`sed -i 's/^fingerprint ./fingerprint 0/' image/package/repository.asc; image/package/repository check $KEYS/before.key`); err == nil {
+	if out, err := f.try(`sed -i 's/^fingerprint ./fingerprint 0/' image/package/repository.asc; image/package/repository check $KEYS/before.key https://example.org/rivulet`); err == nil || !strings.Contains(out, "has another key than its line") {
 		t.Errorf("another fingerprint was taken: %s", out)
 	}
 }
