@@ -38,7 +38,7 @@ $(bundle_in):
 	@mkdir -p $@
 
 # iptables and its libraries, and libseccomp for runc, out of pinned packages.
-$(bundle_in)/debs.stamp: image/bundle/debs.list $(call bundle_sources,image/bundle/debs image/debian image/filesum) | $(bundle_in)
+$(bundle_in)/debs.stamp: image/bundle/debs.list $(call bundle_sources,image/bundle/debs image/debian image/filesum) image/sources/sources.go | $(bundle_in)
 	@command -v $(BUNDLE_CC) >/dev/null || { echo "there is no $(BUNDLE_CC): make deps ARCH=$(or $(ARCH),$(patsubst arm,armv7,$(GOARCH)))" >&2; exit 1; }
 	@echo "  DEBS   iptables, libseccomp"
 	@$(bundle_run) ./image/bundle/debs -arch $(GOARCH) -out $(bundle_in)

@@ -2,9 +2,10 @@ package main
 
 import (
 	"fmt"
-	"os"
+	"slices"
 
 	"rivulet/image/debian"
+	"rivulet/image/sources"
 )
 
 // wanted are the packages of every architecture: the programs and libraries of iptables, and the libraries that runc is
@@ -18,25 +19,18 @@ var targets = map[string]struct{ arch, triplet string }{
 	"arm":   {"armhf", "arm-linux-gnueabihf"},
 }
 
-// pinned returns the packages of one architecture, in the order of wanted.
-func pinned(path, arch string) (some []debian.Deb, err error) {
-	text, err := os.ReadFile(path)
+// pinned returns the packages of one architecture in the list of a tree, in the order of wanted.
+func pinned(tree, arch string) (some []debian.Deb, err error) {
+	all, err := sources.Bundle(tree, arch)
 	if err != nil {
 		return nil, err
 	}
-	all, err := debian.Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-next:
 	for _, name := range wanted {
-		for _, d := range all {
-			if d.Arch == arch && d.Name == name {
-				some = append(some, d)
-				continue next
-			}
+		i := slices.IndexFunc(all, func(d debian.Deb) bool { return d.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("%s names no %s for %s; %s", sources.BundleList, name, arch, renew)
 		}
-		return nil, fmt.Errorf("%s names no %s for %s; %s", path, name, arch, renew)
+		some = append(some, all[i])
 	}
 	return some, nil
 }

@@ -15,10 +15,10 @@ import (
 	"slices"
 
 	"rivulet/image/debian"
+	"rivulet/image/sources"
 )
 
 func main() {
-	list := flag.String("list", "image/bundle/debs.list", "list of the pinned packages")
 	arch := flag.String("arch", "", "GOARCH that is built for")
 	cache := flag.String("cache", defaultCache(), "folder that keeps the packages")
 	out := flag.String("out", "", "folder for what is taken out of them")
@@ -26,9 +26,9 @@ func main() {
 	flag.Parse()
 	err := error(nil)
 	if *pins {
-		err = pin(*list, *out)
+		err = pin(*out)
 	} else {
-		err = take(*list, *arch, *cache, *out)
+		err = take(*arch, *cache, *out)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "debs:", err)
@@ -44,12 +44,12 @@ func defaultCache() string {
 	return dir
 }
 
-func take(list, goarch, cache, out string) error {
+func take(goarch, cache, out string) error {
 	target, ok := targets[goarch]
 	if !ok {
 		return fmt.Errorf("nothing is known of architecture %q; there are %v", goarch, slices.Sorted(maps.Keys(targets)))
 	}
-	all, err := pinned(list, target.arch)
+	all, err := pinned(".", target.arch)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func take(list, goarch, cache, out string) error {
 }
 
 // pin writes the list with the newest packages of all architectures.
-func pin(list, out string) error {
+func pin(out string) error {
 	var all []debian.Deb
 	for _, goarch := range slices.Sorted(maps.Keys(targets)) {
 		arch := targets[goarch].arch
@@ -90,5 +90,5 @@ func pin(list, out string) error {
 			all = append(all, d)
 		}
 	}
-	return os.WriteFile(list, debian.Format(head, all), 0o644)
+	return os.WriteFile(sources.BundleList, debian.Format(head, all), 0o644)
 }

@@ -18,6 +18,8 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
+
+	"rivulet/image/sources"
 )
 
 func main() {
@@ -158,21 +160,17 @@ var gpl = map[string]string{
 
 // packages returns the lines of NOTICE for image/bundle/debs.list.
 func packages() ([]string, error) {
-	list, err := os.ReadFile("image/bundle/debs.list")
+	debs, err := sources.Bundle(".", "")
 	if err != nil {
 		return nil, err
 	}
 	var out []string
-	for line := range strings.Lines(string(list)) {
-		f := strings.Fields(line)
-		if len(f) != 4 || f[0] == "#" {
-			continue
-		}
-		licence, ok := gpl[f[1]]
+	for _, d := range debs {
+		licence, ok := gpl[d.Name]
 		if !ok {
-			return nil, fmt.Errorf("%s has no licence in image/licenses/collect; read its copyright file and add it", f[1])
+			return nil, fmt.Errorf("%s has no licence in image/licenses/collect; read its copyright file and add it", d.Name)
 		}
-		out = append(out, f[1]+" "+f[2]+"  "+licence)
+		out = append(out, d.Name+" "+d.Version+"  "+licence)
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil
