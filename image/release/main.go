@@ -36,6 +36,7 @@ func main() {
 	repository := flag.String("repository", "", "folder of image/package/repository, published with it; none: no repositories")
 	archives := flag.String("sources", "", "folder with the archives of sources")
 	only := flag.Bool("check", false, "only say whether this tree, and the images that are there, may be released")
+	lockLibc := flag.Bool("libc-lock", false, "only write "+libcLock+" with what is installed here")
 	o := origin{tree: "."}
 	flag.StringVar(&o.rootKeys, "roots", "", "public root keys that are linked in, for install.sh too")
 	flag.StringVar(&o.generation, "generation", "", "the lowest generation of a signing key, likewise")
@@ -48,13 +49,22 @@ func main() {
 	flag.BoolVar(&o.once, "once", false, "nothing was built twice")
 	flag.Parse()
 	o.version = *version
+	if *lockLibc {
+		fail(o.writeLibc(context.Background(), flag.Args()))
+		return
+	}
 	_, err := sources.Read(o.tree)
-	err = errors.Join(o.check(context.Background()), err, o.checkTested(filepath.Join(*in, "image"), strings.Fields(*imageArches)))
+	err = errors.Join(o.check(context.Background()), err, o.checkTested(filepath.Join(*in, "image"), strings.Fields(*imageArches)),
+		o.checkLibc(context.Background(), flag.Args(), *only))
 	if err == nil && !*only {
 		if err = errors.Join(o.checkSources(context.Background(), *archives), o.checkMade(context.Background(), *in, flag.Args(), strings.Fields(*imageArches))); err == nil {
 			err = run(o, *in, *out, *sizes, *packaged, *repository, *archives, flag.Args(), strings.Fields(*imageArches))
 		}
 	}
+	fail(err)
+}
+
+func fail(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)

@@ -28,7 +28,7 @@ release_run = $(GO) run ./image/release -version '$(VERSION)' -built '$(BUILD_TI
 .PHONY: release
 release: ## bin/release: each architecture: binary, .deb, .rpm, bill of materials; images that passed their tests, sources, install.sh, hashes, where they come from; bin/sizes.md (hours; DRAFT=1: of any tree)
 	@[ -z '$(REPO_KEY)' ] || test/deps repository
-	@$(release_run) -check -in $(BIN) -images "$(IMAGES)"
+	@$(release_run) -check -in $(BIN) -images "$(IMAGES)" $(ARCHES)
 	@DRAFT='$(DRAFT)' image/package/repository check '$(REPO_KEY)' '$(RELEASES)'
 	@[ -z '$(SIGN_KEY)' ] || $(GO) run ./image/signed/sign fits -key '$(SIGN_KEY)' -certificate '$(SIGN_CERT)'
 	@for a in $(ARCHES); do $(MAKE) --no-print-directory deps ARCH=$$a && $(MAKE) --no-print-directory build ARCH=$$a || exit 1; done
@@ -39,6 +39,13 @@ release: ## bin/release: each architecture: binary, .deb, .rpm, bill of material
 	@$(if $(DRAFT),,$(MAKE) --no-print-directory sources)
 	@$(release_run) -in $(BIN) -out $(BIN)/release -sizes $(BIN)/sizes.md -packages _build/package $(if $(REPO_KEY),-repository _build/repository) $(if $(DRAFT),,-sources $(SOURCES)) -images "$(IMAGES)" $(ARCHES)
 	@[ -z '$(SIGN_KEY)' ] || $(GO) run ./image/signed/sign file -key '$(SIGN_KEY)' -certificate '$(SIGN_CERT)' $(BIN)/release/SHA256SUMS $(BIN)/release/*.provenance.json $$(ls $(BIN)/release/*.zst $(BIN)/release/*.bundle 2>/dev/null | grep -v src.tar.zst)
+
+# What apt has replaced: the C library of the machine that builds.
+.PHONY: libc-lock
+libc-lock:
+	@for a in $(ARCHES); do $(MAKE) --no-print-directory deps ARCH=$$a || exit 1; done
+	@$(GO) run ./image/release -libc-lock $(ARCHES)
+	@git --no-pager diff --stat image/release/libc.lock
 
 # Those that are not this machine's: this one's is what all other tests try.
 FOREIGN ?= $(filter-out $(patsubst arm,armv7,$(bundle_host)),$(ARCHES))
