@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -190,8 +191,8 @@ func TestSourcesThatTheMirrorLacksComeFromTheArchive(t *testing.T) {
 
 // An archive that does not answer is not waited for again with each file.
 func TestAnArchiveThatDoesNotAnswerIsAskedNoMore(t *testing.T) {
-	asked := 0
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++; panic(http.ErrAbortHandler) }))
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1); panic(http.ErrAbortHandler) }))
 	defer server.Close()
 	a := archive{address: server.URL, pause: time.Millisecond}
 	for range 3 {
@@ -199,7 +200,7 @@ func TestAnArchiveThatDoesNotAnswerIsAskedNoMore(t *testing.T) {
 			t.Error("it came")
 		}
 	}
-	if asked != attempts {
-		t.Errorf("it was asked %d times", asked)
+	if n := asked.Load(); n != attempts {
+		t.Errorf("it was asked %d times", n)
 	}
 }
