@@ -104,7 +104,7 @@ func newSite(t *testing.T) *site {
 	for _, who := range everybody {
 		e := New(Config{
 			Peers: member{s, who}, Provider: member{s, who},
-			PeerID: func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(from)), r.Header.Get(from) != "" },
+			PeerID:  func(r *http.Request) (peer.ID, bool) { return peer.ID(r.Header.Get(from)), r.Header.Get(from) != "" },
 			PodCIDR: pods, Log: slog.New(slog.DiscardHandler),
 		})
 		mux := http.NewServeMux()
