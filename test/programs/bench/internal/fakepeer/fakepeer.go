@@ -29,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"rivulet/fabric"
+	"rivulet/fabric/changes"
 	"rivulet/fabric/discovery"
 	"rivulet/fabric/discovery/mdns"
 	"rivulet/fabric/netmon"
@@ -168,40 +169,56 @@ func lends() offer.Offer {
 
 // borrow follows the offers of all peers, as the consumer of a device does.
 func borrow(ctx context.Context, f *fabric.Fabric, log *slog.Logger) {
-	var mu sync.Mutex
-	following := map[string]context.CancelFunc{}
-	end := func(ids ...string) {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, id := range ids {
-			if stop := following[id]; stop != nil {
-				stop()
-				delete(following, id)
-			}
-		}
-	}
-	source := offers.Source{Fabric: f, PodCIDR: podCIDR, Changed: func() {}, End: end, Set: func(_ target.Kind, all []target.Spec, _ bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, s := range all {
-			if following[s.ID] != nil {
-				continue
-			}
-			t, err := s.New(s.Name, log)
-			if err != nil {
-				log.Error("a target", "err", err)
-				continue
-			}
-			ctx, stop := context.WithCancel(ctx)
-			following[s.ID] = stop
-			go func() {
-				for range t.Offers(ctx) {
-				}
-			}()
-		}
-	}}
+	source := offers.Source{Fabric: f, PodCIDR: podCIDR, Consumer: &borrower{ctx: ctx, log: log, following: map[string]context.CancelFunc{}}, Moved: new(changes.Signal)}
 	source.Run(ctx)
 }
+
+// borrower is a consumer with a pod at each peer, so that each sends its offers as often as it may.
+type borrower struct {
+	ctx context.Context
+	log *slog.Logger
+
+	mu        sync.Mutex
+	following map[string]context.CancelFunc
+}
+
+func (b *borrower) SetTargets(_ target.Kind, all []target.Spec, _ bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range all {
+		if b.following[s.ID] != nil {
+			continue
+		}
+		t, err := s.New(s.Name, b.log)
+		if err != nil {
+			b.log.Error("a target", "err", err)
+			continue
+		}
+		ctx, stop := context.WithCancel(b.ctx)
+		b.following[s.ID] = stop
+		go func() {
+			for range t.Offers(ctx) {
+			}
+		}()
+	}
+}
+
+func (b *borrower) End(ids ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, id := range ids {
+		if stop := b.following[id]; stop != nil {
+			stop()
+			delete(b.following, id)
+		}
+	}
+}
+
+func (b *borrower) Existing(context.Context, target.Kind) (nodes, used map[string]bool, err error) {
+	return nil, nil, nil
+}
+
+func (b *borrower) Busy(string) bool { return true }
 
 var podCIDR = netip.MustParsePrefix("10.42.0.0/16")
 
