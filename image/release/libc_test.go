@@ -11,6 +11,14 @@ import (
 	"testing"
 )
 
+// thisArch names this machine's architecture as make release does.
+func thisArch() string {
+	if runtime.GOARCH == "arm" {
+		return "armv7"
+	}
+	return runtime.GOARCH
+}
+
 // compiler puts a compiler into a folder of the PATH that links the C library in a file.
 func compiler(t *testing.T, dir, arch, library string) {
 	t.Helper()
@@ -83,10 +91,7 @@ func TestTheLockOfTheCLibrary(t *testing.T) {
 			t.Errorf("it lacks %s: %s", arch, text)
 		}
 	}
-	arch := runtime.GOARCH
-	if arch == "arm" {
-		arch = "armv7"
-	}
+	arch := thisArch()
 	for _, tool := range []string{compilers[arch], "dpkg-query"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skip("needs " + tool + ": make deps")

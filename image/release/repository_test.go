@@ -9,9 +9,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -255,21 +255,17 @@ func TestThePageInstallsFromTheRepositories(t *testing.T) {
 	if len(blocks) != 2 {
 		t.Fatalf("the page has %d blocks of commands", len(blocks))
 	}
-	arch := runtime.GOARCH
-	if arch == "arm" {
-		arch = "armv7"
-	}
+	arch := thisArch()
 	key, passphrase := openPGP(t)
-	var server *httptest.Server
 	var releases [2]string
-	next := 0
-	server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	var next atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 		if r.URL.Path == "/next" {
-			next++
+			next.Add(1)
 			return
 		}
-		http.FileServer(http.Dir(releases[next])).ServeHTTP(w, r)
+		http.FileServer(http.Dir(releases[next.Load()])).ServeHTTP(w, r)
 	}))
 	defer server.Close()
 	for i, version := range []string{"v0.1.0", "v0.2.0"} {
@@ -283,7 +279,7 @@ func TestThePageInstallsFromTheRepositories(t *testing.T) {
 		{"dnf", "dnf -y upgrade --refresh", "rpm -q --queryformat '%{NAME} %{VERSION} ii\n' rivulet", "rpm -qi rivulet | grep '^Signature.*RSA/SHA256'", "dnf -y remove rivulet"},
 	} {
 		t.Run(tool.name, func(t *testing.T) {
-			next = 0
+			next.Store(0)
 			typed := strings.NewReplacer("sudo ", "", "RELEASES", server.URL, "apt-get install", "apt-get -y install", "dnf install", "dnf -y install").Replace(blocks[i][1])
 			script := typed + tool.has + "; rivulet\n" + tool.signed + "\nsystemctl is-enabled rivulet\ncurl -fsS " + server.URL + "/next\n" + tool.upgrade + "\n" + tool.has + "; rivulet\n" + tool.remove + "; [ ! -e /usr/bin/rivulet ] && echo gone\n"
 			cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", aSystem, "sh", t.TempDir(), script)

@@ -15,10 +15,7 @@ import (
 // times of files: packages, compressed binary, bills of materials, installer, BUILDINFO, statement, hashes. That a commit makes the same
 // binary is make twice, a part of make release.
 func TestAReleaseIsTheSameTwice(t *testing.T) {
-	arch := runtime.GOARCH
-	if arch == "arm" {
-		arch = "armv7"
-	}
+	arch := thisArch()
 	program := "_build/bundle/linux_" + runtime.GOARCH + "/rivulet-tunnel" // static as the product is, and small
 	packed := "image/bundle/bundle_linux_" + runtime.GOARCH + ".tar.zst"
 	t.Chdir("../..")
