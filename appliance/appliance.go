@@ -31,6 +31,7 @@ import (
 	"rivulet/appliance/state/bolt"
 	"rivulet/appliance/state/identity"
 	"rivulet/appliance/state/paths"
+	"rivulet/appliance/state/quarantine"
 	"rivulet/fabric/rpc"
 )
 
@@ -105,7 +106,7 @@ func Run(ctx context.Context, cfg Config) error {
 		settings: &config.Follower{Current: settings, Log: cfg.Log},
 	}
 	problems.Recovered(&sys.health, recovered, cfg.Log)
-	sys.reportSetAside()
+	quarantine.Report(&sys.health, cfg.Dirs.State)
 	role.Report(&sys.health)
 	firstboot.Follow(ctx, &sys.health, cfg.Log)
 	host.RaiseLimits(&sys.health)

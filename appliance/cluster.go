@@ -16,12 +16,12 @@ import (
 	"rivulet/appliance/engine/certs"
 	"rivulet/appliance/engine/datastore"
 	"rivulet/appliance/engine/images"
-	"rivulet/appliance/engine/iptables"
 	"rivulet/appliance/health"
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/lifetime/cleanup"
 	"rivulet/appliance/machine/clock"
 	"rivulet/appliance/machine/host"
+	"rivulet/appliance/state/quarantine"
 	"rivulet/appliance/version"
 	"rivulet/image/bundle"
 )
@@ -41,9 +41,9 @@ func (s *System) runBundle(ctx context.Context, stage *lifecycle.Stage) error {
 func (s *System) newEngine() {
 	state, log := s.cfg.Dirs.State, s.log("engine")
 	s.engine = engine.NewHandle(state)
-	s.database = &datastore.Guard{State: state, Temp: s.cfg.Dirs.Run, Report: s.reportSetAside, Health: &s.health, Log: log}
+	s.database = &datastore.Guard{State: state, Temp: s.cfg.Dirs.Run, Health: &s.health, Log: log}
 	s.images = &images.Containerd{
-		State: state, Run: s.cfg.Dirs.Run, Executable: s.exe, Report: s.reportSetAside, Health: &s.health, Log: log,
+		State: state, Run: s.cfg.Dirs.Run, Executable: s.exe, Health: &s.health, Log: log,
 		EndPods: func(ctx context.Context) error {
 			return cleanup.EndPods(ctx, cleanup.Config{State: state, Run: s.cfg.Dirs.Run, EngineName: s.cfg.EngineName})
 		},
@@ -53,13 +53,20 @@ func (s *System) newEngine() {
 		System: clock.Machine(s.log("clock")), Built: version.Built(), Dates: clock.Dates{Hosts: clock.Registries}, Store: s.store, Health: &s.health,
 		Jumped: func(j clock.Jump) { s.certs.Jumped(j.By) }, Log: s.log("clock"),
 	})
-	s.supervisor = engine.NewSupervisor(s.engine, engine.SupervisorConfig{
-		Settings: s.engineSettings, Engine: s.engineConfig, Ended: s.database.Ended, NewVersion: s.refreshPeers, Health: &s.health, Log: log,
-	})
+	s.supervisor = engine.NewSupervisor(s.engine, engineOwner{s}, &s.health, log)
 }
 
-// engineConfig is for the next engine.
-func (s *System) engineConfig() (engine.Config, error) {
+// engineOwner is the device as its engine sees it.
+type engineOwner struct{ s *System }
+
+func (o engineOwner) Settings() engine.Settings {
+	set := o.s.config()
+	text, own := set.Registries.InForce()
+	return engine.Settings{ReserveCPU: set.Reserve.CPU, ReserveMemory: set.Reserve.Memory, Registries: text, Own: own, Datastore: set.Datastore.Reveal()}
+}
+
+func (o engineOwner) Config() (engine.Config, error) {
+	s := o.s
 	if _, err := host.EnsureNodeAddress(s.nodeIP, fixed.ServiceCIDR); err != nil {
 		return engine.Config{}, err
 	}
@@ -68,17 +75,16 @@ func (s *System) engineConfig() (engine.Config, error) {
 		Executable: s.exe, Argv0: s.cfg.EngineName,
 		StateDir: s.cfg.Dirs.State, RunDir: s.cfg.Dirs.Run,
 		BundleBin: helpers.Bin(), Images: []string{helpers.Image("pause"), helpers.Image("hello")},
-		Iptables: func(ctx context.Context) (iptables.Choice, error) { return iptables.Choose(ctx, helpers.Netfilter()) },
-		NodeName: s.nodeName, NodeIP: s.nodeIP, Join: s.worker.Engine(), Elect: s.worker.Leased(),
+		Netfilter: helpers.Netfilter(), NodeName: s.nodeName, NodeIP: s.nodeIP, Join: s.worker.Engine(), Elect: s.worker.Leased(),
 		PodCIDR: fixed.PodCIDR, ServiceCIDR: fixed.ServiceCIDR, ClusterDNS: fixed.ClusterDNS,
-		Facts: s.facts, Before: s.beforeEngine,
-		Answered: s.answers.Now, Log: s.log("engine"),
+		Facts: s.facts, Log: s.log("engine"),
 	}, nil
 }
 
-func (s *System) beforeEngine(ctx context.Context, e *engine.Engine) error {
-	s.reportSetAside()          // the engine may have begun a torn cluster anew
-	if s.worker.Joined != nil { // it has no database and no authorities
+func (o engineOwner) Prepare(ctx context.Context, e *engine.Engine) error {
+	s := o.s
+	quarantine.Report(&s.health, s.cfg.Dirs.State) // the engine may have begun a torn cluster anew
+	if s.worker.Joined != nil {                    // it has no database and no authorities
 		return s.images.Prepare(ctx)
 	}
 	err := errors.Join(s.database.Prepare(ctx, e), s.images.Prepare(ctx))
@@ -89,9 +95,12 @@ func (s *System) beforeEngine(ctx context.Context, e *engine.Engine) error {
 	return s.certs.Prepare(ctx)
 }
 
-// refreshPeers sends peers this cluster's message again, after its version of Kubernetes changed.
-func (s *System) refreshPeers() {
-	if fab := s.fabric.Load(); fab != nil {
+func (o engineOwner) Answered()       { o.s.answers.Now() }
+func (o engineOwner) Ended(err error) { o.s.database.Ended(err) }
+
+// NewVersion sends peers this cluster's message again, which has the version of Kubernetes.
+func (o engineOwner) NewVersion() {
+	if fab := o.s.fabric.Load(); fab != nil {
 		fab.Refresh()
 	}
 }

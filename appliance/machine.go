@@ -20,7 +20,7 @@ import (
 func (s *System) runFirewall(ctx context.Context, stage *lifecycle.Stage) error {
 	firewall.Run(ctx, firewall.Config{
 		Own: []string{"lo", fixed.Bridge, fixed.Tunnel}, Networks: fixed.Networks, Ports: []uint16{engine.PortAPI, engine.PortKubelet},
-		Guard: s.rules, Report: func(err error) { s.health.Report(health.HostFirewall, err) },
+		Guard: s.rules, Health: &s.health,
 	}, stage.Ready)
 	return nil
 }
@@ -28,7 +28,7 @@ func (s *System) runFirewall(ctx context.Context, stage *lifecycle.Stage) error 
 // runRules restores network state that other programs change.
 func (s *System) runRules(ctx context.Context, stage *lifecycle.Stage) error {
 	return host.Network{
-		Node: s.nodeIP, Services: fixed.ServiceCIDR, Bridge: fixed.Bridge, Further: s.virtual, Rules: s.rules, Log: stage.Log(), Report: func(err error) { s.health.Report(health.HostNetwork, err) }, Networks: fixed.Networks, Block: s.nodes.PodsBlock,
+		Node: s.nodeIP, Services: fixed.ServiceCIDR, Bridge: fixed.Bridge, Further: s.virtual, Rules: s.rules, Log: stage.Log(), Health: &s.health, Networks: fixed.Networks, Ranges: s.nodes,
 	}.Keep(ctx, stage.Ready)
 }
 
@@ -37,9 +37,6 @@ func (s *System) problems() []health.Problem {
 	problems.Collect(&s.health, s.fabric.Load(), s.offload.Load(), s.nodes.IsolationProblems(), s.sources.DNS.Problems())
 	return s.health.Problems()
 }
-
-// reportSetAside reports damaged files that were set aside.
-func (s *System) reportSetAside() { problems.SetAside(&s.health, s.cfg.Dirs.State) }
 
 // runWatchdog notifies the service manager that the supervisor is alive.
 func (s *System) runWatchdog(ctx context.Context, stage *lifecycle.Stage) error {

@@ -5,7 +5,6 @@ import (
 
 	"rivulet/appliance/api"
 	"rivulet/appliance/config"
-	"rivulet/appliance/engine"
 	"rivulet/appliance/network"
 )
 
@@ -20,13 +19,6 @@ func (s *System) withheld() []string { return s.config().Registries.Withheld() }
 
 // peerImages reports whether images pass between clusters.
 func (s *System) peerImages() bool { return s.config().ImagesPass() }
-
-// engineSettings are those that an engine reads only at its start.
-func (s *System) engineSettings() engine.Settings {
-	set := s.config()
-	text, own := set.Registries.InForce()
-	return engine.Settings{ReserveCPU: set.Reserve.CPU, ReserveMemory: set.Reserve.Memory, Registries: text, Own: own, Datastore: set.Datastore.Reveal()}
-}
 
 // apply passes the configuration in force to every running component.
 func (s *System) apply(set config.Config) {

@@ -18,10 +18,10 @@ func TestConnectIsTriedAgain(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	problems := &health.Tracker{}
-	k := NewSupervisor(nil, SupervisorConfig{Health: problems, Log: slog.New(slog.DiscardHandler)})
+	k := NewSupervisor(nil, nil, problems, slog.New(slog.DiscardHandler))
 	tries, shown := 0, false
 	var m *lifecycle.Manager
-	m, err := lifecycle.New(k.cfg.Log, lifecycle.Component{Name: "engine", Run: func(ctx context.Context, stage *lifecycle.Stage) error {
+	m, err := lifecycle.New(k.log, lifecycle.Component{Name: "engine", Run: func(ctx context.Context, stage *lifecycle.Stage) error {
 		ok := k.untilConnected(ctx, stage, func() error {
 			if tries++; tries > 3 {
 				return nil

@@ -45,8 +45,8 @@ type Config struct {
 	BundleBin string
 	// Images are the bundle's archives of images, imported at each start; the pause image is one of them.
 	Images []string
-	// Iptables selects the iptables for the engine.
-	Iptables             func(context.Context) (iptables.Choice, error)
+	// Netfilter is the folder of the bundle's iptables.
+	Netfilter            string
 	NodeName             string
 	NodeIP               netip.Addr
 	PodCIDR, ServiceCIDR netip.Prefix
@@ -56,13 +56,24 @@ type Config struct {
 	Join *Join
 	// Elect: other devices may become the server of the cluster, so controllers elect leaders.
 	Elect bool
-	// Before is called before each start of an engine; it may be nil.
-	Before func(context.Context, *Engine) error
-	// Answered is called with each answer of the API server to a probe, and where a restart would not help to get one; it
-	// may be nil.
-	Answered func()
 	Settings
 	Log *slog.Logger
+}
+
+// Owner is the device of an engine.
+type Owner interface {
+	// Settings returns those in force.
+	Settings() Settings
+	// Config is called before each engine is made, for all but the settings.
+	Config() (Config, error)
+	// Prepare is called before each start of an engine.
+	Prepare(ctx context.Context, e *Engine) error
+	// Answered is called with each answer of the API server to a probe, and where a restart would not help to get one.
+	Answered()
+	// Ended is called at the end of an engine: with nil after a requested stop in which it was not killed.
+	Ended(err error)
+	// NewVersion is called when the API server's version changed.
+	NewVersion()
 }
 
 // The engine's ports, all TCP on the node. The host firewall closes them to the LAN, the load balancer does not use
@@ -75,6 +86,7 @@ const (
 // Engine is the child process and its files.
 type Engine struct {
 	cfg      Config
+	owner    Owner           // nil: nobody is told
 	iptables iptables.Choice // of this start
 	again    chan string     // reason of a requested restart
 	patience patience        // with an engine that does not answer
@@ -156,10 +168,10 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 	if err := e.repairTorn(); err != nil {
 		return false, err
 	}
-	if e.cfg.Before != nil {
-		if err := e.cfg.Before(ctx, e); err != nil {
-			if e.cfg.Datastore != "" && e.cfg.Answered != nil {
-				e.cfg.Answered() // no restart here brings back a database elsewhere
+	if e.owner != nil {
+		if err := e.owner.Prepare(ctx, e); err != nil {
+			if e.cfg.Datastore != "" {
+				e.owner.Answered() // no restart here brings back a database elsewhere
 			}
 			return false, err
 		}
@@ -215,8 +227,8 @@ func (e *Engine) run(ctx context.Context, waiting func(string, ...any), ready fu
 // answersWhileItRuns stands in for the answers of an API server: that of a worker is another device's, whose silence is
 // no reason to end pods' parts here.
 func (e *Engine) answersWhileItRuns(ctx context.Context) {
-	for e.cfg.Answered != nil {
-		e.cfg.Answered()
+	for e.owner != nil {
+		e.owner.Answered()
 		if !changes.Wait(ctx, hangLook) {
 			return
 		}
@@ -225,14 +237,12 @@ func (e *Engine) answersWhileItRuns(ctx context.Context) {
 
 // watchAPI returns an error once the API server hangs: no answer for the time of patience.
 func (e *Engine) watchAPI(ctx context.Context, after time.Duration) error {
-	ask, err := asker(e.Kubeconfig())
+	api, err := e.probedAPI()
 	if err != nil {
 		return err
 	}
-	if e.cfg.Answered != nil {
-		e.cfg.Answered()
-	}
-	return hang{every: hangLook, after: after, probe: ask, answered: e.cfg.Answered}.wait(ctx)
+	api.answered()
+	return hang{every: hangLook, after: after, api: api}.wait(ctx)
 }
 
 type child struct {

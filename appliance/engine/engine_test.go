@@ -23,7 +23,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"rivulet/appliance/config/fixed"
-	"rivulet/appliance/engine/iptables"
 	"rivulet/appliance/machine/host"
 	"rivulet/appliance/machine/process"
 	"rivulet/test/harness/await"
@@ -172,9 +171,8 @@ func TestMissingProgramsAreWaitedFor(t *testing.T) {
 // The engine's PATH has what was chosen; while nothing works, it is said and tried again.
 func TestIptablesIsWaitedFor(t *testing.T) {
 	c := testConfig(t)
-	c.Iptables = func(context.Context) (iptables.Choice, error) {
-		return iptables.Choose(t.Context(), filepath.Join(c.StateDir, "no-bundle"))
-	}
+	c.Netfilter = filepath.Join(c.StateDir, "no-bundle")
+	path := os.Getenv("PATH")
 	t.Setenv("PATH", "/nowhere")
 	ctx, cancel := context.WithCancel(t.Context())
 	var told string
@@ -186,14 +184,13 @@ func TestIptablesIsWaitedFor(t *testing.T) {
 	if err == nil || !strings.Contains(told, "modprobe") || !strings.Contains(told, "it goes on by itself") {
 		t.Errorf("err %v, told %q; want what is wrong and the cure", err, told)
 	}
-	c.Iptables = func(context.Context) (iptables.Choice, error) {
-		return iptables.Choice{Path: "/usr/sbin/iptables", Backend: iptables.NFT}, nil
-	}
+	t.Setenv("PATH", path)
 	e := New(c)
-	if err := e.waitIptables(t.Context(), func(string, ...any) {}); err != nil {
-		t.Fatal(err)
+	if err := e.waitIptables(t.Context(), func(f string, a ...any) { t.Logf(f, a...) }); err != nil || e.iptables.Path == "" {
+		t.Fatalf("%v, %+v", err, e.iptables)
 	}
-	if want := "PATH=" + e.binDir() + ":" + c.BundleBin + ":/nowhere"; !slices.Contains(e.environ(), want) {
+	t.Setenv("PATH", "/nowhere")
+	if want := "PATH=" + e.binDir() + ":" + c.BundleBin + ":/nowhere"; !slices.ContainsFunc(e.environ(), func(v string) bool { return v == want || strings.HasPrefix(v, want+":"+c.Netfilter) }) {
 		t.Errorf("%s is missing in %q", want, e.environ())
 	}
 }

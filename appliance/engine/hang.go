@@ -42,10 +42,15 @@ func (p *patience) hung(lived time.Duration) {
 // hang checks one engine as long as it lives.
 type hang struct {
 	every, after time.Duration
-	// probe returns nil for any answer at all.
-	probe func(ctx context.Context) error
-	// answered is called with each answer; it may be nil.
-	answered func()
+	api          probed
+}
+
+// probed is an API server.
+type probed interface {
+	// ping returns nil for any answer at all.
+	ping(ctx context.Context) error
+	// answered is called with each answer.
+	answered()
 }
 
 // answer is the result of a request and its duration.
@@ -76,9 +81,7 @@ func (h hang) wait(ctx context.Context) error {
 			}
 			last, asked = time.Now(), 0
 			slowest = max(a.took, slowest*9/10)
-			if h.answered != nil {
-				h.answered()
-			}
+			h.api.answered()
 		case <-tick.C:
 			// More than one request: the supervisor itself may have been suspended.
 			if silent := time.Since(last); asked > 2 && silent >= limit {
@@ -94,7 +97,7 @@ func (h hang) send(ctx context.Context, limit time.Duration, to chan<- answer) {
 	begun := time.Now()
 	asking, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	a := answer{err: h.probe(asking)}
+	a := answer{err: h.api.ping(asking)}
 	a.took = time.Since(begun)
 	select {
 	case to <- a:
@@ -102,9 +105,15 @@ func (h hang) send(ctx context.Context, limit time.Duration, to chan<- answer) {
 	}
 }
 
-// asker returns a probe of the API server over one persistent connection.
-func asker(kubeconfig string) (func(context.Context) error, error) {
-	cfg, err := RESTConfig(kubeconfig)
+// ownAPI is the API server of an engine, over one persistent connection.
+type ownAPI struct {
+	e      *Engine
+	client *http.Client
+	url    string
+}
+
+func (e *Engine) probedAPI() (*ownAPI, error) {
+	cfg, err := RESTConfig(e.Kubeconfig())
 	if err != nil {
 		return nil, err
 	}
@@ -112,15 +121,23 @@ func asker(kubeconfig string) (func(context.Context) error, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
-	return func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, cfg.Host+"/livez/ping", nil)
-		if err != nil {
-			return err
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return err
-		}
-		return resp.Body.Close()
-	}, nil
+	return &ownAPI{e, client, cfg.Host + "/livez/ping"}, nil
+}
+
+func (a *ownAPI) ping(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := a.client.Do(req)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+func (a *ownAPI) answered() {
+	if a.e.owner != nil {
+		a.e.owner.Answered()
+	}
 }

@@ -10,20 +10,29 @@ import (
 	"time"
 )
 
+// fakeAPI is an API server that a test plays, and counts its answers.
+type fakeAPI struct {
+	n    *atomic.Int32
+	asks func(context.Context) error
+}
+
+func (f fakeAPI) ping(ctx context.Context) error { return f.asks(ctx) }
+func (f fakeAPI) answered()                      { f.n.Add(1) }
+
 // An engine that answers nothing for a minute hangs; one that is slow, or away
 // for a moment, does not.
 func TestAnEngineThatHangsIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var silent atomic.Bool
 		var answered atomic.Int32
-		h := hang{every: 10 * time.Second, after: time.Minute, answered: func() { answered.Add(1) }, probe: func(ctx context.Context) error {
+		h := hang{every: 10 * time.Second, after: time.Minute, api: fakeAPI{&answered, func(ctx context.Context) error {
 			if silent.Load() {
 				<-ctx.Done()
 				return ctx.Err()
 			}
 			time.Sleep(9 * time.Second) // slow
 			return nil
-		}}
+		}}}
 		result := make(chan error, 1)
 		go func() { result <- h.wait(t.Context()) }()
 		time.Sleep(10 * time.Minute)
@@ -54,7 +63,7 @@ func TestASlowEngineIsNoHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var silent atomic.Bool
 		var n atomic.Int64
-		h := hang{every: 10 * time.Second, after: time.Minute, probe: func(ctx context.Context) error {
+		h := hang{every: 10 * time.Second, after: time.Minute, api: fakeAPI{new(atomic.Int32), func(ctx context.Context) error {
 			if silent.Load() {
 				<-ctx.Done()
 				return ctx.Err()
@@ -65,7 +74,7 @@ func TestASlowEngineIsNoHang(t *testing.T) {
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-		}}
+		}}}
 		result := make(chan error, 1)
 		go func() { result <- h.wait(t.Context()) }()
 		time.Sleep(30 * time.Minute)
@@ -92,12 +101,12 @@ func TestOneMissedAnswerIsNoHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		ctx, cancel := context.WithCancel(t.Context())
-		h := hang{every: time.Hour, after: time.Minute, probe: func(context.Context) error {
+		h := hang{every: time.Hour, after: time.Minute, api: fakeAPI{new(atomic.Int32), func(context.Context) error {
 			if asked++; asked == 3 {
 				cancel()
 			}
 			return errors.New("refused")
-		}}
+		}}}
 		if err := h.wait(ctx); err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"rivulet/appliance/engine/iptables"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
 )
@@ -39,7 +40,7 @@ const iptablesAgain = 5 * time.Second
 func (e *Engine) waitIptables(ctx context.Context, waiting func(string, ...any)) error {
 	waiting("for the kernel's packet filter")
 	for {
-		choice, err := e.cfg.Iptables(ctx)
+		choice, err := iptables.Choose(ctx, e.cfg.Netfilter)
 		if err == nil {
 			e.cfg.Log.Info("iptables chosen", "path", choice.Path, "backend", choice.Backend, "version", choice.Version, "why", choice.Why)
 			e.iptables = choice

@@ -27,7 +27,9 @@ type Settings struct {
 // Supervisor runs an engine, and restarts it whenever its settings have changed. Nothing else stops, and pods continue.
 type Supervisor struct {
 	handle  *Handle
-	cfg     SupervisorConfig
+	owner   Owner
+	health  *health.Tracker
+	log     *slog.Logger
 	changed chan struct{} // receives when the settings may have changed
 
 	mu   sync.Mutex
@@ -35,23 +37,9 @@ type Supervisor struct {
 	why  string    // the keys for which it is being restarted
 }
 
-// SupervisorConfig is the input of NewSupervisor; all of it is required.
-type SupervisorConfig struct {
-	// Settings returns those in force.
-	Settings func() Settings
-	// Engine is called before each engine is made, for all but the settings.
-	Engine func() (Config, error)
-	// Ended is called at the end of an engine: with nil after a requested stop in which it was not killed.
-	Ended func(error)
-	// NewVersion is called when the API server's version changed.
-	NewVersion func()
-	Health     *health.Tracker
-	Log        *slog.Logger
-}
-
 // NewSupervisor returns a Supervisor whose engines are reached through h.
-func NewSupervisor(h *Handle, cfg SupervisorConfig) *Supervisor {
-	return &Supervisor{handle: h, cfg: cfg, changed: make(chan struct{}, 1)}
+func NewSupervisor(h *Handle, owner Owner, problems *health.Tracker, log *slog.Logger) *Supervisor {
+	return &Supervisor{handle: h, owner: owner, health: problems, log: log, changed: make(chan struct{}, 1)}
 }
 
 // Changed is called when the settings may have changed. It does not wait.
@@ -66,12 +54,13 @@ func (k *Supervisor) Run(ctx context.Context, stage *lifecycle.Stage) error {
 
 // one runs an engine with the settings until it or ctx ends.
 func (k *Supervisor) one(ctx context.Context, stage *lifecycle.Stage, set Settings) error {
-	cfg, err := k.cfg.Engine()
+	cfg, err := k.owner.Config()
 	if err != nil {
 		return err
 	}
 	cfg.Settings = set
 	e := New(cfg)
+	e.owner = k.owner
 	k.handle.begins(e)
 	err = e.Run(ctx, stage.Waiting, func(life context.Context) {
 		if k.untilConnected(life, stage, func() error { return k.connect(life) }, firstConnect) {
@@ -79,14 +68,14 @@ func (k *Supervisor) one(ctx context.Context, stage *lifecycle.Stage, set Settin
 			stage.Ready()
 		}
 	})
-	k.cfg.Ended(errors.Join(err, e.killed))
+	k.owner.Ended(errors.Join(err, e.killed))
 	return err
 }
 
 func (k *Supervisor) connect(ctx context.Context) error {
 	news, err := k.handle.connect(ctx)
 	if news {
-		k.cfg.NewVersion()
+		k.owner.NewVersion()
 	}
 	return err
 }
@@ -109,7 +98,7 @@ func (e Settings) differ(o Settings) string {
 // keep calls run repeatedly with the settings in force.
 func (k *Supervisor) keep(ctx context.Context, stage *lifecycle.Stage, run func(context.Context, *lifecycle.Stage, Settings) error) error {
 	for {
-		set := k.cfg.Settings()
+		set := k.owner.Settings()
 		k.begins(set)
 		ectx, cancel := context.WithCancel(ctx)
 		go func() {
@@ -119,8 +108,8 @@ func (k *Supervisor) keep(ctx context.Context, stage *lifecycle.Stage, run func(
 					return
 				case <-k.changed:
 				}
-				if why := k.cfg.Settings().differ(set); why != "" {
-					k.cfg.Log.Info("the engine starts again, pods go on", "changed", why)
+				if why := k.owner.Settings().differ(set); why != "" {
+					k.log.Info("the engine starts again, pods go on", "changed", why)
 					k.starts(why)
 					stage.Waiting("the engine ends, to start again with other %s; pods go on", why)
 					cancel()
@@ -156,7 +145,7 @@ func (k *Supervisor) Pending() []string {
 	k.mu.Lock()
 	runs, why := k.runs, k.why
 	k.mu.Unlock()
-	if now := k.cfg.Settings(); why == "" && runs != nil {
+	if now := k.owner.Settings(); why == "" && runs != nil {
 		why = now.differ(*runs)
 	}
 	if why == "" {

@@ -12,13 +12,21 @@ import (
 	"rivulet/appliance/lifecycle"
 )
 
+// settingsOwner has settings and no engine.
+type settingsOwner struct {
+	Owner
+	atomic.Pointer[Settings]
+}
+
+func (o *settingsOwner) Settings() Settings { return *o.Load() }
+
 // The engine is started again for what it reads only at its start, for nothing else,
 // and with what is in force then. Its own end is not taken for that.
 func TestKeepEngine(t *testing.T) {
-	var inForce atomic.Pointer[Settings]
+	inForce := &settingsOwner{}
 	inForce.Store(&Settings{Own: "own"})
 	log := slog.New(slog.DiscardHandler)
-	k := NewSupervisor(NewHandle(t.TempDir()), SupervisorConfig{Settings: func() Settings { return *inForce.Load() }, Log: log})
+	k := NewSupervisor(NewHandle(t.TempDir()), inForce, nil, log)
 	change := func(set Settings) {
 		inForce.Store(&set)
 		k.Changed()

@@ -28,7 +28,7 @@ func TestAPowerCutMovesTheRevisionOn(t *testing.T) {
 	start := func() bool {
 		t.Helper()
 		before := newest(t, path)
-		g := &Guard{State: state, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler), Report: func() {}}
+		g := &Guard{State: state, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)}
 		if err := g.Prepare(t.Context(), serving{}); err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +154,7 @@ func TestWhatIsPutBackAfterAnOrderlyEndIsACopy(t *testing.T) {
 	state := t.TempDir()
 	path := Path(state)
 	saved := filepath.Join(state, "copy")
-	g := &Guard{State: state, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler), Report: func() {}}
+	g := &Guard{State: state, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)}
 	starts := map[string]func() (ended func(), err error){
 		"the cluster's": func() (func(), error) { return func() { g.Ended(nil) }, g.Prepare(t.Context(), serving{}) },
 		"a tenant's":    func() (func(), error) { return Begin(t.Context(), path, changes.BootID()) },
@@ -199,7 +199,7 @@ func TestWhatIsPutBackAfterAnOrderlyEndIsACopy(t *testing.T) {
 
 // An engine that was killed has not closed its database, and one that never made it has nothing to mark.
 func TestNoMarkWithoutAnOrderlyEnd(t *testing.T) {
-	g := &Guard{State: t.TempDir(), Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler), Report: func() {}}
+	g := &Guard{State: t.TempDir(), Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)}
 	for _, end := range []error{nil, os.ErrProcessDone} {
 		if err := g.Prepare(t.Context(), serving{}); err != nil {
 			t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"rivulet/appliance/lifecycle"
 	"rivulet/appliance/state/durable"
 	"rivulet/appliance/state/paths"
+	"rivulet/appliance/state/quarantine"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/cure"
 )
@@ -31,10 +32,8 @@ const (
 // before use; Prepare and Ended are called by one goroutine.
 type Guard struct {
 	State, Temp string // Rivulet's folders: the state, and one in memory
-	// Report updates what is shown of files set aside.
-	Report func()
-	Health *health.Tracker
-	Log    *slog.Logger
+	Health      *health.Tracker
+	Log         *slog.Logger
 
 	looked bool                     // the database was checked since the last engine
 	db     atomic.Pointer[database] // the SQL database in use; nil for the file
@@ -93,7 +92,7 @@ func (g *Guard) prepare(ctx context.Context, e Cluster) error {
 	}
 	r, err := Prepare(ctx, g.State, !closed)
 	if errors.Is(err, ErrLost) && !e.Settled() {
-		defer g.Report()
+		defer quarantine.Report(g.Health, g.State)
 		return e.BeginAnew(err.Error())
 	}
 	if err == nil { // a recovery has moved the revision on
@@ -113,7 +112,7 @@ func (g *Guard) prepare(ctx context.Context, e Cluster) error {
 	}
 	g.Health.Set(health.DatastoreRecovered, text+"; what was changed last may be missing",
 		"look at your workloads (rivulet kubectl get all -A) and at the disk's health")
-	g.Report()
+	quarantine.Report(g.Health, g.State)
 	return nil
 }
 

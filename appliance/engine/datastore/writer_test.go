@@ -60,7 +60,7 @@ func TestDataOfANewerKubernetesStayAsTheyAre(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	g := &Guard{State: state, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler), Report: func() {}}
+	g := &Guard{State: state, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)}
 	err := g.Prepare(t.Context(), serving{})
 	problems := g.Health.Problems()
 	if !errors.Is(err, ErrNewer) || len(problems) != 1 || problems[0].Code != health.DatastoreNewer.Code || !strings.Contains(problems[0].Cure, "rivulet upgrade") {

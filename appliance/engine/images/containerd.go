@@ -48,10 +48,8 @@ type Containerd struct {
 	Executable string // this program, which is also ctr
 	// EndPods ends all pods of this machine.
 	EndPods func(context.Context) error
-	// Report updates what is shown of files set aside.
-	Report func()
-	Health *health.Tracker
-	Log    *slog.Logger
+	Health  *health.Tracker
+	Log     *slog.Logger
 
 	noted     string    // images of the node when the list was written
 	syncAgain time.Time // when to sync images again; zero: not
@@ -138,7 +136,7 @@ func (c *Containerd) Prepare(ctx context.Context) error {
 			return fmt.Errorf("containerd: %w; look at the disk", err)
 		}
 	}
-	c.Report()
+	quarantine.Report(c.Health, c.State)
 	return os.WriteFile(c.bootFile(), nil, 0o600)
 }
 

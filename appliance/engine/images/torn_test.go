@@ -163,7 +163,7 @@ func TestWhatTheArchiveLacksIsKept(t *testing.T) {
 		"a registry has what lacks":   {func(path string) error { return Save(path, []Image{{Name: "a:1", Digest: digest.FromString("a")}}) }, false},
 		"there is nothing to recover": {func(string) error { return nil }, false},
 	} {
-		d := &Containerd{State: t.TempDir(), Run: t.TempDir(), EndPods: func(context.Context) error { return nil }, Report: func() {}, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)}
+		d := &Containerd{State: t.TempDir(), Run: t.TempDir(), EndPods: func(context.Context) error { return nil }, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)}
 		snapshotter(t, filepath.Join(d.agentDir(), "containerd", filepath.Dir(snapshotFile)), map[uint64]time.Time{1: {}}) // its layer is missing
 		d.noted, d.syncAgain, d.wanted, d.sure, d.newest, d.newestAt = "a:1", time.Now(), 9, 9, 9, time.Now()
 		if err := errors.Join(c.list(d.listFile()), d.Prepare(t.Context())); err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"rivulet/appliance/health"
 	"rivulet/fabric/nft"
 )
 
@@ -41,9 +42,8 @@ type Config struct {
 	// Ports are TCP ports that are open on all addresses, for the device only.
 	Ports []uint16
 	// Guard detects changes of the tables by others.
-	Guard *nft.Guard
-	// Report is called with the result of each write of the tables; nil is success.
-	Report func(error)
+	Guard  *nft.Guard
+	Health *health.Tracker
 }
 
 // Run maintains the host firewall until ctx ends, and leaves it in force. It calls ready after the first write, or its
@@ -56,7 +56,7 @@ func Run(ctx context.Context, cfg Config, ready func()) {
 		if err != nil {
 			err = fmt.Errorf("host firewall: nftables: %w; see that the kernel has nf_tables, nft_ct and nft_fib", err)
 		}
-		cfg.Report(err)
+		cfg.Health.Report(health.HostFirewall, err)
 		if ready != nil {
 			ready()
 			ready = nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"rivulet/appliance/health"
 	"rivulet/fabric/nft"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/testns"
@@ -40,14 +41,13 @@ func TestWall(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ready, done := make(chan struct{}), make(chan struct{})
-	var problem error
-	cfg.Report = func(err error) { problem = err }
+	cfg.Health = &health.Tracker{}
 	go func() { defer close(done); Run(ctx, cfg, func() { close(ready) }) }()
 	<-ready
 	cancel()
 	<-done
-	if problem != nil {
-		t.Skipf("needs nf_tables: %v", problem)
+	if p := cfg.Health.Problems(); len(p) > 0 {
+		t.Skipf("needs nf_tables: %v", p)
 	}
 	for _, a := range closed {
 		if machine.Reaches("", a) {
@@ -81,14 +81,12 @@ func TestALANOfTheClustersNetworks(t *testing.T) {
 		}
 		cfg := Config{Own: []string{"lo"}, Networks: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("100.127.0.0/16")},
 			Ports: []uint16{6443}, Guard: nft.NewGuard(int(device.NS), slog.New(slog.DiscardHandler))}
-		cfg.Report = func(err error) {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
+		cfg.Health = &health.Tracker{}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		Run(ctx, cfg, nil)
+		if Run(ctx, cfg, nil); len(cfg.Health.Problems()) > 0 {
+			t.Fatal(cfg.Health.Problems())
+		}
 		await.True(t, 10*time.Second, "the device is reached at "+lan.device, func() bool { return machine.Reaches("", lan.device+":22") })
 		for _, a := range []string{lan.device + ":6443", "100.127.7.7:22", "10.42.5.1:22"} {
 			if machine.Reaches("", a) {

@@ -12,11 +12,15 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
+	"rivulet/appliance/health"
 	"rivulet/fabric/changes"
 	"rivulet/fabric/netmon"
 	"rivulet/fabric/nft"
 	"rivulet/fabric/sysctl"
 )
+
+// Ranges knows the network of peers' addresses.
+type Ranges interface{ PodsBlock() netip.Prefix }
 
 // Network is the host's network state that pods need.
 type Network struct {
@@ -28,12 +32,11 @@ type Network struct {
 	Further  *Further
 	Services netip.Prefix
 	Bridge   string
-	// Networks are the cluster's, Block is that of peers' addresses: no rule of others leads their packets elsewhere.
+	// Networks are the cluster's, Ranges has that of peers' addresses: no rule of others leads their packets elsewhere.
 	Networks []netip.Prefix
-	Block    func() netip.Prefix
-	// Report is called with what cannot be restored; nil is success.
-	Report func(error)
-	Log    *slog.Logger
+	Ranges   Ranges
+	Health   *health.Tracker
+	Log      *slog.Logger
 }
 
 // settings enable forwarding for pods, and filtering of packets between pods of one bridge.
@@ -49,10 +52,10 @@ func (n Network) Keep(ctx context.Context, ready func()) error {
 }
 
 func (n Network) networks() []netip.Prefix {
-	if n.Block == nil {
+	if n.Ranges == nil {
 		return n.Networks
 	}
-	return append(slices.Clone(n.Networks), n.Block())
+	return append(slices.Clone(n.Networks), n.Ranges.PodsBlock())
 }
 
 func (n Network) keep(ctx context.Context) error {
@@ -96,6 +99,6 @@ func (n Network) keep(ctx context.Context) error {
 		if err = errors.Join(failed, err, rules); err != nil {
 			err = fmt.Errorf("host: packets of pods may go nowhere: %w", err)
 		}
-		n.Report(err)
+		n.Health.Report(health.HostNetwork, err)
 	}
 }

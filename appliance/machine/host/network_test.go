@@ -10,12 +10,12 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"rivulet/appliance/health"
 	"rivulet/fabric/nft"
 	sysctls "rivulet/fabric/sysctl"
 	"rivulet/test/harness/await"
@@ -44,11 +44,9 @@ func TestOthersChangeTheNetwork(t *testing.T) {
 	if err := testns.Give("cni0", "10.42.0.1/24"); err != nil {
 		t.Fatal(err)
 	}
-	var mu sync.Mutex
-	var failed error
-	problem := func() error { mu.Lock(); defer mu.Unlock(); return failed }
+	problems := &health.Tracker{}
 	n := Network{Node: netip.MustParseAddr("100.127.7.7"), Services: netip.MustParsePrefix("10.43.0.0/16"), Bridge: "cni0", Rules: nft.NewGuard(0, slog.New(slog.DiscardHandler)),
-		Report: func(err error) { mu.Lock(); defer mu.Unlock(); failed = err }, Log: slog.New(slog.NewTextHandler(os.Stdout, nil))}
+		Health: problems, Log: slog.New(slog.NewTextHandler(os.Stdout, nil))}
 	keep := func() (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -141,7 +139,7 @@ func TestOthersChangeTheNetwork(t *testing.T) {
 	if release(); there() {
 		t.Error("the address of a virtual node that is gone is left")
 	}
-	if err := problem(); err != nil {
+	if err := problems.Problems(); len(err) > 0 {
 		t.Error(err)
 	}
 
@@ -166,6 +164,7 @@ func TestOthersChangeTheNetwork(t *testing.T) {
 	settings = append(settings, sysctls.Setting{Name: "kernel/ostype", Value: "other"}) // which nobody can change
 	stop = keep()
 	await.True(t, 3*time.Second, "what cannot be put back is reported", func() bool {
-		return problem() != nil && strings.Contains(problem().Error(), "kernel.ostype")
+		p := problems.Problems()
+		return len(p) == 1 && strings.Contains(p[0].Text, "kernel.ostype")
 	})
 }

@@ -17,10 +17,16 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"rivulet/appliance/health"
 	"rivulet/fabric/nft"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/testns"
 )
+
+// given is the network of peers' addresses in a test.
+type given struct{ atomic.Pointer[netip.Prefix] }
+
+func (g *given) PodsBlock() netip.Prefix { return *g.Load() }
 
 // A VPN that routes by rule, as an exit node of Tailscale, gets what goes to the Internet, and nothing of the cluster's. The
 // rules are there as long as the VPN's are, and come back when somebody removes them.
@@ -43,17 +49,13 @@ func TestAVPNThatTakesEverything(t *testing.T) {
 	must(netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}), netlink.LinkAdd(vpn), testns.Give("far", "192.0.2.1/32"),
 		testns.Give("cni0", "10.42.0.1/24"), testns.Give("tailscale0", "100.90.1.2/32"))
 	must(netlink.RouteAdd(&netlink.Route{LinkIndex: vpn.Attrs().Index, Table: 52, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}}))
-	var block atomic.Pointer[netip.Prefix]
+	var block given
 	give := func(cidr string) { p := netip.MustParsePrefix(cidr); block.Store(&p) }
 	give("240.0.0.0/5")
 	n := Network{Node: netip.MustParseAddr("198.19.7.7"), Services: netip.MustParsePrefix("10.43.0.0/16"), Bridge: "cni0", Rules: nft.NewGuard(0, slog.New(slog.DiscardHandler)),
 		Networks: []netip.Prefix{netip.MustParsePrefix("10.42.0.0/16"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("198.19.0.0/16")},
-		Block:    func() netip.Prefix { return *block.Load() },
-		Further:  &Further{}, Report: func(err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		}, Log: slog.New(slog.DiscardHandler)}
+		Ranges:   &block,
+		Further:  &Further{}, Health: &health.Tracker{}, Log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- n.Keep(ctx, func() {}) }()
@@ -63,6 +65,9 @@ func TestAVPNThatTakesEverything(t *testing.T) {
 	})
 	defer stop()
 	rules := func() string {
+		if p := n.Health.Problems(); len(p) > 0 {
+			t.Error(p)
+		}
 		var out []string
 		all, err := netlink.RuleList(netlink.FAMILY_V4)
 		must(err)
