@@ -47,8 +47,8 @@ func (s *System) runMetrics(ctx context.Context, stage *lifecycle.Stage) error {
 
 func (s *System) newMetrics() *endpoint.Endpoint {
 	return endpoint.New(endpoint.Config{
-		Store: s.store, Key: s.id.Key, Name: s.name, Metrics: prometheus.Handler(s.Status, vcluster.Usages(s.vclusters)), Node: s.nodeIP, Port: api.MetricsPort,
-		LAN: s.page.Admit, Pod: s.heldPods.Own, Addresses: s.page.Addresses, Setting: s.config().Metrics,
+		Store: s.store, Key: s.id.Key, Name: s.settings, Metrics: prometheus.Handler(s, vcluster.Usages{Of: s.vclusters}), Node: s.nodeIP, Port: api.MetricsPort,
+		LAN: s.page, Pods: s.heldPods, Setting: s.config().Metrics,
 	})
 }
 

@@ -103,7 +103,7 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg: cfg, exe: exe, facts: facts, store: st, id: id, self: self, worker: role, begun: time.Now(),
 		nodeName: nodeName, nodeIP: network.NodeAddress(id.ID()), virtual: network.VirtualAddresses(id.ID()),
 		volumes:  volumes.NewLocal(paths.Volumes(cfg.Dirs.State), nodeName),
-		settings: &config.Follower{Current: settings, Log: cfg.Log},
+		settings: &config.Follower{Current: settings, NodeName: nodeName, Log: cfg.Log},
 	}
 	problems.Recovered(&sys.health, recovered, cfg.Log)
 	quarantine.Report(&sys.health, cfg.Dirs.State)

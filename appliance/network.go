@@ -71,9 +71,6 @@ func (s *System) runFabric(ctx context.Context, stage *lifecycle.Stage) error {
 	return f.Run(ctx)
 }
 
-// plausible is the time, and whether it can be right.
-func (s *System) plausible() (time.Time, bool) { return time.Now(), s.clock.Status().Plausible }
-
 // viewOf is how a peer sees pods; nil before the links are known, and for other clusters.
 func (s *System) viewOf(id string) homeaddr.View {
 	if f := s.fabric.Load(); f != nil {
@@ -85,8 +82,8 @@ func (s *System) viewOf(id string) homeaddr.View {
 // newUsers manages access to the API from the LAN.
 func (s *System) newUsers() *users.Access {
 	return users.New(users.Config{
-		Store: s.store, Key: s.id.Key, Name: s.name, REST: s.engine.REST, Addresses: s.page.Addresses, Port: fixed.ControlPort, Log: s.log("kubeconfig"),
-		VClusters: s.vclusters, Now: s.plausible,
+		Store: s.store, Key: s.id.Key, Name: s.settings, Engine: s.engine, LAN: s.page, Port: fixed.ControlPort, Log: s.log("kubeconfig"),
+		VClusters: s.vclusters, Clock: s.clock,
 	})
 }
 

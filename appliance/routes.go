@@ -46,7 +46,7 @@ func (s *System) apiRoutes() http.Handler {
 	s.doctor.Routes(mux)
 	s.peerCheck().Routes(mux)
 	s.fleet.Routes(mux)
-	trace.Here{Client: s.engine.Client, Status: s.Status, Policies: s.netpol.World, DNS: s.dnsAddr(), State: s.cfg.Dirs.State}.Routes(mux)
+	trace.Here{Engine: s.engine, Supervisor: s, Policies: s.netpol, DNS: s.dnsAddr(), State: s.cfg.Dirs.State}.Routes(mux)
 	s.upgrade.Routes(mux)
 	network.Decisions(mux, s.fabric.Load)
 	s.nodes.Routes(mux)
@@ -62,7 +62,7 @@ func (s *System) apiRoutes() http.Handler {
 
 func (s *System) peerCheck() peercheck.Here {
 	return peercheck.Here{
-		Self: s.self, KubeVersion: s.engine.Version, DNS: s.dnsAddr(), Domain: fixed.ClusterDomain, Fabric: s.fabric.Load, Tunnel: s.tunnel.Load,
+		Self: s.self, Engine: s.engine, DNS: s.dnsAddr(), Domain: fixed.ClusterDomain, Fabric: &s.fabric, Tunnel: &s.tunnel,
 	}
 }
 

@@ -1,8 +1,6 @@
 package appliance
 
 import (
-	"cmp"
-
 	"rivulet/appliance/api"
 	"rivulet/appliance/config"
 	"rivulet/appliance/network"
@@ -11,7 +9,7 @@ import (
 func (s *System) config() config.Config { return s.settings.Now().Config }
 
 // name is the cluster's for its peers.
-func (s *System) name() string { return cmp.Or(s.config().Name, s.nodeName) }
+func (s *System) name() string { return s.settings.Name() }
 
 // withheld are the hosts of registries for which the owner's credentials are used: containerd would use them for every
 // client.
@@ -44,5 +42,5 @@ func (s *System) apply(set config.Config) {
 }
 
 func (s *System) configuration() api.Configuration {
-	return api.Configuration{Follower: s.settings, NodeName: s.nodeName, Pending: s.supervisor.Pending}
+	return api.Configuration{Follower: s.settings, Engine: s.supervisor}
 }

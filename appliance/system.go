@@ -123,7 +123,7 @@ func (s *System) log(component string) *slog.Logger { return s.cfg.Log.With("com
 
 func (s *System) run(ctx context.Context) error {
 	s.newEngine()
-	s.doctor = doctor.NewWatcher(&s.health, s.cfg.Dirs.State, s.cfg.Dirs.Run, s.nodeIP, s.Status)
+	s.doctor = doctor.NewWatcher(&s.health, s.cfg.Dirs.State, s.cfg.Dirs.Run, s.nodeIP, s)
 	s.usage = usage.New(usage.Config{
 		PIDs: func() map[string]int { return usage.PIDs(s.cfg.Dirs.Run) }, Peers: func() []peer.View { return s.peering(context.Background()).Peers },
 		StateDir: s.cfg.Dirs.State, RAM: s.facts.MemoryBytes, Health: &s.health, Log: s.log("footprint"),
@@ -137,10 +137,10 @@ func (s *System) run(ctx context.Context) error {
 	s.nodes = nodes.New(&nodes.Device{Role: s.worker, State: s.cfg.Dirs.State, NodeName: s.nodeName, ID: s.id.ID(), Name: s.name, Kubernetes: version.Kubernetes(), API: s.engine.REST, Fabric: s.fabric.Load, Address: s.nodeIP, AddressOf: network.NodeAddress, Taken: s.virtual.Has,
 		Block: func() netip.Prefix { return s.config().Tunnel.Block() }, Policies: s.netpol, Health: &s.health, Token: func() string { return s.config().Join.Reveal() }, LANs: s.lans, Folders: s.volumes, Upgrade: s.upgrade, Restart: s.upgrade.Restart, Tenants: nodes.Tenants{Offload: s.offload.Load, Isolation: s.isolation, Home: network.Home(s.fabric.Load, s.peerImages), Images: s.images}, Failover: nodes.Failover{Store: s.store, Settings: func() string { return s.settings.Now().Cluster(s.name()) }, Database: func() string { return s.config().Datastore.Reveal() }, Tunnel: s.tunnel.Load}, Log: s.log(nodes.Component)})
 	s.notify, s.heldPods = watchdog.NewNotifier(s.cfg.Log), isolation.NewHeld()
-	s.fleet = fleet.New(fleet.Config{Fabric: s.fabric.Load, Status: s.Status, Allow: func() bool { return s.config().Fleet }})
+	s.fleet = fleet.New(fleet.Config{Fabric: &s.fabric, Supervisor: s, Settings: s.settings})
 	s.vclusters = vcluster.New(vcluster.Config{State: s.cfg.Dirs.State, Run: s.cfg.Dirs.Run, Executable: s.exe, ID: s.id.ID(), Address: s.nodeIP, Services: fixed.ServiceCIDR, DNS: fixed.ClusterDNS, Pods: fixed.PodCIDR, Addresses: s.nodes.Pods(s.heldPods), Standbys: s.worker.Leased(), Log: s.log("vclusters")})
 	s.homeAddrs, s.users, s.metrics, s.services = homeaddr.New(fixed.ClusterDNS, fixed.ServiceCIDR), s.newUsers(), s.newMetrics(), s.newServices()
-	s.history = history.New(history.Config{Dir: paths.History(s.cfg.Dirs.State), Status: s.Status, VClusters: vcluster.Usages(s.vclusters), Now: s.plausible, Log: s.log("history")})
+	s.history = history.New(history.Config{Dir: paths.History(s.cfg.Dirs.State), Supervisor: s, VClusters: vcluster.Usages{Of: s.vclusters}, Clock: s.clock, Log: s.log("history")})
 	s.settings.Apply, s.settings.LANs, s.settings.Health = s.apply, s.lans.Changed, &s.health
 	home := burst.Home{Cluster: string(s.id.ID()), API: fixed.ControlAPI, Fabric: s.fabric.Load, Offload: s.offload.Load, Client: s.engine.Client, Bundle: s.bundle.Load, Log: s.log("burst")}
 	var err error

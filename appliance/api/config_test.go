@@ -20,9 +20,9 @@ func TestConfigurationIsShownAndReloaded(t *testing.T) {
 		}
 	}
 	put("name: one")
-	f := &config.Follower{Current: config.Open(config.Source{Path: path}), Apply: func(config.Config) {}, Health: new(health.Tracker), Log: slog.New(slog.DiscardHandler)}
+	f := &config.Follower{NodeName: "node-1", Current: config.Open(config.Source{Path: path}), Apply: func(config.Config) {}, Health: new(health.Tracker), Log: slog.New(slog.DiscardHandler)}
 	mux := http.NewServeMux()
-	Configuration{Follower: f, NodeName: "node-1", Pending: func() []string { return []string{"reserve"} }}.Routes(mux)
+	Configuration{Follower: f, Engine: pending{"reserve"}}.Routes(mux)
 	dir := serving(t, mux)
 	reload := func() (r Reloaded) {
 		t.Helper()
@@ -44,3 +44,7 @@ func TestConfigurationIsShownAndReloaded(t *testing.T) {
 		t.Errorf("%+v %v", v, err)
 	}
 }
+
+type pending []string
+
+func (p pending) Pending() []string { return p }

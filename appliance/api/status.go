@@ -24,6 +24,18 @@ import (
 	"rivulet/offload"
 )
 
+// Supervisor is the supervisor of this process.
+type Supervisor interface{ Status() Status }
+
+// VClusters has what all virtual clusters use of the machine, by name.
+type VClusters interface{ Usages() []VCluster }
+
+// Named has the cluster's name for users and peers, which may change.
+type Named interface{ Name() string }
+
+// PlausibleClock has the time, and whether it can be right.
+type PlausibleClock interface{ Plausible() (time.Time, bool) }
+
 // Status is everything `rivulet status` shows.
 type Status struct {
 	Name string `json:"name"`

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -21,6 +22,7 @@ const watchAgain = 10 * time.Second
 // call of Again. All fields must be set. Its methods may be called concurrently.
 type Follower struct {
 	*Current
+	NodeName string
 	// Apply passes the configuration in force to all components; one call at a time.
 	Apply func(Config)
 	// LANs subscribes to changes of the device's interfaces.
@@ -31,6 +33,9 @@ type Follower struct {
 	// reloading and settling are serialized, so that an old configuration is never applied last.
 	reloading, settling sync.Mutex
 }
+
+// Name is the cluster's name for users and peers.
+func (f *Follower) Name() string { return cmp.Or(f.Now().Config.Name, f.NodeName) }
 
 // Run follows the files until ctx ends.
 func (f *Follower) Run(ctx context.Context, stage *lifecycle.Stage) error {

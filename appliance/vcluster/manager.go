@@ -607,14 +607,14 @@ func (k *Manager) views(of func(*cluster) View) []View {
 	return out
 }
 
-// Usages returns what all use of the machine, by name.
-func Usages(k *Manager) func() []api.VCluster {
-	return func() (out []api.VCluster) {
-		for _, v := range k.List() {
-			out = append(out, v.Usage())
-		}
-		return out
+// Usages lists what all use of the machine, by name.
+type Usages struct{ Of *Manager }
+
+func (u Usages) Usages() (out []api.VCluster) {
+	for _, v := range u.Of.List() {
+		out = append(out, v.Usage())
 	}
+	return out
 }
 
 // Get returns one.

@@ -60,6 +60,14 @@ type port struct {
 	mux     *http.ServeMux
 }
 
+// home is the device's own cluster.
+type home struct{ url string }
+
+func (home) Plausible() (time.Time, bool)  { return time.Now(), true }
+func (home) Name() string                  { return "lab-1" }
+func (h home) REST() (*rest.Config, error) { return &rest.Config{Host: h.url}, nil }
+func (home) Addresses() []netip.Addr       { return []netip.Addr{netip.MustParseAddr("192.0.2.7")} }
+
 // newPort has the device's users come in.
 func newPort(t *testing.T, d *device) *port {
 	t.Helper()
@@ -71,8 +79,7 @@ func newPort(t *testing.T, d *device) *port {
 	must(t, err)
 	a := users.New(users.Config{
 		Store: &memory{notes: map[string][]byte{}}, Key: key, VClusters: d.k, Log: d.cfg.Log, Port: 7442,
-		Now: func() (time.Time, bool) { return time.Now(), true }, Name: func() string { return "lab-1" },
-		REST: func() (*rest.Config, error) { return &rest.Config{Host: host.URL}, nil }, Addresses: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.0.2.7")} },
+		Clock: home{}, Name: home{}, Engine: home{host.URL}, LAN: home{},
 	})
 	p := &port{t: t, address: l.Addr().String(), mux: http.NewServeMux()}
 	a.Routes(p.mux)

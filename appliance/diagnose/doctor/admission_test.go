@@ -106,11 +106,11 @@ func TestAPowerCutAndAWebhook(t *testing.T) {
 	}
 
 	e := machine(t, nil)
-	e.API = func() (kubernetes.Interface, error) { return api, nil }
+	e.api = func() (kubernetes.Interface, error) { return api, nil }
 	e.Now = func() time.Time { return time.Now().Add(2 * time.Minute) }
 	var r Result
 	await.NoError(t, ctx, time.Minute, "all is named", func() error {
-		r = admission.Run(ctx, e)
+		r = admission.Run(ctx, e.Env)
 		for _, want := range []string{"validatingwebhookconfiguration guard refuses", "mutatingwebhookconfiguration changer refuses", "gone/guard is not there", "apiservice v1.gone.example", "apiservice v1.ours.example"} {
 			if r.Status != Fail || !strings.Contains(r.Text, want) {
 				return errors.New(want + " is missing: " + r.Text)
@@ -140,7 +140,7 @@ func TestAPowerCutAndAWebhook(t *testing.T) {
 	await.NoError(t, ctx, time.Minute, "ours is gone", func() error {
 		return api.CoreV1().RESTClient().Delete().AbsPath(calls[2][1] + "/v1.ours.example").Do(ctx).Error()
 	})
-	await.True(t, time.Minute, "nothing is in the way", func() bool { r = admission.Run(ctx, e); return r.Status == Pass })
+	await.True(t, time.Minute, "nothing is in the way", func() bool { r = admission.Run(ctx, e.Env); return r.Status == Pass })
 	refused("'nobody'") // webhooks alone are gone
 	check(nil, registration.ValidatingAdmissionPolicies().Delete(ctx, "nobody", metav1.DeleteOptions{}))
 	await.NoError(t, ctx, time.Minute, "writes pass", write)
@@ -156,13 +156,13 @@ func TestAPowerCutAndAWebhook(t *testing.T) {
 	check(registration.ValidatingWebhookConfigurations().Create(ctx, configuration, metav1.CreateOptions{}))
 	nobody := "nobody answers for its Service default/guard (" + service.Spec.ClusterIP + ":443)"
 	await.NoError(t, ctx, time.Minute, "the Service without a pod is named", func() error { // the API server answers from its cache, which follows
-		if r := admission.Run(ctx, e); r.Status != Fail || !strings.Contains(r.Text, nobody) {
+		if r := admission.Run(ctx, e.Env); r.Status != Fail || !strings.Contains(r.Text, nobody) {
 			return errors.New(r.Text)
 		}
 		return nil
 	})
-	e.Dial = func(context.Context, netip.AddrPort) error { return nil }
-	if r := admission.Run(ctx, e); r.Status != Pass {
+	e.dial = func(context.Context, netip.AddrPort) error { return nil }
+	if r := admission.Run(ctx, e.Env); r.Status != Pass {
 		t.Errorf("somebody answers: %+v", r)
 	}
 }

@@ -31,12 +31,12 @@ func TestManifestsMadeForK3s(t *testing.T) {
 		}
 	}
 	e := machine(t, nil)
-	e.API = func() (kubernetes.Interface, error) { return api, nil }
+	e.api = func() (kubernetes.Interface, error) { return api, nil }
 	look := func(what string, status Status, want ...string) {
 		t.Helper()
 		await.NoError(t, ctx, time.Minute, what, func() error {
 			e.Now = time.Now
-			r := manifestsOfK3s.Run(ctx, e)
+			r := manifestsOfK3s.Run(ctx, e.Env)
 			if r.Status != status {
 				return errors.New("it says " + r.Text)
 			}

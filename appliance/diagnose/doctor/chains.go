@@ -23,8 +23,8 @@ type Chain struct {
 	Opened bool
 }
 
-// closedChains reads them, those of iptables among them, in the process's own network namespace.
-func closedChains() (out []Chain, err error) {
+// Closed reads them, those of iptables among them, in the process's own network namespace.
+func (system) Closed() (out []Chain, err error) {
 	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return nil, err

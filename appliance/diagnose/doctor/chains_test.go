@@ -40,7 +40,7 @@ func TestNativeFirewall(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := machine(t, nil)
-			e.Exec, e.Closed = says(map[string]string{"iptables-save -t filter": ""}), closedChains
+			e.exec, e.closed = says(map[string]string{"iptables-save -t filter": ""}), system{}.Closed
 			if err := host.OnThread(func() error {
 				if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 					return err
@@ -49,7 +49,7 @@ func TestNativeFirewall(t *testing.T) {
 					t.Errorf("%s: %s", err, out)
 					return nil
 				}
-				r := probeFirewall(t.Context(), e)
+				r := probeFirewall(t.Context(), e.Env)
 				if r.Status != tc.want || !strings.Contains(r.Text, tc.closed) {
 					t.Errorf("%v: %s", r.Status, r.Text)
 				}
@@ -60,7 +60,7 @@ func TestNativeFirewall(t *testing.T) {
 				if out, err := exec.Command("sh", "-ec", cure).CombinedOutput(); err != nil {
 					t.Errorf("%s: %s", cure, out)
 				}
-				if r := probeFirewall(t.Context(), e); r.Status != Pass {
+				if r := probeFirewall(t.Context(), e.Env); r.Status != Pass {
 					t.Errorf("with the cure %s: %s", cure, r.Text)
 				}
 				return nil
@@ -74,7 +74,7 @@ func TestNativeFirewall(t *testing.T) {
 // A VPN that takes everything by a rule is seen by the kernel's answer.
 func TestPodsThatLeaveByAVPN(t *testing.T) {
 	e := machine(t, nil)
-	e.Links, e.RouteTo = links, routeTo
+	e.links, e.routeTo = system{}.Links, system{}.RouteTo
 	if err := host.OnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
@@ -90,7 +90,7 @@ func TestPodsThatLeaveByAVPN(t *testing.T) {
 			if out, err := exec.Command("sh", "-ec", step.do).CombinedOutput(); err != nil {
 				return fmt.Errorf("%s: %s", step.do, out)
 			}
-			if r := probeCIDR(t.Context(), e); r.Status != step.want || step.want == Fail && !strings.Contains(r.Text, "leave by vpn0 and not by cni0") {
+			if r := probeCIDR(t.Context(), e.Env); r.Status != step.want || step.want == Fail && !strings.Contains(r.Text, "leave by vpn0 and not by cni0") {
 				t.Errorf("after %s: %v %s", step.do, r.Status, r.Text)
 			}
 		}

@@ -84,8 +84,8 @@ func TestPullsThatFailByTheClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := machine(t, nil)
 			client := fake.NewClientset(tt.pod)
-			e.API = func() (kubernetes.Interface, error) { return client, nil }
-			e.Supervisor = status(api.Status{Status: offload.Status{VirtualNodes: []consumer.VirtualNode{{Name: "lab-2"}}}})
+			e.api = func() (kubernetes.Interface, error) { return client, nil }
+			e.supervisor = status(api.Status{Status: offload.Status{VirtualNodes: []consumer.VirtualNode{{Name: "lab-2"}}}})
 			words := []string{}
 			if tt.want == Warn {
 				words = []string{"ghcr.io/web:1", "lab/web on pi", "NTP", "page Device", "sudo date -s"}

@@ -45,12 +45,12 @@ func TestOverlay(t *testing.T) {
 	} {
 		e := machine(t, with(c.tree, files{"/proc/mounts": c.mount + "\n", "/var/lib/rivulet/state.db": ""}))
 		asked := ""
-		e.Overlay = func(dir string) error { asked = dir; return nil }
+		e.overlay = func(dir string) error { asked = dir; return nil }
 		found(t, e, overlay, Pass)
 		if asked != e.path("/var/lib/rivulet") {
 			t.Errorf("%s was tried", asked)
 		}
-		e.Overlay = func(string) error { return unix.EINVAL }
+		e.overlay = func(string) error { return unix.EINVAL }
 		found(t, e, overlay, Fail, append(c.cures, "invalid argument: no container starts")...)
 		e.User = 1000
 		found(t, e, overlay, Skip)
@@ -62,7 +62,7 @@ func TestOverlayIsTried(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to mount")
 	}
-	try := Here(t.TempDir(), t.TempDir(), nil).Overlay
+	try := Here(t.TempDir(), t.TempDir()).Overlay
 	good := t.TempDir()
 	if err := unix.Mount("tmpfs", good, "tmpfs", 0, ""); errors.Is(err, unix.EPERM) {
 		t.Skip("needs the right to mount")

@@ -15,7 +15,7 @@ func TestKernelCrash(t *testing.T) {
 		oops    = "Oops#1 Part1\n<6>[  1.0] usb 1-1: new device\n<4>[   30.1] BUG: kernel NULL pointer dereference, address: 0000000000000008\n"
 	)
 	kept := files{"/sys/fs/pstore/.keep": ""}
-	ago := func(tree files, at map[string]time.Duration) *Env {
+	ago := func(tree files, at map[string]time.Duration) *testEnv {
 		e := machine(t, with(kept, tree))
 		for name := range tree {
 			when := noon.Add(-at[name])

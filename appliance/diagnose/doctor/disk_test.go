@@ -26,12 +26,12 @@ func TestDiskSpace(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := machine(t, nil)
-			e.Statfs = func(string) (unix.Statfs_t, error) { return tc.fs, nil }
+			e.statfs = func(string) (unix.Statfs_t, error) { return tc.fs, nil }
 			found(t, e, diskSpace, tc.want)
 		})
 	}
 	e := machine(t, nil)
-	e.Statfs = func(string) (unix.Statfs_t, error) { return unix.Statfs_t{}, unix.EIO }
+	e.statfs = func(string) (unix.Statfs_t, error) { return unix.Statfs_t{}, unix.EIO }
 	found(t, e, diskSpace, Fail, "dmesg")
 }
 
@@ -60,7 +60,7 @@ func TestOtherFileSystems(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.tree["/var/lib/rivulet/state.db"] = ""
 			e := machine(t, tc.tree)
-			e.Statfs = func(path string) (unix.Statfs_t, error) {
+			e.statfs = func(path string) (unix.Statfs_t, error) {
 				switch path {
 				case e.path("/var/lib/rivulet"):
 					return disk(50, 50), nil
@@ -87,37 +87,37 @@ func TestDiskSpeed(t *testing.T) {
 		want          Status
 	}{{9 * ms, ms, Pass}, {120 * ms, 2 * ms, Warn}, {1200 * ms, 2 * ms, Fail}} {
 		e := machine(t, nil)
-		e.Fsync = func(context.Context, string, int) ([]time.Duration, error) {
+		e.fsync = func(context.Context, string, int) ([]time.Duration, error) {
 			return []time.Duration{tc.slowest, tc.rest, tc.rest, tc.rest}, nil
 		}
 		found(t, e, diskSpeed, tc.want, tc.slowest.String())
 	}
 	for err, want := range map[error]Status{fs.ErrPermission: Skip, unix.EROFS: Fail, unix.ENOSPC: Fail, nil: Skip} {
 		e := machine(t, nil)
-		e.Fsync = func(context.Context, string, int) ([]time.Duration, error) { return nil, err }
+		e.fsync = func(context.Context, string, int) ([]time.Duration, error) { return nil, err }
 		found(t, e, diskSpeed, want)
 	}
 	e := machine(t, nil)
-	e.Statfs = func(string) (unix.Statfs_t, error) { return unix.Statfs_t{Type: unix.TMPFS_MAGIC}, nil }
+	e.statfs = func(string) (unix.Statfs_t, error) { return unix.Statfs_t{Type: unix.TMPFS_MAGIC}, nil }
 	found(t, e, diskSpeed, Skip, "memory")
 }
 
 // The real thing leaves nothing behind, and ends when it is told to.
 func TestFsync(t *testing.T) {
 	dir := t.TempDir()
-	took, err := fsync(t.Context(), dir, 8)
+	took, err := system{}.Fsync(t.Context(), dir, 8)
 	if err != nil || len(took) != 8 {
 		t.Errorf("%d blocks, %v", len(took), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if took, err := fsync(ctx, dir, 1000); err != nil || len(took) != 1 {
+	if took, err := (system{}).Fsync(ctx, dir, 1000); err != nil || len(took) != 1 {
 		t.Errorf("called off: %d blocks, %v", len(took), err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	if _, err := fsync(t.Context(), dir+"/none", 1); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := (system{}).Fsync(t.Context(), dir+"/none", 1); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no folder: %v", err)
 	}
 }
@@ -176,12 +176,12 @@ func TestOSDisks(t *testing.T) {
 		`nonsense`: Skip,
 	} {
 		e := machine(t, nil)
-		e.Exec = says(map[string]string{"lsblk -J -o NAME,TYPE,UUID,FSTYPE": out})
+		e.exec = says(map[string]string{"lsblk -J -o NAME,TYPE,UUID,FSTYPE": out})
 		found(t, e, osDisks, want)
 		if want == Warn {
 			found(t, e, osDisks, want, "tune2fs")
 			e = machine(t, files{layout.RunSlot: "a\n"})
-			e.Exec = says(map[string]string{"lsblk -J -o NAME,TYPE,UUID,FSTYPE": out})
+			e.exec = says(map[string]string{"lsblk -J -o NAME,TYPE,UUID,FSTYPE": out})
 			found(t, e, osDisks, want, "rivulet flash")
 		}
 	}
@@ -204,7 +204,7 @@ func TestPower(t *testing.T) {
 	} {
 		e := machine(t, tc.tree)
 		if tc.throttled != "" {
-			e.Exec = says(map[string]string{"vcgencmd get_throttled": tc.throttled})
+			e.exec = says(map[string]string{"vcgencmd get_throttled": tc.throttled})
 		}
 		found(t, e, power, tc.want)
 	}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -18,7 +19,7 @@ import (
 // Every probe runs on a machine with nothing in it, says something, and offers a cure where it minds.
 func TestEveryProbeOnAnEmptyMachine(t *testing.T) {
 	e := machine(t, nil)
-	rep := Run(t.Context(), e, Probes())
+	rep := Run(t.Context(), e.Env, Probes())
 	if len(rep.Findings) < 25 {
 		t.Fatalf("only %d probes", len(rep.Findings))
 	}
@@ -133,7 +134,7 @@ func TestWatch(t *testing.T) {
 		ready := make(chan struct{}, 10)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		w := newWatcher(&tr, func() *Env { return &Env{Now: time.Now} })
+		w := NewWatcher(&tr, t.TempDir(), t.TempDir(), netip.Addr{}, nil)
 		go func() {
 			defer close(done)
 			w.watch(ctx, func() { ready <- struct{}{} })
@@ -179,7 +180,7 @@ func TestHeals(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			newWatcher(&tr, func() *Env { return &Env{Now: time.Now} }).watch(ctx, func() {})
+			NewWatcher(&tr, t.TempDir(), t.TempDir(), netip.Addr{}, nil).watch(ctx, func() {})
 		}()
 		time.Sleep(time.Minute) // fake time
 		synctest.Wait()

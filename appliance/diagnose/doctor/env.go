@@ -18,8 +18,9 @@ import (
 	"rivulet/appliance/api"
 )
 
-// Env is the environment of probes; Here returns the real one. A test has files below Root and its own functions.
+// Env is the environment of probes; Here returns the real one. A test has files below Root and its own Machine.
 type Env struct {
+	Machine
 	// Root is the root of the machine's files: "" for this machine.
 	Root string
 	// State and Run are Rivulet's folders, below Root.
@@ -31,37 +32,41 @@ type Env struct {
 	Node netip.Addr
 	// Hostname is the machine's name.
 	Hostname string
+}
+
+// Machine is what probes query beside files: the kernel, the network, programs and Rivulet.
+type Machine interface {
 	// Supervisor queries the supervisor; an error if none answers.
-	Supervisor func(context.Context) (api.Status, error)
+	Supervisor(context.Context) (api.Status, error)
 	// Exec runs a program and returns its standard output.
-	Exec func(ctx context.Context, name string, args ...string) (string, error)
+	Exec(ctx context.Context, name string, args ...string) (string, error)
 	// Statfs and Adjtimex are the system calls.
-	Statfs   func(path string) (unix.Statfs_t, error)
-	Adjtimex func() (unix.Timex, int, error)
+	Statfs(path string) (unix.Statfs_t, error)
+	Adjtimex() (unix.Timex, int, error)
 	// Links and Routes are the network's state, Neighbours the addresses that answered on a LAN recently.
-	Links      func() ([]Link, error)
-	Routes     func() ([]Route, error)
-	Neighbours func() ([]netip.Addr, error)
+	Links() ([]Link, error)
+	Routes() ([]Route, error)
+	Neighbours() ([]netip.Addr, error)
 	// API is a client of the API server.
-	API func() (kubernetes.Interface, error)
+	API() (kubernetes.Interface, error)
 	// Dial reports whether a TCP port accepts connections.
-	Dial func(ctx context.Context, addr netip.AddrPort) error
+	Dial(ctx context.Context, addr netip.AddrPort) error
 	// QueryDNS sends a server a question. Any answer is a success.
-	QueryDNS func(ctx context.Context, server netip.AddrPort, question dns.Question) error
+	QueryDNS(ctx context.Context, server netip.AddrPort, question dns.Question) error
 	// Listen finds hosts on the LANs by multicast, once for all probes.
-	Listen func() (Received, error)
+	Listen() (Received, error)
 	// Try creates the parts of the data path in a temporary network namespace, and returns the kernel's error for each.
-	Try func(ctx context.Context) (map[string]error, error)
+	Try(ctx context.Context) (map[string]error, error)
 	// AsPod checks the node from a pod's position.
-	AsPod func(ctx context.Context, node podview.Node) (podview.Finding, error)
+	AsPod(ctx context.Context, node podview.Node) (podview.Finding, error)
 	// RouteTo is the interface by which the kernel sends packets to an address.
-	RouteTo func(netip.Addr) (string, error)
+	RouteTo(netip.Addr) (string, error)
 	// Closed are the chains of nftables that refuse what no rule is for.
-	Closed func() ([]Chain, error)
+	Closed() ([]Chain, error)
 	// Overlay mounts an overlayfs in a folder, and takes it away.
-	Overlay func(dir string) error
+	Overlay(dir string) error
 	// Fsync writes and syncs small blocks in the state folder and returns how long each took.
-	Fsync func(ctx context.Context, dir string, blocks int) ([]time.Duration, error)
+	Fsync(ctx context.Context, dir string, blocks int) ([]time.Duration, error)
 }
 
 // Link is one interface.

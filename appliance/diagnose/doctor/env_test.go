@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -25,9 +24,57 @@ type files map[string]string
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
+// testEnv is an Env whose Machine has the functions of a test.
+type testEnv struct {
+	*Env
+	supervisor func(ctx context.Context) (api.Status, error)
+	exec       func(ctx context.Context, name string, args ...string) (string, error)
+	statfs     func(path string) (unix.Statfs_t, error)
+	adjtimex   func() (unix.Timex, int, error)
+	links      func() ([]Link, error)
+	routes     func() ([]Route, error)
+	neighbours func() ([]netip.Addr, error)
+	api        func() (kubernetes.Interface, error)
+	dial       func(ctx context.Context, a netip.AddrPort) error
+	queryDNS   func(ctx context.Context, at netip.AddrPort, q dns.Question) error
+	listen     func() (Received, error)
+	try        func(ctx context.Context) (map[string]error, error)
+	asPod      func(ctx context.Context, n podview.Node) (podview.Finding, error)
+	routeTo    func(a netip.Addr) (string, error)
+	closed     func() ([]Chain, error)
+	overlay    func(dir string) error
+	fsync      func(ctx context.Context, dir string, n int) ([]time.Duration, error)
+}
+
+func (f *testEnv) Supervisor(ctx context.Context) (api.Status, error) { return f.supervisor(ctx) }
+func (f *testEnv) Exec(ctx context.Context, name string, args ...string) (string, error) {
+	return f.exec(ctx, name, args...)
+}
+func (f *testEnv) Statfs(path string) (unix.Statfs_t, error)        { return f.statfs(path) }
+func (f *testEnv) Adjtimex() (unix.Timex, int, error)               { return f.adjtimex() }
+func (f *testEnv) Links() ([]Link, error)                           { return f.links() }
+func (f *testEnv) Routes() ([]Route, error)                         { return f.routes() }
+func (f *testEnv) Neighbours() ([]netip.Addr, error)                { return f.neighbours() }
+func (f *testEnv) API() (kubernetes.Interface, error)               { return f.api() }
+func (f *testEnv) Dial(ctx context.Context, a netip.AddrPort) error { return f.dial(ctx, a) }
+func (f *testEnv) QueryDNS(ctx context.Context, at netip.AddrPort, q dns.Question) error {
+	return f.queryDNS(ctx, at, q)
+}
+func (f *testEnv) Listen() (Received, error)                         { return f.listen() }
+func (f *testEnv) Try(ctx context.Context) (map[string]error, error) { return f.try(ctx) }
+func (f *testEnv) AsPod(ctx context.Context, n podview.Node) (podview.Finding, error) {
+	return f.asPod(ctx, n)
+}
+func (f *testEnv) RouteTo(a netip.Addr) (string, error) { return f.routeTo(a) }
+func (f *testEnv) Closed() ([]Chain, error)             { return f.closed() }
+func (f *testEnv) Overlay(dir string) error             { return f.overlay(dir) }
+func (f *testEnv) Fsync(ctx context.Context, dir string, n int) ([]time.Duration, error) {
+	return f.fsync(ctx, dir, n)
+}
+
 // machine is a healthy one with these files: everything that is not a file answers
 // as on a device that is alone and works. Tests change what they are about.
-func machine(t *testing.T, tree files) *Env {
+func machine(t *testing.T, tree files) *testEnv {
 	t.Helper()
 	root := t.TempDir()
 	for name, text := range tree {
@@ -45,33 +92,34 @@ func machine(t *testing.T, tree files) *Env {
 			t.Fatal(err)
 		}
 	}
-	return &Env{
-		Root: root, State: "/var/lib/rivulet", Run: "/run/rivulet", Hostname: "pi",
-		Now:        func() time.Time { return noon },
-		Supervisor: func(context.Context) (api.Status, error) { return api.Status{}, api.ErrNotRunning },
-		Exec: func(_ context.Context, name string, _ ...string) (string, error) {
+	f := &testEnv{
+		Env:        &Env{Root: root, State: "/var/lib/rivulet", Run: "/run/rivulet", Hostname: "pi", Now: func() time.Time { return noon }},
+		supervisor: func(context.Context) (api.Status, error) { return api.Status{}, api.ErrNotRunning },
+		exec: func(_ context.Context, name string, _ ...string) (string, error) {
 			return "", errors.New(name + ": not found")
 		},
-		Statfs:     func(string) (unix.Statfs_t, error) { return disk(50, 50), nil },
-		Adjtimex:   func() (unix.Timex, int, error) { return unix.Timex{}, 0, nil },
-		Links:      func() ([]Link, error) { return []Link{{Name: "lo", Up: true, Carrier: true}, eth0}, nil },
-		Routes:     func() ([]Route, error) { return []Route{viaRouter, onLink}, nil },
-		Neighbours: func() ([]netip.Addr, error) { return nil, nil },
-		API:        func() (kubernetes.Interface, error) { return nil, errors.New("there is none") },
-		Dial:       func(context.Context, netip.AddrPort) error { return errors.New("no route to host") },
-		QueryDNS:   func(context.Context, netip.AddrPort, dns.Question) error { return nil },
-		AsPod:      func(context.Context, podview.Node) (podview.Finding, error) { return podview.Fine, nil },
-		RouteTo:    func(netip.Addr) (string, error) { return fixed.Bridge, nil },
-		Closed:     func() ([]Chain, error) { return nil, nil },
-		Listen:     func() (Received, error) { return Received{}, nil },
-		Try: func(context.Context) (map[string]error, error) {
+		statfs:     func(string) (unix.Statfs_t, error) { return disk(50, 50), nil },
+		adjtimex:   func() (unix.Timex, int, error) { return unix.Timex{}, 0, nil },
+		links:      func() ([]Link, error) { return []Link{{Name: "lo", Up: true, Carrier: true}, eth0}, nil },
+		routes:     func() ([]Route, error) { return []Route{viaRouter, onLink}, nil },
+		neighbours: func() ([]netip.Addr, error) { return nil, nil },
+		api:        func() (kubernetes.Interface, error) { return nil, errors.New("there is none") },
+		dial:       func(context.Context, netip.AddrPort) error { return errors.New("no route to host") },
+		queryDNS:   func(context.Context, netip.AddrPort, dns.Question) error { return nil },
+		asPod:      func(context.Context, podview.Node) (podview.Finding, error) { return podview.Fine, nil },
+		routeTo:    func(netip.Addr) (string, error) { return fixed.Bridge, nil },
+		closed:     func() ([]Chain, error) { return nil, nil },
+		listen:     func() (Received, error) { return Received{}, nil },
+		try: func(context.Context) (map[string]error, error) {
 			return map[string]error{tryNetns: nil, tryVeth: nil, tryBridge: nil, tryTun: nil, tryNft: nil, tryPolicies: nil, tryIptables: nil}, nil
 		},
-		Overlay: func(string) error { return nil },
-		Fsync: func(context.Context, string, int) ([]time.Duration, error) {
+		overlay: func(string) error { return nil },
+		fsync: func(context.Context, string, int) ([]time.Duration, error) {
 			return []time.Duration{time.Millisecond}, nil
 		},
 	}
+	f.Machine = f
+	return f
 }
 
 var (
@@ -107,9 +155,9 @@ func status(st api.Status) func(context.Context) (api.Status, error) {
 }
 
 // found runs a probe and checks how it ended, what it says and that there is a cure.
-func found(t *testing.T, e *Env, p Probe, want Status, words ...string) Result {
+func found(t *testing.T, e *testEnv, p Probe, want Status, words ...string) Result {
 	t.Helper()
-	r := p.Run(t.Context(), e)
+	r := p.Run(t.Context(), e.Env)
 	all := r.Text + " → " + r.Cure
 	if r.Status != want {
 		t.Errorf("%s: %s (%s), want %s", p.Name(), r.Status, all, want)
@@ -126,14 +174,4 @@ func found(t *testing.T, e *Env, p Probe, want Status, words ...string) Result {
 		t.Errorf("%s says %q, want one line", p.Name(), all)
 	}
 	return r
-}
-
-// Here gives every function of an Env: a probe that finds none panics.
-func TestHereHasAll(t *testing.T) {
-	e := reflect.ValueOf(Here(t.TempDir(), t.TempDir(), nil)).Elem()
-	for i := range e.NumField() {
-		if f := e.Field(i); f.Kind() == reflect.Func && f.IsNil() {
-			t.Errorf("Here has no %s", e.Type().Field(i).Name)
-		}
-	}
 }

@@ -30,44 +30,60 @@ import (
 )
 
 // Here is the Env of this machine. The supervisor is queried once.
-func Here(state, run string, supervisor func(context.Context) (api.Status, error)) *Env {
+func Here(state, run string) *Env { return here(state, run, nil, nil) }
+
+// here is Here with the supervisor of this process and its position of a pod; nil if another process runs it.
+func here(state, run string, own api.Supervisor, pods *podview.View) *Env {
 	name, _ := os.Hostname()
-	var once sync.Once
-	var status api.Status
-	var statusErr error
-	return &Env{
-		State: absolute(state), Run: absolute(run), Now: time.Now, Hostname: name, User: os.Geteuid(),
-		Supervisor: func(ctx context.Context) (api.Status, error) {
-			once.Do(func() { status, statusErr = supervisor(ctx) })
-			return status, statusErr
-		},
-		Exec:       bundled(state).command,
-		Statfs:     func(path string) (fs unix.Statfs_t, err error) { return fs, unix.Statfs(path, &fs) },
-		Adjtimex:   func() (tx unix.Timex, state int, err error) { state, err = unix.Adjtimex(&tx); return tx, state, err },
-		Links:      links,
-		Routes:     routes,
-		Neighbours: neighbours,
-		API: func() (kubernetes.Interface, error) {
-			cfg, err := engine.RESTConfig(paths.Kubeconfig(absolute(state)))
-			if err != nil {
-				return nil, err
-			}
-			return kubernetes.NewForConfig(cfg)
-		},
-		Dial:     dial,
-		QueryDNS: queryDNS,
-		Listen:   sync.OnceValues(func() (Received, error) { return listen(name) }),
-		Try:      bundled(state).try,
-		AsPod: func(ctx context.Context, node podview.Node) (podview.Finding, error) {
-			view := podview.New(fixed.Bridge, "doctor", doctorsView())
-			defer view.Close()
-			return view.Check(ctx, node)
-		},
-		RouteTo: routeTo,
-		Closed:  closedChains,
-		Overlay: overlayutils.SupportsMultipleLowerDir,
-		Fsync:   fsync,
+	m := &thisMachine{bundled: bundled(state), run: run, hostname: name, own: own, pods: pods}
+	return &Env{Machine: m, State: absolute(state), Run: absolute(run), Now: time.Now, Hostname: name, User: os.Geteuid()}
+}
+
+// thisMachine is the Machine on which the process runs.
+type thisMachine struct {
+	system
+	bundled
+	run, hostname string
+	own           api.Supervisor
+	pods          *podview.View
+
+	queried, listened      sync.Once
+	status                 api.Status
+	received               Received
+	statusErr, receivedErr error
+}
+
+func (m *thisMachine) Supervisor(ctx context.Context) (api.Status, error) {
+	m.queried.Do(func() {
+		if m.own != nil {
+			m.status = m.own.Status()
+		} else {
+			m.status, m.statusErr = api.Get(ctx, m.run)
+		}
+	})
+	return m.status, m.statusErr
+}
+
+func (m *thisMachine) API() (kubernetes.Interface, error) {
+	cfg, err := engine.RESTConfig(paths.Kubeconfig(absolute(string(m.bundled))))
+	if err != nil {
+		return nil, err
 	}
+	return kubernetes.NewForConfig(cfg)
+}
+
+func (m *thisMachine) Listen() (Received, error) {
+	m.listened.Do(func() { m.received, m.receivedErr = listen(m.hostname) })
+	return m.received, m.receivedErr
+}
+
+func (m *thisMachine) AsPod(ctx context.Context, node podview.Node) (podview.Finding, error) {
+	view := m.pods
+	if view == nil {
+		view = podview.New(fixed.Bridge, "doctor", doctorsView())
+		defer view.Close()
+	}
+	return view.Check(ctx, node)
 }
 
 func absolute(dir string) string {
@@ -92,8 +108,8 @@ func (state bundled) find(name string) (string, error) {
 	return "", err
 }
 
-// command runs a program without a terminal and in English.
-func (state bundled) command(ctx context.Context, name string, args ...string) (string, error) {
+// Exec runs a program without a terminal and in English.
+func (state bundled) Exec(ctx context.Context, name string, args ...string) (string, error) {
 	path, err := state.find(name)
 	if err != nil {
 		return "", err
@@ -110,7 +126,19 @@ func (state bundled) command(ctx context.Context, name string, args ...string) (
 	return string(out), err
 }
 
-func links() ([]Link, error) {
+// system is what the kernel and the network of this machine answer.
+type system struct{}
+
+func (system) Statfs(path string) (fs unix.Statfs_t, err error) { return fs, unix.Statfs(path, &fs) }
+
+func (system) Adjtimex() (tx unix.Timex, state int, err error) {
+	state, err = unix.Adjtimex(&tx)
+	return tx, state, err
+}
+
+func (system) Overlay(dir string) error { return overlayutils.SupportsMultipleLowerDir(dir) }
+
+func (system) Links() ([]Link, error) {
 	all, err := netlink.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
@@ -138,7 +166,7 @@ func links() ([]Link, error) {
 	return out, nil
 }
 
-func routeTo(to netip.Addr) (string, error) {
+func (system) RouteTo(to netip.Addr) (string, error) {
 	found, err := netlink.RouteGet(to.AsSlice())
 	if err != nil {
 		return "", fmt.Errorf("route to %s: %w", to, err)
@@ -151,8 +179,8 @@ func routeTo(to netip.Addr) (string, error) {
 	return "", fmt.Errorf("route to %s: no interface", to)
 }
 
-// routes reads every table but the local one: VPNs have their own tables.
-func routes() ([]Route, error) {
+// Routes reads every table but the local one: VPNs have their own tables.
+func (system) Routes() ([]Route, error) {
 	all, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
@@ -181,12 +209,12 @@ func routes() ([]Route, error) {
 	return out, nil
 }
 
-func neighbours() ([]netip.Addr, error) {
+func (k system) Neighbours() ([]netip.Addr, error) {
 	all, err := netlink.NeighList(0, netlink.FAMILY_V4)
 	if err != nil {
 		return nil, fmt.Errorf("list neighbours: %w", err)
 	}
-	lans, _ := links()
+	lans, _ := k.Links()
 	var out []netip.Addr
 	for _, n := range all {
 		const answered = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE
@@ -204,7 +232,7 @@ func neighbours() ([]netip.Addr, error) {
 	return out, nil
 }
 
-func dial(ctx context.Context, addr netip.AddrPort) error {
+func (system) Dial(ctx context.Context, addr netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
@@ -214,7 +242,7 @@ func dial(ctx context.Context, addr netip.AddrPort) error {
 	return c.Close()
 }
 
-func queryDNS(ctx context.Context, server netip.AddrPort, question dns.Question) error {
+func (system) QueryDNS(ctx context.Context, server netip.AddrPort, question dns.Question) error {
 	m := new(dns.Msg)
 	m.SetQuestion(question.Name, question.Qtype)
 	var err error
@@ -227,9 +255,9 @@ func queryDNS(ctx context.Context, server netip.AddrPort, question dns.Question)
 	return err
 }
 
-// fsync writes blocks of 4 KiB one after the other, each synced before the next, as a database does with its log. It
+// Fsync writes blocks of 4 KiB one after the other, each synced before the next, as a database does with its log. It
 // stops when ctx ends.
-func fsync(ctx context.Context, dir string, blocks int) (took []time.Duration, err error) {
+func (system) Fsync(ctx context.Context, dir string, blocks int) (took []time.Duration, err error) {
 	f, err := os.CreateTemp(dir, ".doctor-*")
 	if err != nil {
 		return nil, err

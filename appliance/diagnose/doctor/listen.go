@@ -20,7 +20,7 @@ const listening = 2500 * time.Millisecond
 // listen queries all hosts on the LANs for any service and for this host's name, twice, and receives packets of others
 // meanwhile.
 func listen(hostname string) (Received, error) {
-	all, err := links()
+	all, err := system{}.Links()
 	if err != nil {
 		return Received{}, err
 	}

@@ -82,7 +82,7 @@ func TestFixOfTheCommandLine(t *testing.T) {
 		"console=tty1 dwc_otg.lpm_enable=0 ip=1.2.3.4::1.2.3.1 quiet\n\n": "console=tty1 dwc_otg.lpm_enable=0 ip=1.2.3.4::1.2.3.1 quiet cgroup_enable=memory cgroup_memory=1\n",
 	} {
 		e := machine(t, files{"/proc/mounts": mountsV2, file: before})
-		r := memoryCgroup.Run(t.Context(), e)
+		r := memoryCgroup.Run(t.Context(), e.Env)
 		if r.Fix == nil || !r.Fix.Reboot || !strings.Contains(r.Fix.Says, file) {
 			t.Fatalf("%q: fix %+v", before, r.Fix)
 		}
@@ -148,7 +148,7 @@ func TestKernel(t *testing.T) {
 	found(t, machine(t, whole), kernel, Pass)
 
 	e := machine(t, whole)
-	e.Try = func(context.Context) (map[string]error, error) {
+	e.try = func(context.Context) (map[string]error, error) {
 		return map[string]error{tryNetns: nil, tryVeth: unix.EOPNOTSUPP, tryBridge: nil, tryTun: nil, tryNft: errors.New("no fib"), tryPolicies: errors.New("no sets"), tryIptables: nil}, nil
 	}
 	found(t, e, kernel, Fail, "veth (no pod gets a network: operation not supported)", "nftables (nat, fib) (no tunnel to peers: no fib)", "nftables (sets, bridge) (NetworkPolicies are not enforced: no sets)")
@@ -160,10 +160,10 @@ func TestKernel(t *testing.T) {
 	e = machine(t, with(whole, files{"/proc/self/ns/net": "", "/sys/module/veth/x": "",
 		"/lib/modules/6.1/modules.dep":     "kernel/net/bridge/bridge.ko.xz: kernel/net/llc/llc.ko.xz\nkernel/net/netfilter/xt_statistic.ko:\nkernel/net/netfilter/nft_nat.ko:\nkernel/net/bridge/netfilter/nft_meta_bridge.ko:\n",
 		"/lib/modules/6.1/modules.builtin": "kernel/drivers/net/tun.ko\n"}))
-	e.Try = denied
+	e.try = denied
 	found(t, e, kernel, Pass)
 	e = machine(t, with(whole, files{"/proc/self/ns/net": ""}))
-	e.Try = denied
+	e.try = denied
 	found(t, e, kernel, Skip, "veth", "root")
 }
 
@@ -175,7 +175,7 @@ func TestFixLoadsModules(t *testing.T) {
 		"/lib/modules/6.1/modules.dep": "kernel/net/bridge/br_netfilter.ko.xz: x\n", "/etc/modules-load.d/rivulet.conf": "other\n"}
 	e := machine(t, tree)
 	var ran []string
-	e.Exec = func(_ context.Context, name string, args ...string) (string, error) {
+	e.exec = func(_ context.Context, name string, args ...string) (string, error) {
 		ran = append(ran, name+" "+strings.Join(args, " "))
 		return "", nil
 	}
@@ -209,7 +209,7 @@ func TestLimitsAndTheirFix(t *testing.T) {
 func TestTun(t *testing.T) {
 	e := machine(t, files{"/proc/sys/kernel/osrelease": "6.1", "/lib/modules/6.1/modules.dep": "kernel/drivers/net/tun.ko:\n"})
 	var ran []string
-	e.Exec = func(_ context.Context, name string, args ...string) (string, error) {
+	e.exec = func(_ context.Context, name string, args ...string) (string, error) {
 		ran = append(ran, name+" "+args[0])
 		return "", nil
 	}
@@ -242,10 +242,10 @@ func TestClock(t *testing.T) {
 	old(noon.Add(time.Hour))
 	found(t, e, clock, Fail, "/var/lib/rivulet/state.db", "2026-06-01 13:00:00")
 	old(noon.Add(-time.Hour))
-	e.Adjtimex = func() (unix.Timex, int, error) { return unix.Timex{Status: unix.STA_UNSYNC}, timeError, nil }
+	e.adjtimex = func() (unix.Timex, int, error) { return unix.Timex{Status: unix.STA_UNSYNC}, timeError, nil }
 	found(t, e, clock, Warn, "timedatectl set-ntp true")
 	said := clocks.Status{Now: noon, Plausible: true, Reference: "b"}
-	e.Supervisor = func(context.Context) (api.Status, error) { return api.Status{Clock: said}, nil }
+	e.supervisor = func(context.Context) (api.Status, error) { return api.Status{Clock: said}, nil }
 	found(t, e, clock, Pass, "compared with b")
 	said.Plausible = false
 	found(t, e, clock, Fail, "cannot be")

@@ -35,13 +35,13 @@ func TestLANAndDefaultRoute(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := machine(t, nil)
-			e.Links = links2(tc.links...)
+			e.links = links2(tc.links...)
 			found(t, e, lan, tc.want, tc.words)
 		})
 	}
 	e := machine(t, nil)
 	found(t, e, defaultRoute, Pass, "192.168.1.1 through eth0")
-	e.Routes = routes2(onLink)
+	e.routes = routes2(onLink)
 	found(t, e, defaultRoute, Warn, "rivulet image push FILE.tar")
 }
 
@@ -85,8 +85,8 @@ func TestWhyThereIsNoWiFi(t *testing.T) {
 		"no DHCP, another's": {lonely, "", "", "or has no address there", "plug a cable in"},
 	} {
 		e := machine(t, files{layout.RunSlot: "a\n"})
-		e.Links = links2(tc.link)
-		e.Exec = func(_ context.Context, program string, args ...string) (string, error) {
+		e.links = links2(tc.link)
+		e.exec = func(_ context.Context, program string, args ...string) (string, error) {
 			switch {
 			case program == "busctl" && tc.iwd != "" && args[0] == "--auto-start=no":
 				return tc.iwd, nil
@@ -98,7 +98,7 @@ func TestWhyThereIsNoWiFi(t *testing.T) {
 		t.Run(name, func(t *testing.T) { found(t, e, lan, Warn, tc.text, tc.cure) })
 	}
 	e := machine(t, nil)
-	e.Links = links2(eth0, out)
+	e.links = links2(eth0, out)
 	found(t, e, lan, Pass, "eth0")
 }
 
@@ -109,13 +109,13 @@ func TestSignInOfTheCable(t *testing.T) {
 		e := machine(t, files{"/etc/rivulet/network/wired.conf": "network={\n}\n"})
 		alone := eth0
 		alone.Addrs = []netip.Prefix{netip.MustParsePrefix("169.254.7.1/16")}
-		e.Links = links2(alone)
-		e.Exec = func(_ context.Context, program string, args ...string) (string, error) { return log, nil }
+		e.links = links2(alone)
+		e.exec = func(_ context.Context, program string, args ...string) (string, error) { return log, nil }
 		found(t, e, lan, want)
-		e.Links = links2(alone, eth0) // it is on another network
+		e.links = links2(alone, eth0) // it is on another network
 		found(t, e, lan, Pass)
 		e = machine(t, nil)
-		e.Exec = func(context.Context, string, ...string) (string, error) { return bad, nil }
+		e.exec = func(context.Context, string, ...string) (string, error) { return bad, nil }
 		found(t, e, lan, Pass)
 	}
 }
@@ -136,7 +136,7 @@ func TestDNS(t *testing.T) {
 		"search lab\nnameserver 192.168.1.1\nnameserver 10.43.0.10": Pass,
 	} {
 		e := machine(t, files{"/etc/resolv.conf": text})
-		e.QueryDNS = func(_ context.Context, s netip.AddrPort, q dns.Question) error {
+		e.queryDNS = func(_ context.Context, s netip.AddrPort, q dns.Question) error {
 			if s.Addr() == dead || s.Addr() == offline && q != ofItself {
 				return errors.New("i/o timeout")
 			}
@@ -156,30 +156,30 @@ func TestMulticast(t *testing.T) {
 	answers := func(context.Context, netip.AddrPort) error { return nil }
 	for _, tc := range []struct {
 		name  string
-		set   func(*Env)
+		set   func(*testEnv)
 		want  Status
 		words string
 	}{
-		{"answered", func(e *Env) {
-			e.Listen = func() (Received, error) { return Received{From: []netip.Addr{router}}, nil }
+		{"answered", func(e *testEnv) {
+			e.listen = func() (Received, error) { return Received{From: []netip.Addr{router}}, nil }
 		}, Pass, "192.168.1.1"},
-		{"no network", func(e *Env) { e.Links = links2() }, Skip, "no network"},
-		{"alone", func(*Env) {}, Skip, "no other device is known"},
-		{"alone in a Wi-Fi", func(e *Env) { e.Links = links2(wlan0) }, Warn, "client isolation"},
-		{"the router is no neighbour that would answer", func(e *Env) {
-			e.Neighbours = func() ([]netip.Addr, error) { return []netip.Addr{router}, nil }
+		{"no network", func(e *testEnv) { e.links = links2() }, Skip, "no network"},
+		{"alone", func(*testEnv) {}, Skip, "no other device is known"},
+		{"alone in a Wi-Fi", func(e *testEnv) { e.links = links2(wlan0) }, Warn, "client isolation"},
+		{"the router is no neighbour that would answer", func(e *testEnv) {
+			e.neighbours = func() ([]netip.Addr, error) { return []netip.Addr{router}, nil }
 		}, Skip, "nobody answers"},
-		{"others are there", func(e *Env) {
-			e.Neighbours = func() ([]netip.Addr, error) { return []netip.Addr{router, router.Next()}, nil }
+		{"others are there", func(e *testEnv) {
+			e.neighbours = func() ([]netip.Addr, error) { return []netip.Addr{router, router.Next()}, nil }
 		}, Warn, "IGMP snooping"},
-		{"a peer that is connected, yet not heard", func(e *Env) { e.Supervisor = connected }, Fail, "the network filters it"},
-		{"a peer that takes connections, yet not heard", func(e *Env) { e.Supervisor, e.Dial = lost, answers }, Fail, "the network filters it"},
-		{"a peer that is gone", func(e *Env) { e.Supervisor = lost }, Fail, "client isolation"},
-		{"a peer elsewhere says nothing about this LAN", func(e *Env) {
-			e.Supervisor = status(api.Status{Peers: []peer.View{peerAt("203.0.113.20:7442", peer.Lost)}})
+		{"a peer that is connected, yet not heard", func(e *testEnv) { e.supervisor = connected }, Fail, "the network filters it"},
+		{"a peer that takes connections, yet not heard", func(e *testEnv) { e.supervisor, e.dial = lost, answers }, Fail, "the network filters it"},
+		{"a peer that is gone", func(e *testEnv) { e.supervisor = lost }, Fail, "client isolation"},
+		{"a peer elsewhere says nothing about this LAN", func(e *testEnv) {
+			e.supervisor = status(api.Status{Peers: []peer.View{peerAt("203.0.113.20:7442", peer.Lost)}})
 		}, Skip, "nobody answers"},
-		{"blocked", func(e *Env) {
-			e.Listen = func() (Received, error) { return Received{}, errors.New("operation not permitted") }
+		{"blocked", func(e *testEnv) {
+			e.listen = func() (Received, error) { return Received{}, errors.New("operation not permitted") }
 		}, Warn, "UDP 5353"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -193,9 +193,9 @@ func TestMulticast(t *testing.T) {
 func TestHostname(t *testing.T) {
 	e := machine(t, nil)
 	found(t, e, hostname, Pass, "pi.local")
-	e.Listen = func() (Received, error) { return Received{SameName: []netip.Addr{router}}, nil }
+	e.listen = func() (Received, error) { return Received{SameName: []netip.Addr{router}}, nil }
 	found(t, e, hostname, Warn, "192.168.1.1 is called pi.local too")
-	e.Links = links2()
+	e.links = links2()
 	found(t, e, hostname, Skip)
 }
 
@@ -222,7 +222,7 @@ func TestUDP(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := machine(t, nil)
-			e.Supervisor, e.Dial = status(tc.st), func(context.Context, netip.AddrPort) error { return tc.tcp }
+			e.supervisor, e.dial = status(tc.st), func(context.Context, netip.AddrPort) error { return tc.tcp }
 			found(t, e, udp, tc.want, tc.words)
 		})
 	}
@@ -256,7 +256,7 @@ func TestFirewall(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			e := machine(t, tc.tree)
-			e.Exec = says(tc.says)
+			e.exec = says(tc.says)
 			found(t, e, firewall, tc.want)
 		})
 	}
@@ -301,22 +301,22 @@ func TestCIDR(t *testing.T) {
 		{"0.0.0.0/0", "eth0", Pass},
 	} {
 		e := machine(t, nil)
-		e.Routes = routes2(viaRouter, Route{To: netip.MustParsePrefix(tc.to), Link: tc.link})
+		e.routes = routes2(viaRouter, Route{To: netip.MustParsePrefix(tc.to), Link: tc.link})
 		found(t, e, cidr, tc.want)
 	}
 	e := machine(t, nil)
-	e.Links = links2(eth0, Link{Name: "tailscale0", Up: true})
-	e.Exec = says(map[string]string{"iptables-save -t filter": "-A ts-input -s 100.64.0.0/10 ! -i tailscale0 -j DROP\n"})
+	e.links = links2(eth0, Link{Name: "tailscale0", Up: true})
+	e.exec = says(map[string]string{"iptables-save -t filter": "-A ts-input -s 100.64.0.0/10 ! -i tailscale0 -j DROP\n"})
 	found(t, e, cidr, Pass)
 	usual := fixed.Ranges{Pods: fixed.PodCIDR, Services: fixed.ServiceCIDR, Nodes: fixed.NodeRange}
 	defer fixed.Use(usual)
 	fixed.Use(fixed.Ranges{Pods: usual.Pods, Services: usual.Services, Nodes: netip.MustParsePrefix("100.127.0.0/16")})
 	found(t, e, cidr, Fail, "Tailscale drops", "--netfilter-mode=off", "rivulet reset")
 	// A VPN's, recognized by what it does.
-	e.Links = links2(eth0)
-	e.Exec = says(map[string]string{"iptables-save -t filter": "-A headscale ! -i hs0 -s 100.64.0.0/10 -j DROP\n"})
+	e.links = links2(eth0)
+	e.exec = says(map[string]string{"iptables-save -t filter": "-A headscale ! -i hs0 -s 100.64.0.0/10 -j DROP\n"})
 	found(t, e, cidr, Fail, "a rule (iptables -S headscale) drops what comes from 100.64.0.0/10 and not through hs0")
-	e.Exec = says(map[string]string{"iptables-save -t filter": "-A own -s 100.64.0.0/10 ! -i lo -j DROP\n-A other -s 10.9.0.0/16 ! -i x -j DROP\n-A some -s 100.64.0.0/10 ! -i hs0 -j ACCEPT\n"})
+	e.exec = says(map[string]string{"iptables-save -t filter": "-A own -s 100.64.0.0/10 ! -i lo -j DROP\n-A other -s 10.9.0.0/16 ! -i x -j DROP\n-A some -s 100.64.0.0/10 ! -i hs0 -j ACCEPT\n"})
 	found(t, e, cidr, Pass)
 }
 
@@ -329,7 +329,7 @@ func TestIptables(t *testing.T) {
 		legacy, nft string
 		want        Status
 	}{{"", rule, Pass}, {rule, "*filter\n:INPUT ACCEPT [0:0]\n", Pass}, {rule, rule + rule, Warn}} {
-		e.Exec = says(map[string]string{"iptables --version": "iptables v1.8.9 (nf_tables)\n", "iptables-legacy-save": tc.legacy, "iptables-nft-save": tc.nft})
+		e.exec = says(map[string]string{"iptables --version": "iptables v1.8.9 (nf_tables)\n", "iptables-legacy-save": tc.legacy, "iptables-nft-save": tc.nft})
 		found(t, e, iptables, tc.want, "v1.8.9 (nf_tables)")
 	}
 }
@@ -337,7 +337,7 @@ func TestIptables(t *testing.T) {
 func TestLeftovers(t *testing.T) {
 	e := machine(t, nil)
 	found(t, e, leftovers, Pass)
-	e.Links = links2(eth0, Link{Name: "cni0"}, Link{Name: "cali12"})
+	e.links = links2(eth0, Link{Name: "cni0"}, Link{Name: "cali12"})
 	found(t, e, leftovers, Warn, "interface cali12")
 	found(t, machine(t, files{"/etc/cni/net.d/10-calico.conflist": "{}"}), leftovers, Warn, "10-calico.conflist")
 	found(t, machine(t, files{"/proc/9/comm": "kubelet\n", "/proc/9/stat": "9 (kubelet) S 1"}), leftovers, Fail, "kubelet (pid 9)")
@@ -346,9 +346,9 @@ func TestLeftovers(t *testing.T) {
 
 func TestSupervisor(t *testing.T) {
 	before := files{"/var/lib/rivulet/state.db": "x"}
-	answers := func(tree files, err error) *Env {
+	answers := func(tree files, err error) *testEnv {
 		e := machine(t, tree)
-		e.Supervisor = func(context.Context) (api.Status, error) { return api.Status{}, err }
+		e.supervisor = func(context.Context) (api.Status, error) { return api.Status{}, err }
 		return e
 	}
 	found(t, answers(before, nil), supervisor, Pass, "it runs")

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"net"
 	"net/netip"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"rivulet/appliance/addons/podview"
-	"rivulet/appliance/api"
 	"rivulet/test/harness/await"
 	"rivulet/test/harness/testns"
 )
@@ -74,10 +72,9 @@ func TestWhatPodsReach(t *testing.T) {
 			t.Fatalf("%s: %v: %s", script, err, out)
 		}
 	}
-	e := Here(t.TempDir(), t.TempDir(), func(context.Context) (api.Status, error) { return api.Status{}, api.ErrNotRunning })
-	e.Node = netip.MustParseAddr("100.127.7.7")
 	view := podview.New("cni0", "ulet", supervisorsView())
-	e.AsPod = view.Check
+	e := &testEnv{Env: here(t.TempDir(), t.TempDir(), nil, view)}
+	e.Node = netip.MustParseAddr("100.127.7.7")
 	found(t, e, podNetwork, Skip, "no pod network yet")
 
 	peer := testns.New(t)
@@ -108,7 +105,7 @@ func TestWhatPodsReach(t *testing.T) {
 		sh("nft flush ruleset; iptables-restore <<'E'\n" + kubeProxys + "E\n")
 	}
 	asMade()
-	await.True(t, 10*time.Second, "pods reach what they need", func() bool { return podNetwork.Run(t.Context(), e).Status == Pass })
+	await.True(t, 10*time.Second, "pods reach what they need", func() bool { return podNetwork.Run(t.Context(), e.Env).Status == Pass })
 	found(t, e, serviceRules, Pass)
 	await.True(t, 10*time.Second, "a peer reaches the control port", func() bool { return peer.Reaches("", "10.42.255.254:7442") })
 

@@ -15,7 +15,7 @@ import (
 	"rivulet/appliance/machine/host"
 )
 
-// The names of what try creates; kernel.go has the purpose of each.
+// The names of what Try creates; kernel.go has the purpose of each.
 const (
 	tryNetns    = "network namespaces"
 	tryVeth     = "veth"
@@ -42,8 +42,8 @@ COMMIT
 COMMIT
 `
 
-// try creates everything in a namespace that ends with its thread.
-func (state bundled) try(ctx context.Context) (map[string]error, error) {
+// Try creates everything in a namespace that ends with its thread.
+func (state bundled) Try(ctx context.Context) (map[string]error, error) {
 	type result struct {
 		found map[string]error
 		err   error

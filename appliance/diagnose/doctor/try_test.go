@@ -26,7 +26,7 @@ func TestTryLeavesTheNetworkAlone(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
-			found, err := bundled(t.TempDir()).try(t.Context())
+			found, err := bundled(t.TempDir()).Try(t.Context())
 			if err != nil || found[tryNetns] != nil || found[tryVeth] != nil {
 				t.Errorf("%v %v", found, err)
 			}

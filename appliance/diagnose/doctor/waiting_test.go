@@ -75,13 +75,13 @@ func TestPodsThatDoNotRun(t *testing.T) {
 		}
 		e := machine(t, nil)
 		e.Now = func() time.Time { return now }
-		e.Supervisor = func(context.Context) (api.Status, error) {
+		e.supervisor = func(context.Context) (api.Status, error) {
 			anna := offload.Consumer{Consumer: tenancy.Consumer{ID: "anna", Name: "db-anna"}, VCluster: true, Course: "default/db"}
 			ben := offload.Consumer{Consumer: tenancy.Consumer{ID: "ben", Name: "db-ben"}, VCluster: true, Course: "teaching/db"}
 			return api.Status{Status: offload.Status{Consumers: []offload.Consumer{anna, ben, {Consumer: tenancy.Consumer{ID: "x", Name: "b"}, Peer: true}}}}, nil
 		}
-		e.API = func() (kubernetes.Interface, error) { return client, nil }
-		r := podsWaiting.Run(t.Context(), e)
+		e.api = func() (kubernetes.Interface, error) { return client, nil }
+		r := podsWaiting.Run(t.Context(), e.Env)
 		if r.Status != c.status || len(r.Text) < len(c.words) || r.Text[:len(c.words)] != c.words || r.Status == Warn && r.Cure == "" {
 			t.Errorf("%s: %+v", c.name, r)
 		}

@@ -31,10 +31,13 @@ const (
 
 // Watcher checks a running device periodically, and at once on request.
 type Watcher struct {
-	health *health.Tracker
-	env    func() *Env
-	again  chan struct{}
-	healed map[string]healing // by probe
+	health     *health.Tracker
+	state, run string
+	node       netip.Addr
+	supervisor api.Supervisor
+	pods       *podview.View
+	again      chan struct{}
+	healed     map[string]healing // by probe
 
 	mu    sync.Mutex
 	fixes map[string]string // what the fix of a probe does, of those with a finding
@@ -46,19 +49,19 @@ type healing struct {
 	err error
 }
 
-// NewWatcher returns one for the device with these folders, which reports to t.
-func NewWatcher(t *health.Tracker, state, run string, node netip.Addr, status func() api.Status) *Watcher {
-	view := podview.New(fixed.Bridge, "ulet", supervisorsView())
-	return newWatcher(t, func() *Env {
-		e := Here(state, run, func(context.Context) (api.Status, error) { return status(), nil })
-		e.Node, e.AsPod = node, view.Check
-		return e
-	})
+// NewWatcher returns one for the device with these folders and this supervisor, which reports to t.
+func NewWatcher(t *health.Tracker, state, run string, node netip.Addr, own api.Supervisor) *Watcher {
+	return &Watcher{
+		health: t, state: state, run: run, node: node, supervisor: own, pods: podview.New(fixed.Bridge, "ulet", supervisorsView()),
+		again: make(chan struct{}, 1), healed: map[string]healing{}, fixes: map[string]string{},
+	}
 }
 
-// newWatcher takes a function for a new Env for each check, because an Env caches what it has read.
-func newWatcher(t *health.Tracker, env func() *Env) *Watcher {
-	return &Watcher{health: t, env: env, again: make(chan struct{}, 1), healed: map[string]healing{}, fixes: map[string]string{}}
+// env returns a new Env for each check, because its Machine caches what it has read.
+func (w *Watcher) env() *Env {
+	e := here(w.state, w.run, w.supervisor, w.pods)
+	e.Node = w.node
+	return e
 }
 
 // Again runs all probes with an interval now; it does not wait for them.

@@ -19,11 +19,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/config"
 	"rivulet/fabric"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
@@ -45,17 +47,18 @@ const (
 
 // Config has the dependencies; all fields are required.
 type Config struct {
-	Fabric func() *fabric.Fabric // nil before it has started
-	Status func() api.Status
-	Allow  func() bool // the owner allows peers of the group to see this device
+	Fabric     *atomic.Pointer[fabric.Fabric] // nil before it has started
+	Supervisor api.Supervisor
+	Settings   Settings
 }
+
+// Settings are in force now: by Fleet the owner allows peers of the group to see this device.
+type Settings interface{ Now() config.Loaded }
 
 // Fleet has both sides. Its methods may be called concurrently.
 type Fleet struct {
 	Config
-	// peers and query are those of the fabric; tests have their own.
-	peers func() []peer.View
-	query func(context.Context, peer.ID) (Summary, error)
+	peers peers // live; tests have their own
 
 	own, all cached
 	mu       sync.Mutex
@@ -64,22 +67,36 @@ type Fleet struct {
 
 // New returns one that serves nothing yet.
 func New(c Config) *Fleet {
-	f := &Fleet{Config: c, own: newCached(), all: newCached(), limits: map[peer.ID]*rate.Limiter{}}
-	f.peers = func() []peer.View {
-		if fab := c.Fabric(); fab != nil {
-			return fab.Peers()
-		}
-		return nil
-	}
-	f.query = func(ctx context.Context, id peer.ID) (s Summary, err error) {
-		client, base, err := c.Fabric().Client(id)
-		if err != nil {
-			return s, err
-		}
-		return s, rpc.Call(ctx, client, http.MethodGet, base+Path, nil, &s)
-	}
-	return f
+	return &Fleet{Config: c, peers: live{c.Fabric}, own: newCached(), all: newCached(), limits: map[peer.ID]*rate.Limiter{}}
 }
+
+// peers are listed and queried.
+type peers interface {
+	list() []peer.View
+	query(context.Context, peer.ID) (Summary, error)
+}
+
+// live are the peers of the fabric.
+type live struct {
+	fabric *atomic.Pointer[fabric.Fabric]
+}
+
+func (l live) list() []peer.View {
+	if fab := l.fabric.Load(); fab != nil {
+		return fab.Peers()
+	}
+	return nil
+}
+
+func (l live) query(ctx context.Context, id peer.ID) (s Summary, err error) {
+	client, base, err := l.fabric.Load().Client(id)
+	if err != nil {
+		return s, err
+	}
+	return s, rpc.Call(ctx, client, http.MethodGet, base+Path, nil, &s)
+}
+
+func (f *Fleet) allowed() bool { return f.Settings.Now().Config.Fleet }
 
 // Routes registers the route of `rivulet status --fleet`.
 func (f *Fleet) Routes(mux *http.ServeMux) {
@@ -97,7 +114,7 @@ func (f *Fleet) answer(w http.ResponseWriter, r *http.Request) {
 
 func (f *Fleet) respond(w http.ResponseWriter, id peer.ID) {
 	switch {
-	case !f.Allow() || !slices.ContainsFunc(f.group(), func(v peer.View) bool { return v.ID == id }):
+	case !f.allowed() || !slices.ContainsFunc(f.group(), func(v peer.View) bool { return v.ID == id }):
 		rpc.Fail(w, http.StatusForbidden, &rpc.Error{Code: notShown, Message: "this device does not show its status to your cluster", Cure: "ask its owner for `fleet: true`, with trust by a group's secret"})
 	case !f.admit(id):
 		rpc.Fail(w, http.StatusTooManyRequests, &rpc.Error{Code: "too-many-requests", Message: "too many requests of your cluster in a short time", Cure: "try again in a moment"})
@@ -126,12 +143,12 @@ func (f *Fleet) admit(id peer.ID) bool {
 
 // group are the peers that have proved the group's secret, and are peers still.
 func (f *Fleet) group() []peer.View {
-	return slices.DeleteFunc(slices.Clone(f.peers()), func(v peer.View) bool { return v.Trust.How != peer.TrustGroup || v.State.Apart() })
+	return slices.DeleteFunc(slices.Clone(f.peers.list()), func(v peer.View) bool { return v.Trust.How != peer.TrustGroup || v.State.Apart() })
 }
 
 // Own is the summary of this device.
 func (f *Fleet) Own() Summary {
-	return f.own.get(context.Background(), func(context.Context) any { return Summarize(f.Status(), time.Now()) }).(Summary)
+	return f.own.get(context.Background(), func(context.Context) any { return Summarize(f.Supervisor.Status(), time.Now()) }).(Summary)
 }
 
 // Members are this device and those of its group, the worst first.
@@ -142,9 +159,9 @@ func (f *Fleet) Members(ctx context.Context) Answer {
 func (f *Fleet) members(ctx context.Context) Answer {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	st := f.Status()
+	st := f.Supervisor.Status()
 	own := f.Own()
-	out := Answer{Allowed: f.Allow(), Members: []Member{{ID: st.ID, Name: st.Name, Here: true, State: Shown, Summary: &own}}}
+	out := Answer{Allowed: f.allowed(), Members: []Member{{ID: st.ID, Name: st.Name, Here: true, State: Shown, Summary: &own}}}
 	views := f.group()
 	slices.SortFunc(views, func(a, b peer.View) int { return cmp.Compare(a.ID, b.ID) })
 	out.More = max(0, len(views)-mostPeers)
@@ -174,7 +191,7 @@ func (f *Fleet) member(ctx context.Context, v peer.View) Member {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	s, err := f.query(ctx, v.ID)
+	s, err := f.peers.query(ctx, v.ID)
 	var refused *rpc.Error
 	switch {
 	case err == nil:

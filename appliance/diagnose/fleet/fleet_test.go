@@ -20,8 +20,8 @@ import (
 	"pgregory.net/rapid"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/config"
 	"rivulet/appliance/health"
-	"rivulet/fabric"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/rpc"
 )
@@ -133,10 +133,21 @@ func TestTheWorstComesFirst(t *testing.T) {
 
 // aFleet has these peers, which answer as query says.
 func aFleet(peers []peer.View, allow *atomic.Bool, query func(context.Context, peer.ID) (Summary, error)) *Fleet {
-	f := New(Config{Fabric: func() *fabric.Fabric { return nil }, Status: aStatus, Allow: allow.Load})
-	f.peers, f.query = func() []peer.View { return peers }, query
+	f := New(Config{Supervisor: lab{}, Settings: lab{allow: allow}})
+	f.peers = lab{peers: peers, answer: query}
 	return f
 }
+
+type lab struct {
+	allow  *atomic.Bool
+	peers  []peer.View
+	answer func(context.Context, peer.ID) (Summary, error)
+}
+
+func (lab) Status() api.Status                                       { return aStatus() }
+func (l lab) Now() (c config.Loaded)                                 { c.Config.Fleet = l.allow.Load(); return c }
+func (l lab) list() []peer.View                                      { return l.peers }
+func (l lab) query(ctx context.Context, id peer.ID) (Summary, error) { return l.answer(ctx, id) }
 
 func respond(f *Fleet, name string) (code int, body string) {
 	w := httptest.NewRecorder()
@@ -160,9 +171,9 @@ func TestWhoGetsAnAnswer(t *testing.T) {
 	for name, want := range map[string]int{"b": http.StatusOK, "c": http.StatusForbidden, "d": http.StatusForbidden, "e": http.StatusForbidden} {
 		expect(name, want)
 	}
-	f.peers = func() []peer.View { return nil } // unpeered
+	f.peers = lab{} // unpeered
 	expect("b", http.StatusForbidden)
-	f.peers = func() []peer.View { return peers }
+	f.peers = lab{peers: peers}
 	allow.Store(false)
 	expect("b", http.StatusForbidden)
 	allow.Store(true)

@@ -34,18 +34,17 @@ const Step = time.Minute
 
 // Config is the input of New. All of it is required.
 type Config struct {
-	Dir       string
-	Status    func() api.Status
-	VClusters func() []api.VCluster
-	// Now returns the time, and whether it is plausible.
-	Now func() (time.Time, bool)
-	Log *slog.Logger
+	Dir        string
+	Supervisor api.Supervisor
+	VClusters  api.VClusters
+	Clock      api.PlausibleClock
+	Log        *slog.Logger
 }
 
 // Recorder records samples and answers queries.
 type Recorder struct {
 	cfg     Config
-	machine func() Machine
+	machine interface{ read() Machine } // proc; tests have their own
 
 	mu     sync.Mutex
 	files  *files
@@ -56,7 +55,7 @@ type Recorder struct {
 }
 
 // New returns a Recorder of a folder; a Run records.
-func New(cfg Config) *Recorder { return &Recorder{cfg: cfg, machine: readMachine} }
+func New(cfg Config) *Recorder { return &Recorder{cfg: cfg, machine: proc{}} }
 
 // Run takes a sample each minute until ctx ends, and writes then.
 func (r *Recorder) Run(ctx context.Context) error {
@@ -78,14 +77,14 @@ func (r *Recorder) Run(ctx context.Context) error {
 
 // Sample takes one sample. A minute that has one is left alone.
 func (r *Recorder) Sample() {
-	now, sure := r.cfg.Now()
+	now, sure := r.cfg.Clock.Plausible()
 	if !sure {
 		r.mu.Lock()
 		r.before = nil
 		r.mu.Unlock()
 		return
 	}
-	in := input{at: now, status: r.cfg.Status(), vclusters: r.cfg.VClusters(), machine: r.machine()}
+	in := input{at: now, status: r.cfg.Supervisor.Status(), vclusters: r.cfg.VClusters.Usages(), machine: r.machine.read()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.before
@@ -208,7 +207,7 @@ type Answer struct {
 // Query returns the series of the names, or NAME{LABEL=VALUE, of all without names, since a time, at most a day ago; those without a value
 // since then are left out.
 func (r *Recorder) Query(names []string, since time.Time) (Answer, error) {
-	now, _ := r.cfg.Now()
+	now, _ := r.cfg.Clock.Plausible()
 	last := now.Unix() / 60
 	first := max((since.Unix()+59)/60, last-kept+1)
 	out := Answer{Start: first * 60, Step: int64(Step / time.Second), Series: []Series{}}
@@ -290,13 +289,16 @@ func (r *Recorder) Routes(mux *http.ServeMux) {
 				names = append(names, strings.TrimSuffix(name, "}"))
 			}
 		}
-		now, _ := r.cfg.Now()
+		now, _ := r.cfg.Clock.Plausible()
 		return r.Query(names, now.Add(-since))
 	}))
 }
 
-// readMachine reads /proc; what cannot be read is zero.
-func readMachine() (m Machine) {
+// proc is /proc of this machine.
+type proc struct{}
+
+// read returns zero for what cannot be read.
+func (proc) read() (m Machine) {
 	if raw, err := os.ReadFile("/proc/meminfo"); err == nil {
 		kB := host.Fields(string(raw))
 		m.Memory = (kB["MemTotal"] - min(kB["MemAvailable"], kB["MemTotal"])) << 10

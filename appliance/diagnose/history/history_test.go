@@ -41,10 +41,15 @@ type device struct {
 }
 
 func (d *device) recorder(dir string) *Recorder {
-	r := New(Config{Dir: dir, Status: func() api.Status { return d.st }, VClusters: func() []api.VCluster { return d.vc }, Now: func() (time.Time, bool) { return d.now, d.sure }, Log: slog.New(slog.DiscardHandler)})
-	r.machine = func() Machine { return d.total }
+	r := New(Config{Dir: dir, Supervisor: d, VClusters: d, Clock: d, Log: slog.New(slog.DiscardHandler)})
+	r.machine = d
 	return r
 }
+
+func (d *device) Status() api.Status           { return d.st }
+func (d *device) Usages() []api.VCluster       { return d.vc }
+func (d *device) Plausible() (time.Time, bool) { return d.now, d.sure }
+func (d *device) read() Machine                { return d.total }
 
 // stop is what Run does at its end.
 func stop(r *Recorder) {
@@ -106,7 +111,7 @@ func query(t fataler, r *Recorder, since time.Duration, names ...string) map[str
 	return out
 }
 
-func (r *Recorder) cfgNow() time.Time { now, _ := r.cfg.Now(); return now }
+func (r *Recorder) cfgNow() time.Time { now, _ := r.cfg.Clock.Plausible(); return now }
 
 // What was recorded is answered, from memory and from files, across a restart.
 func TestRecorded(t *testing.T) {
@@ -424,8 +429,8 @@ func TestRoute(t *testing.T) {
 
 // The figures of this machine are read.
 func TestThisMachine(t *testing.T) {
-	a := readMachine()
-	for b := a; b.CPU == a.CPU; b = readMachine() { // this loop takes some
+	a := proc{}.read()
+	for b := a; b.CPU == a.CPU; b = (proc{}).read() { // this loop takes some
 		if b.Memory == 0 {
 			t.Fatalf("%+v", b)
 		}

@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"sigs.k8s.io/yaml"
 
-	"rivulet/appliance/api"
 	"rivulet/test/harness/promserver"
 	"rivulet/test/harness/tree"
 )
@@ -71,7 +70,7 @@ func recorded(t *testing.T, end time.Time) *promserver.Server {
 		}
 		st.Status.VirtualNodes[0].Name = "b"
 		s := source(st, v)
-		s.Status = func() api.Status { return st }
+		s.Supervisor = &reported{st: &st}
 		instance := fmt.Sprintf("192.0.2.%d:7444", device+1)
 		for at := end.Add(-2 * time.Hour); !at.After(end); at = at.Add(time.Minute) {
 			tun := *st.Tunnel

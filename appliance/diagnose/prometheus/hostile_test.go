@@ -13,8 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"pgregory.net/rapid"
-
-	"rivulet/appliance/api"
 )
 
 // Whatever a peer sends at each scrape, its series are few, and every line is one. One goroutine computes, for which
@@ -23,7 +21,7 @@ func TestAHostilePeerMakesNoSeries(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		st, v := full()
 		s := source(st, v)
-		s.Status = func() api.Status { return st }
+		s.Supervisor = &reported{st: &st}
 		parser := expfmt.NewTextParser(model.UTF8Validation)
 		series, size := map[string]bool{}, 0
 		const scrapes = 30

@@ -21,11 +21,11 @@ import (
 	"rivulet/appliance/api"
 )
 
-// Source is what is exported. Status and VClusters must be set.
+// Source is what is exported. Supervisor and VClusters must be set.
 type Source struct {
-	Status    func() api.Status
-	VClusters func() []api.VCluster
-	names     names
+	Supervisor api.Supervisor
+	VClusters  api.VClusters
+	names      names
 
 	mu    sync.Mutex
 	made  time.Time
@@ -37,8 +37,8 @@ type Source struct {
 const life = time.Second
 
 // Handler answers with all current metrics, in the format that the client accepts.
-func Handler(status func() api.Status, vclusters func() []api.VCluster) http.Handler {
-	return &Source{Status: status, VClusters: vclusters}
+func Handler(s api.Supervisor, v api.VClusters) http.Handler {
+	return &Source{Supervisor: s, VClusters: v}
 }
 
 func (s *Source) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -102,7 +102,7 @@ func (s *Source) Write(w io.Writer, format expfmt.Format, now time.Time) error {
 }
 
 func (s *Source) families(now time.Time) []*dto.MetricFamily {
-	st := s.Status()
+	st := s.Supervisor.Status()
 	c := &collection{names: &s.names, now: now}
 	c.device(st)
 	c.machine(st)
@@ -111,7 +111,7 @@ func (s *Source) families(now time.Time) []*dto.MetricFamily {
 	c.services(st)
 	c.tunnel(st)
 	c.lending(st)
-	c.vclusters(s.VClusters())
+	c.vclusters(s.VClusters.Usages())
 	s.names.sweep(now)
 	return c.out
 }

@@ -87,8 +87,17 @@ func full() (api.Status, []api.VCluster) {
 }
 
 func source(st api.Status, v []api.VCluster) *Source {
-	return &Source{Status: func() api.Status { return st }, VClusters: func() []api.VCluster { return v }}
+	return &Source{Supervisor: &reported{st: &st}, VClusters: &reported{v: v}}
 }
+
+type reported struct {
+	st    *api.Status
+	v     []api.VCluster
+	reads int
+}
+
+func (d *reported) Status() api.Status     { d.reads++; return *d.st }
+func (d *reported) Usages() []api.VCluster { return d.v }
 
 func render(t testing.TB, s *Source, now time.Time) string {
 	t.Helper()
@@ -146,7 +155,7 @@ func TestNamesFollowTheConvention(t *testing.T) {
 // A scraper gets OpenMetrics if it accepts that, and the text format otherwise.
 func TestFormats(t *testing.T) {
 	s := source(full())
-	h := Handler(s.Status, s.VClusters)
+	h := Handler(s.Supervisor, s.VClusters)
 	for accept, want := range map[string][2]string{
 		"": {"text/plain; version=0.0.4", ""}, "text/html": {"text/plain; version=0.0.4", ""},
 		"application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5":                                   {"application/openmetrics-text; version=1.0.0", "# EOF\n"},
@@ -165,8 +174,8 @@ func TestFormats(t *testing.T) {
 func TestRenderedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, v := full()
-		reads := 0
-		h := Handler(func() api.Status { reads++; return st }, func() []api.VCluster { return v })
+		here := &reported{st: &st, v: v}
+		h := Handler(here, here)
 		ask := func(accept string) {
 			r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 			r.Header.Set("Accept", accept)
@@ -178,18 +187,18 @@ func TestRenderedOnceASecond(t *testing.T) {
 				ask(a)
 			}
 		}
-		if reads != 2 {
-			t.Errorf("500 scrapes in a second read the status %d times", reads)
+		if here.reads != 2 {
+			t.Errorf("500 scrapes in a second read the status %d times", here.reads)
 		}
 		time.Sleep(life)
-		if ask(""); reads != 3 {
-			t.Errorf("a second later it was read %d times", reads)
+		if ask(""); here.reads != 3 {
+			t.Errorf("a second later it was read %d times", here.reads)
 		}
 		for range 2 { // the supervisor's socket
 			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/v1/metrics", nil))
 		}
-		if reads != 5 {
-			t.Errorf("two requests on the socket made %d reads in all", reads)
+		if here.reads != 5 {
+			t.Errorf("two requests on the socket made %d here.reads in all", here.reads)
 		}
 	})
 }

@@ -65,7 +65,7 @@ func canary(where string) string { return "Canary" + where + "0123456789abcdef" 
 func planted(t *testing.T) (Device, []string) {
 	dir := t.TempDir()
 	d := Device{State: filepath.Join(dir, "state"), Run: filepath.Join(dir, "run"), ConfigDir: filepath.Join(dir, "etc"), Executable: filepath.Join(dir, "rivulet")}
-	d.Doctor = doctor.Here(d.State, d.Run, func(context.Context) (api.Status, error) { return api.Status{}, api.ErrNotRunning })
+	d.Doctor = doctor.Here(d.State, d.Run)
 	var all []string
 	c := func(where string) string { all = append(all, canary(where)); return canary(where) }
 
@@ -145,7 +145,7 @@ func TestNoSecretGetsOut(t *testing.T) {
 func TestADeadDevice(t *testing.T) {
 	dir := t.TempDir()
 	d := Device{State: dir + "/gone", Run: dir + "/gone", ConfigDir: dir + "/gone", Executable: dir + "/gone"}
-	d.Doctor = doctor.Here(d.State, d.Run, func(context.Context) (api.Status, error) { return api.Status{}, api.ErrNotRunning })
+	d.Doctor = doctor.Here(d.State, d.Run)
 	var b bytes.Buffer
 	missing, err := Write(t.Context(), &b, time.Now(), redact.New(d.Secrets()), d.Parts())
 	if err != nil {

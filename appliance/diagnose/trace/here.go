@@ -24,11 +24,13 @@ import (
 
 // Here is this cluster. All fields are required.
 type Here struct {
-	Client   func() kubernetes.Interface // nil before the engine has started
-	Status   func() api.Status
-	Policies func() (networkpolicy.World, bool)
-	DNS      netip.AddrPort // of cluster DNS
-	State    string         // Rivulet's folder
+	Engine     interface{ Client() kubernetes.Interface } // nil before the engine has started
+	Supervisor api.Supervisor
+	Policies   interface {
+		World() (networkpolicy.World, bool)
+	}
+	DNS   netip.AddrPort // of cluster DNS
+	State string         // Rivulet's folder
 }
 
 // Path is the route of a trace, with the parameters object, namespace and from of Request.
@@ -57,7 +59,7 @@ func (h Here) Trace(ctx context.Context, q Request) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	client := h.Client()
+	client := h.Engine.Client()
 	if client == nil {
 		return Report{}, cure.Errorf("home's API server has not started yet; see: rivulet status")
 	}
@@ -77,7 +79,7 @@ func (h Here) read(ctx context.Context, client kubernetes.Interface, o object, q
 	if err := q.source(ctx, client, &f); err != nil {
 		return f, h.explained(err)
 	}
-	st := h.Status()
+	st := h.Supervisor.Status()
 	f.Home, f.Peers, f.Tunnel = st.NodeName, st.PeerList(), st.Tunnel
 	about := any(f.Pod)
 	if f.Service != nil {
@@ -91,7 +93,7 @@ func (h Here) read(ctx context.Context, client kubernetes.Interface, o object, q
 	if f.Around, err = why.Facts(ctx, client, about, st); err != nil {
 		return f, describe(err)
 	}
-	if w, known := h.Policies(); known {
+	if w, known := h.Policies.World(); known {
 		f.Policies = &w
 	}
 	f.Unheld = unheld(f.Around.Events)
@@ -221,7 +223,7 @@ func (h Here) lookup(ctx context.Context, from place, f Facts) Lookup {
 }
 
 func (h Here) rules(ctx context.Context, ip netip.Addr, port corev1.ServicePort) Rules {
-	text, err := doctor.Here(h.State, "", nil).Exec(ctx, "iptables-save")
+	text, err := doctor.Here(h.State, "").Exec(ctx, "iptables-save")
 	if err != nil {
 		return Rules{Err: err.Error()}
 	}

@@ -25,12 +25,14 @@ import (
 // here is a cluster with these objects beside namespace lab, whose DNS is at an address.
 func here(server netip.AddrPort, objects ...runtime.Object) Here {
 	client := fake.NewClientset(append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab"}}, to(aNode("a", "")))...)
-	return Here{
-		Client: func() kubernetes.Interface { return client }, DNS: server,
-		Status:   func() api.Status { return api.Status{Name: "a", NodeName: "a"} },
-		Policies: func() (networkpolicy.World, bool) { return networkpolicy.World{}, true },
-	}
+	return Here{Engine: home{client}, Supervisor: home{}, Policies: home{}, DNS: server}
 }
+
+type home struct{ client kubernetes.Interface }
+
+func (h home) Client() kubernetes.Interface     { return h.client }
+func (home) Status() api.Status                 { return api.Status{Name: "a", NodeName: "a"} }
+func (home) World() (networkpolicy.World, bool) { return networkpolicy.World{}, true }
 
 // found selects objects by name as an API server does, which the fake does not.
 func found(t *testing.T, h Here, q Request) (Facts, error) {
@@ -39,7 +41,7 @@ func found(t *testing.T, h Here, q Request) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
-	return h.read(t.Context(), h.Client(), o, q)
+	return h.read(t.Context(), h.Engine.Client(), o, q)
 }
 
 func TestWhatIsFound(t *testing.T) {
@@ -106,7 +108,7 @@ func TestPodsAreFound(t *testing.T) {
 		if c.q.From != "" { // the fake lists all pods whatever their names
 			h = here(netip.AddrPort{}, &tenant)
 			f := Facts{Pod: &one}
-			if err := c.q.source(t.Context(), h.Client(), &f); err == nil || !strings.Contains(err.Error(), c.text) {
+			if err := c.q.source(t.Context(), h.Engine.Client(), &f); err == nil || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("%+v: %v", c.q, err)
 			}
 			continue

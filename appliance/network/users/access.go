@@ -30,17 +30,16 @@ import (
 type Config struct {
 	Store Store
 	Key   ed25519.PrivateKey // of the cluster
-	Name  func() string      // of the cluster
-	// Now returns the time, and whether it is plausible.
-	Now func() (time.Time, bool)
-	// REST returns the API server's configuration with the owner's rights; an error before it is known.
-	REST func() (*rest.Config, error)
+	Name  api.Named          // of the cluster
+	Clock api.PlausibleClock
+	// Engine has the API server's configuration with the owner's rights; an error before it is known.
+	Engine interface{ REST() (*rest.Config, error) }
 	// VClusters are those of this device.
 	VClusters VClusters
-	// Addresses are the device's on its LANs, Port is the control port.
-	Addresses func() []netip.Addr
-	Port      uint16
-	Log       *slog.Logger
+	// LAN has the device's addresses on its LANs, Port is the control port.
+	LAN  interface{ Addresses() []netip.Addr }
+	Port uint16
+	Log  *slog.Logger
 }
 
 // Access manages who may use the API from the LAN. Its routes work before Run.
@@ -67,11 +66,11 @@ const every = 5 * time.Second
 func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...string), ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cfg, err := a.cfg.REST()
+	cfg, err := a.cfg.Engine.REST()
 	if err != nil {
 		return err
 	}
-	f, err := newFront(ctx, a.cfg.Key, a.list, a.cfg.Now, a.cfg.Log)
+	f, err := newFront(ctx, a.cfg.Key, a.list, a.cfg.Clock, a.cfg.Log)
 	if err != nil {
 		return err
 	}
@@ -100,7 +99,7 @@ func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...s
 	a.settled = ""
 	a.mu.Unlock()
 	for warned := false; ; {
-		now, sure := a.cfg.Now()
+		now, sure := a.cfg.Clock.Plausible()
 		err := a.endGone(now)
 		a.list.sweep(now, sure)
 		f.closeWays(now)
@@ -121,7 +120,7 @@ func (a *Access) Run(ctx context.Context, pass func(h func(net.Conn), names ...s
 
 // settle makes the bindings match the users with access now.
 func (a *Access) settle(ctx context.Context) error {
-	cfg, err := a.cfg.REST()
+	cfg, err := a.cfg.Engine.REST()
 	if err != nil {
 		return err
 	}
@@ -137,7 +136,7 @@ func (a *Access) settle(ctx context.Context) error {
 func (a *Access) settleBy(ctx context.Context, client kubernetes.Interface) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, sure := a.cfg.Now()
+	now, sure := a.cfg.Clock.Plausible()
 	active := slices.DeleteFunc(a.list.active(now), func(r record) bool { return !sure || r.ID != "" })
 	of := fmt.Sprintf("%+v", active)
 	if of == a.settled {
@@ -158,7 +157,7 @@ func (a *Access) woken() {
 // Routes registers the routes of `rivulet kubeconfig`.
 func (a *Access) Routes(mux *http.ServeMux) {
 	mux.Handle("GET /v1/kubeconfigs", api.JSON(func(*http.Request) (any, error) {
-		now, _ := a.cfg.Now()
+		now, _ := a.cfg.Clock.Plausible()
 		return api.Kubeconfigs{Kubeconfigs: a.list.views(now)}, a.list.bad
 	}))
 	mux.Handle("POST /v1/kubeconfigs", api.JSON(func(r *http.Request) (any, error) {
@@ -169,7 +168,7 @@ func (a *Access) Routes(mux *http.ServeMux) {
 		return a.give(r.Context(), q)
 	}))
 	mux.Handle("DELETE /v1/kubeconfigs/{user}", api.JSON(func(r *http.Request) (any, error) {
-		now, sure := a.cfg.Now()
+		now, sure := a.cfg.Clock.Plausible()
 		err := a.list.revoke(r.PathValue("user"), r.URL.Query().Get("vcluster"), now)
 		a.list.sweep(now, sure)
 		a.woken()
@@ -179,7 +178,7 @@ func (a *Access) Routes(mux *http.ServeMux) {
 
 // give gives access. It writes the rights before the record, so that a printed file works at once.
 func (a *Access) give(ctx context.Context, q api.KubeconfigRequest) (any, error) {
-	now, sure := a.cfg.Now()
+	now, sure := a.cfg.Clock.Plausible()
 	if !sure {
 		return nil, fmt.Errorf("the clock cannot be right (%s), so no end can be given; see: rivulet doctor --only clock", now.UTC().Format(time.RFC3339))
 	}
@@ -221,8 +220,8 @@ func (a *Access) give(ctx context.Context, q api.KubeconfigRequest) (any, error)
 
 // describe returns the input of a record's file.
 func (a *Access) describe(r record, now time.Time) (out api.NewKubeconfig, err error) {
-	out = api.NewKubeconfig{Kubeconfig: r.view(now), Cluster: a.cfg.Name(), ServerName: ServerName}
-	for _, addr := range a.cfg.Addresses() {
+	out = api.NewKubeconfig{Kubeconfig: r.view(now), Cluster: a.cfg.Name.Name(), ServerName: ServerName}
+	for _, addr := range a.cfg.LAN.Addresses() {
 		if !addr.IsLinkLocalUnicast() {
 			out.Servers = append(out.Servers, "https://"+netip.AddrPortFrom(addr, a.cfg.Port).String())
 		}
@@ -251,7 +250,7 @@ func (a *Access) namespace(ctx context.Context, r record) (warning string, err e
 	if r.Namespace == "" {
 		return "", nil
 	}
-	cfg, err := a.cfg.REST()
+	cfg, err := a.cfg.Engine.REST()
 	if err != nil {
 		return "", fmt.Errorf("the API server has not started yet (%w); see: rivulet status", err)
 	}

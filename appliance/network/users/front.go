@@ -15,6 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rivulet/appliance/api"
 	"rivulet/appliance/engine/controlplane"
 	"rivulet/fabric/connlimit"
 	"rivulet/fabric/httpserver"
@@ -44,10 +45,10 @@ func serving(key crypto.Signer) (tls.Certificate, error) {
 
 // front terminates TLS of users and forwards their requests. There is one in the process.
 type front struct {
-	list *list
-	now  func() (time.Time, bool) // false: the time is not plausible
-	tls  *tls.Config
-	log  *slog.Logger
+	list  *list
+	clock api.PlausibleClock
+	tls   *tls.Config
+	log   *slog.Logger
 
 	incoming
 	proxy    *apiproxy.Proxy
@@ -58,12 +59,12 @@ type front struct {
 	requests, ofCluster httpserver.Gate
 }
 
-func newFront(ctx context.Context, key ed25519.PrivateKey, l *list, now func() (time.Time, bool), log *slog.Logger) (*front, error) {
+func newFront(ctx context.Context, key ed25519.PrivateKey, l *list, clock api.PlausibleClock, log *slog.Logger) (*front, error) {
 	cert, err := serving(key)
 	if err != nil {
 		return nil, fmt.Errorf("users: %w", err)
 	}
-	f := &front{list: l, now: now, log: log, incoming: incoming{make(chan net.Conn), ctx}, ways: map[[32]byte]*apiproxy.Proxy{},
+	f := &front{list: l, clock: clock, log: log, incoming: incoming{make(chan net.Conn), ctx}, ways: map[[32]byte]*apiproxy.Proxy{},
 		requests:  httpserver.Gate{Each: maxRequests, Total: maxOfAll, Bytes: maxHeaders},
 		ofCluster: httpserver.Gate{Each: maxOfCluster, Total: maxOfAll, Bytes: maxHeaders}}
 	f.tls = &tls.Config{
@@ -92,7 +93,7 @@ func (f *front) take(c net.Conn) {
 		return
 	}
 	key := keyOf(t.ConnectionState().PeerCertificates[0])
-	now, sure := f.now()
+	now, sure := f.clock.Plausible()
 	r, ok := f.list.find(key)
 	if ok && sure && r.active(now) { // all others stay strangers, and may read the reason within their time limit
 		if !connlimit.Lasting(c, r.party()) {
@@ -197,7 +198,7 @@ func (f *front) serve() {
 
 func (f *front) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	r, ok := f.list.find(q.Context().Value(keyOfConn{}).([32]byte))
-	now, sure := f.now()
+	now, sure := f.clock.Plausible()
 	admitted := ok && sure && r.active(now)
 	party := "" // all whose access has ended: another certificate has the name now
 	if admitted {
@@ -214,7 +215,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 
 // answer passes a user's request on, or refuses it; ok is false if the user is not known any more.
 func (f *front) answer(w http.ResponseWriter, q *http.Request, r record, ok bool) {
-	now, sure := f.now()
+	now, sure := f.clock.Plausible()
 	switch {
 	case !ok:
 		refuse(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized, "this kubeconfig is not one of this cluster; make one on the device: sudo rivulet kubeconfig > FILE")

@@ -106,7 +106,7 @@ func (s *links) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	q.Body = http.MaxBytesReader(w, q.Body, linkBody)
-	now, sure := s.access.cfg.Now()
+	now, sure := s.access.cfg.Clock.Plausible()
 	r, known := s.access.list.linked(hash)
 	switch {
 	case !known:

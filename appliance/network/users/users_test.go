@@ -92,7 +92,11 @@ func (c *clock) set(now time.Time, wrong bool) {
 	defer c.mu.Unlock()
 	c.now, c.wrong = now, wrong
 }
-func (c *clock) get() (time.Time, bool) { c.mu.Lock(); defer c.mu.Unlock(); return c.now, !c.wrong }
+func (c *clock) Plausible() (time.Time, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now, !c.wrong
+}
 
 // gate is a front on a socket of its own, before an API server that says what it was asked.
 type gate struct {
@@ -117,7 +121,7 @@ func newGate(t *testing.T) *gate {
 	check(t, err)
 	g := &gate{clock: &clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, store: &notes{}}
 	ctx, cancel := context.WithCancel(t.Context())
-	g.front, err = newFront(ctx, key, load(g.store), g.clock.get, slog.New(slog.DiscardHandler))
+	g.front, err = newFront(ctx, key, load(g.store), g.clock, slog.New(slog.DiscardHandler))
 	check(t, err)
 	g.proxy, err = apiproxy.New(&rest.Config{Host: server.URL}, g.log)
 	check(t, err)
@@ -145,7 +149,7 @@ func newGate(t *testing.T) *gate {
 func (g *gate) give(t *testing.T, user string, life time.Duration) tls.Certificate {
 	t.Helper()
 	p := pair(t, user)
-	now, _ := g.clock.get()
+	now, _ := g.clock.Plausible()
 	r, err := accept(api.KubeconfigRequest{User: user, Certificate: p.Certificate[0], For: life, Role: "view"}, now)
 	check(t, err)
 	check(t, g.list.add(r, false))
@@ -195,7 +199,7 @@ func TestWhoIsLetIn(t *testing.T) {
 	if _, text, err := g.ask(g.client(), "/api"); err == nil {
 		t.Errorf("without a certificate: %q", text)
 	}
-	begun, _ := g.clock.get()
+	begun, _ := g.clock.Plausible()
 	g.clock.set(begun, true)
 	if code, text, _ := g.ask(anna, "/api"); code != http.StatusServiceUnavailable || !strings.Contains(text, "doctor") {
 		t.Errorf("with a clock that cannot be right: %d %q", code, text)
@@ -219,7 +223,7 @@ func TestWhoIsLetIn(t *testing.T) {
 // A watch ends with the access it was opened by, whatever ends that, and other users keep theirs.
 func TestOpenConnectionsEnd(t *testing.T) {
 	g := newGate(t)
-	begun, _ := g.clock.get()
+	begun, _ := g.clock.Plausible()
 	watch := func(c *http.Client) io.ReadCloser {
 		t.Helper()
 		resp, err := c.Get("https://" + g.addr + "/api/v1/pods?watch=true")
@@ -351,7 +355,7 @@ func TestRights(t *testing.T) {
 // and revoked between two looks leaves no binding, and nothing is asked where nothing changes.
 func TestRightsFollowEveryChange(t *testing.T) {
 	client, now := fake.NewClientset(), time.Now()
-	a := New(Config{Store: &notes{}, VClusters: &class{}, Now: func() (time.Time, bool) { return now, true }, Log: slog.New(slog.DiscardHandler)})
+	a := New(Config{Store: &notes{}, VClusters: &class{}, Clock: &clock{now: now}, Log: slog.New(slog.DiscardHandler)})
 	bindings := func() int {
 		t.Helper()
 		check(t, a.settleBy(t.Context(), client))
@@ -476,7 +480,7 @@ func TestWatchesWithoutNumber(t *testing.T) {
 func TestAReplacedKubeconfigTakesNoPlace(t *testing.T) {
 	g := newGate(t)
 	old, fresh := g.give(t, "ann", time.Hour), pair(t, "ann")
-	now, _ := g.clock.get()
+	now, _ := g.clock.Plausible()
 	r, err := accept(api.KubeconfigRequest{User: "ann", Certificate: fresh.Certificate[0], For: time.Hour, Role: "view"}, now)
 	check(t, err)
 	check(t, g.list.add(r, true))

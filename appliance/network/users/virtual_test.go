@@ -119,7 +119,7 @@ func TestAVirtualClustersUser(t *testing.T) {
 	g := newGate(t)
 	ann := newClass(t, "ann", "ben")
 	g.virtual = ann
-	now, _ := g.clock.get()
+	now, _ := g.clock.Plausible()
 	give := func(user, vcluster string) *http.Client {
 		t.Helper()
 		p := pair(t, user)
@@ -228,8 +228,8 @@ func TestALinkWorksOnce(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	check(t, err)
 	c := &clock{now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
-	a := New(Config{Store: &notes{}, Key: key, VClusters: newClass(t, "ann"), Now: c.get, Name: func() string { return "lab-1" }, Log: slog.New(slog.DiscardHandler),
-		Addresses: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.0.2.7")} }, Port: 7442})
+	a := New(Config{Store: &notes{}, Key: key, VClusters: newClass(t, "ann"), Clock: c, Name: here{}, Log: slog.New(slog.DiscardHandler),
+		LAN: here{}, Port: 7442})
 	s, err := newLinks(t.Context(), a)
 	check(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -361,7 +361,7 @@ func (l *list) knows(t *testing.T, key *ecdsa.PrivateKey) bool {
 func TestAnOpenLinkAdmitsNobody(t *testing.T) {
 	g := newGate(t)
 	anna := g.give(t, "anna", time.Hour)
-	now, _ := g.clock.get()
+	now, _ := g.clock.Plausible()
 	check(t, g.list.change(func(all []record) ([]record, error) {
 		all[0].Link = now.Add(time.Minute)
 		return all, nil
@@ -373,3 +373,8 @@ func TestAnOpenLinkAdmitsNobody(t *testing.T) {
 		t.Error("a record without a key and a link is taken")
 	}
 }
+
+type here struct{}
+
+func (here) Name() string            { return "lab-1" }
+func (here) Addresses() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.0.2.7")} }

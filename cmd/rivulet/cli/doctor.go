@@ -121,7 +121,7 @@ func here(c *common) *doctor.Env {
 	if own, _, err := fixed.Of(c.dirs.State); err == nil {
 		fixed.Use(own)
 	}
-	return doctor.Here(c.dirs.State, c.dirs.Run, func(ctx context.Context) (api.Status, error) { return api.Get(ctx, c.dirs.Run) })
+	return doctor.Here(c.dirs.State, c.dirs.Run)
 }
 
 func printReport(out io.Writer, r examined) error {

@@ -29,6 +29,15 @@ import (
 	"rivulet/test/harness/promserver"
 )
 
+type pi struct{ at netip.Addr }
+
+func (pi) Name() string              { return "pi" }
+func (p pi) Addresses() []netip.Addr { return []netip.Addr{p.at} }
+func (pi) Admit(a netip.Addr) bool   { return a.IsLoopback() }
+func (pi) Own(netip.Addr) bool       { return false }
+func (pi) Status() api.Status        { return api.Status{Name: "pi", Ready: true} }
+func (pi) Usages() []api.VCluster    { return nil }
+
 // scrapable is a supervisor with an endpoint on loopback. It returns the folder of its socket.
 func scrapable(t *testing.T) string {
 	t.Helper()
@@ -42,9 +51,8 @@ func scrapable(t *testing.T) string {
 		t.Fatal(err)
 	}
 	at := netip.MustParseAddrPort(locks.Address(t))
-	metrics := prometheus.Handler(func() api.Status { return api.Status{Name: "pi", Ready: true} }, func() []api.VCluster { return nil })
-	e := endpoint.New(endpoint.Config{Store: store, Key: key, Name: func() string { return "pi" }, Metrics: metrics, Node: at.Addr(), Port: at.Port(),
-		LAN: netip.Addr.IsLoopback, Pod: func(netip.Addr) bool { return false }, Addresses: func() []netip.Addr { return []netip.Addr{at.Addr()} }})
+	metrics := prometheus.Handler(pi{}, pi{})
+	e := endpoint.New(endpoint.Config{Store: store, Key: key, Name: pi{}, Metrics: metrics, Node: at.Addr(), Port: at.Port(), LAN: pi{at.Addr()}, Pods: pi{}})
 	e.Configure(config.MetricsLAN)
 	mux := http.NewServeMux()
 	e.Routes(mux)

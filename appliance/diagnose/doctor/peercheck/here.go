@@ -12,11 +12,13 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"rivulet/appliance/api"
+	"rivulet/appliance/engine"
 	"rivulet/appliance/version"
 	"rivulet/fabric"
 	"rivulet/fabric/peer"
@@ -27,12 +29,11 @@ import (
 // Here is this cluster: it examines its peers, and answers peers that examine it. All fields must be set.
 type Here struct {
 	Self   rpc.Identity
-	Fabric func() *fabric.Fabric     // nil before it has started
-	Tunnel func() *tunnel.Controller // nil before it has started
-	// KubeVersion is the API server's, empty before its first answer.
-	KubeVersion func() string
-	DNS         netip.AddrPort // address of this cluster's DNS
-	Domain      string         // of the cluster
+	Fabric *atomic.Pointer[fabric.Fabric]     // nil before it has started
+	Tunnel *atomic.Pointer[tunnel.Controller] // nil before it has started
+	Engine *engine.Handle
+	DNS    netip.AddrPort // address of this cluster's DNS
+	Domain string         // of the cluster
 }
 
 // tunnelTimeout limits the request for the data plane's state.
@@ -67,7 +68,7 @@ func findPeer(views []peer.View, name string) (peer.View, error) {
 }
 
 func (h Here) examine(ctx context.Context, name string) (Report, error) {
-	fab, tun := h.Fabric(), h.Tunnel()
+	fab, tun := h.Fabric.Load(), h.Tunnel.Load()
 	if fab == nil {
 		return Report{}, errors.New("the fabric has not started yet; see: rivulet status")
 	}
@@ -76,13 +77,8 @@ func (h Here) examine(ctx context.Context, name string) (Report, error) {
 		return Report{}, err
 	}
 	c := Case{
-		Peer: p, Addrs: p.Addrs, Version: version.Version, KubeVersion: h.KubeVersion(),
-		Dial: func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
-		},
-		Identify: func(ctx context.Context, conn net.Conn) (peer.ID, error) { return identify(ctx, h.Self, conn) },
-		Query:    func(ctx context.Context, size int) (Answer, error) { return queryPeer(ctx, fab, p.ID, size) },
-		API:      func(ctx context.Context) (string, error) { return apiOfPeer(ctx, fab, p.ID) },
+		Peer: p, Addrs: p.Addrs, Version: version.Version, KubeVersion: h.Engine.Version(),
+		Access: access{self: h.Self, fabric: fab, id: p.ID},
 	}
 	if p.Control.IsValid() && !slices.Contains(c.Addrs, p.Control) {
 		c.Addrs = append(slices.Clone(c.Addrs), p.Control)
@@ -97,9 +93,20 @@ func (h Here) examine(ctx context.Context, name string) (Report, error) {
 	return Examine(ctx, c), nil
 }
 
-// identify returns the ID of the key at the other end.
-func identify(ctx context.Context, self rpc.Identity, conn net.Conn) (peer.ID, error) {
-	tc := tls.Client(conn, rpc.ClientTLS(self, ""))
+// access is the Access to a peer from this cluster.
+type access struct {
+	self   rpc.Identity
+	fabric *fabric.Fabric
+	id     peer.ID
+}
+
+func (access) Dial(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "tcp", addr.String())
+}
+
+// Identify returns the ID of the key at the other end.
+func (a access) Identify(ctx context.Context, conn net.Conn) (peer.ID, error) {
+	tc := tls.Client(conn, rpc.ClientTLS(a.self, ""))
 	if err := tc.HandshakeContext(ctx); err != nil {
 		return "", err
 	}
@@ -114,8 +121,8 @@ const checkPath = "/v1/check"
 // maxCheck bounds the payload in each direction, bytes.
 const maxCheck = 256 << 10
 
-func queryPeer(ctx context.Context, fab *fabric.Fabric, id peer.ID, size int) (Answer, error) {
-	client, base, err := fab.Client(id)
+func (a access) Query(ctx context.Context, size int) (Answer, error) {
+	client, base, err := a.fabric.Client(a.id)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -136,17 +143,17 @@ func queryPeer(ctx context.Context, fab *fabric.Fabric, id peer.ID, size int) (A
 	if resp.StatusCode != http.StatusOK {
 		return Answer{}, fmt.Errorf("it answered %d", resp.StatusCode)
 	}
-	var a Answer
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return a, fmt.Errorf("its answer is unreadable: %w", err)
+	var answer Answer
+	if err := json.Unmarshal(raw, &answer); err != nil {
+		return answer, fmt.Errorf("its answer is unreadable: %w", err)
 	}
-	peer.Clean(&a, peer.Text)
-	a.Took = time.Since(begun)
-	return a, nil
+	peer.Clean(&answer, peer.Text)
+	answer.Took = time.Since(begun)
+	return answer, nil
 }
 
-func apiOfPeer(ctx context.Context, fab *fabric.Fabric, id peer.ID) (string, error) {
-	client, base, err := fab.Client(id)
+func (a access) API(ctx context.Context) (string, error) {
+	client, base, err := a.fabric.Client(a.id)
 	if err != nil {
 		return "", err
 	}
@@ -182,7 +189,7 @@ func (h Here) Answer(w http.ResponseWriter, r *http.Request) {
 		rpc.Fail(w, http.StatusBadRequest, &rpc.Error{Code: "bad-request", Message: "the request broke off or is too long"})
 		return
 	}
-	a := Answer{Version: version.Version, KubeVersion: h.KubeVersion(), Payload: body}
+	a := Answer{Version: version.Version, KubeVersion: h.Engine.Version(), Payload: body}
 	if from, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 		a.SeenAs = from.Addr().Unmap()
 	}

@@ -23,15 +23,20 @@ type Case struct {
 	Version, KubeVersion string
 	// Tunnel is the data plane's state; nil if it does not answer.
 	Tunnel *tunnel.Status
-	// Dial opens a connection outside of the tunnel.
-	Dial func(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
-	// Identify returns the cluster at the other end of such a connection.
-	Identify func(ctx context.Context, c net.Conn) (peer.ID, error)
-	// Query queries the peer through the tunnel, for an answer with a payload of that many bytes.
-	Query func(ctx context.Context, size int) (Answer, error)
-	// API returns the version of the peer's API server, requested through the tunnel.
-	API func(ctx context.Context) (string, error)
+	Access
 	Now func() time.Time
+}
+
+// Access reaches the peer.
+type Access interface {
+	// Dial opens a connection outside of the tunnel.
+	Dial(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
+	// Identify returns the cluster at the other end of such a connection.
+	Identify(ctx context.Context, c net.Conn) (peer.ID, error)
+	// Query queries the peer through the tunnel, for an answer with a payload of that many bytes.
+	Query(ctx context.Context, size int) (Answer, error)
+	// API returns the version of the peer's API server, requested through the tunnel.
+	API(ctx context.Context) (string, error)
 }
 
 // Answer is a peer's state, and its view of this cluster.

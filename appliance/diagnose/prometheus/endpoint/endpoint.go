@@ -46,17 +46,21 @@ const ServerName = "metrics.rivulet"
 type Config struct {
 	Store   Store
 	Key     ed25519.PrivateKey // of the cluster
-	Name    func() string      // of the cluster
+	Name    api.Named          // of the cluster
 	Metrics http.Handler
 	// Node is the node's own address, where pods reach the endpoint.
 	Node netip.Addr
-	// LAN reports whether an address is of a host on a link of a LAN, Pod whether it is of a pod of this cluster.
-	LAN, Pod func(netip.Addr) bool
-	// Addresses are the device's on its LANs.
-	Addresses func() []netip.Addr
-	Port      uint16 // api.MetricsPort
+	LAN  LAN
+	Pods interface{ Own(netip.Addr) bool } // reports whether an address is of a pod of this cluster
+	Port uint16                            // api.MetricsPort
 	// Setting is the value of the key; empty is off.
 	Setting string
+}
+
+// LAN has the device's addresses on its LANs, and reports whether an address is of a host on a link of a LAN.
+type LAN interface {
+	Addresses() []netip.Addr
+	Admit(netip.Addr) bool
 }
 
 // Endpoint serves the metrics. Its routes work before Run.
@@ -112,9 +116,9 @@ func (e *Endpoint) serve(ctx context.Context, ready func(), log *slog.Logger) er
 	at, admit := "", func(netip.Addr) bool { return false }
 	switch setting {
 	case config.MetricsLAN:
-		at, admit = ":"+strconv.Itoa(int(e.cfg.Port)), e.cfg.LAN // which includes this device
+		at, admit = ":"+strconv.Itoa(int(e.cfg.Port)), e.cfg.LAN.Admit // which includes this device
 	case config.MetricsPods:
-		at, admit = netip.AddrPortFrom(e.cfg.Node, e.cfg.Port).String(), func(a netip.Addr) bool { return a == e.cfg.Node || e.cfg.Pod(a) }
+		at, admit = netip.AddrPortFrom(e.cfg.Node, e.cfg.Port).String(), func(a netip.Addr) bool { return a == e.cfg.Node || e.cfg.Pods.Own(a) }
 	}
 	if at == "" {
 		ready()
@@ -234,10 +238,10 @@ func (e *Endpoint) grant(q api.MetricsRequest) (any, error) {
 		return nil, err
 	}
 	out := api.NewMetricsAccess{
-		MetricsAccess: api.MetricsAccess{Name: r.Name, By: r.By, Made: r.Made}, Token: token, Device: e.cfg.Name(), Setting: e.now(),
+		MetricsAccess: api.MetricsAccess{Name: r.Name, By: r.By, Made: r.Made}, Token: token, Device: e.cfg.Name.Name(), Setting: e.now(),
 		ServerName: ServerName, Authority: rpc.CertificatePEM(cert.Certificate[0]),
 	}
-	addrs := e.cfg.Addresses()
+	addrs := e.cfg.LAN.Addresses()
 	if out.Setting == config.MetricsPods {
 		addrs = []netip.Addr{e.cfg.Node}
 	}

@@ -57,6 +57,14 @@ func (n *notes) PutNote(name string, blob []byte) error {
 
 func (n *notes) CopyError() error { return n.copy }
 
+// pi is a device with these hosts and pods.
+type pi struct{ lan, pods netip.Prefix }
+
+func (pi) Name() string              { return "pi" }
+func (pi) Addresses() []netip.Addr   { return []netip.Addr{netip.MustParseAddr("127.0.0.1")} }
+func (p pi) Admit(a netip.Addr) bool { return p.lan.Contains(a) }
+func (p pi) Own(a netip.Addr) bool   { return p.pods.Contains(a) }
+
 // served is an endpoint on loopback.
 type served struct {
 	*Endpoint
@@ -73,8 +81,7 @@ func serve(t *testing.T, metrics http.Handler) *served {
 	port := uint16(locks.Ports(t, 1))
 	s := &served{store: &notes{}, at: fmt.Sprintf("127.0.0.1:%d", port)}
 	loopback := netip.MustParseAddr("127.0.0.1")
-	s.Endpoint = New(Config{Store: s.store, Key: key, Name: func() string { return "pi" }, Metrics: metrics, Node: loopback, Port: port,
-		LAN: netip.Addr.IsLoopback, Pod: func(netip.Addr) bool { return false }, Addresses: func() []netip.Addr { return []netip.Addr{loopback} }})
+	s.Endpoint = New(Config{Store: s.store, Key: key, Name: pi{}, Metrics: metrics, Node: loopback, Port: port, LAN: pi{lan: netip.MustParsePrefix("127.0.0.0/8")}, Pods: pi{}})
 	s.Configure(config.MetricsLAN)
 	s.run(t)
 	return s
@@ -289,8 +296,7 @@ func TestAdmittedByAddress(t *testing.T) {
 	_, key, _ := ed25519.GenerateKey(rand.Reader)
 	port := uint16(locks.Ports(t, 1))
 	lan, pod := netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.3")
-	e := New(Config{Store: &notes{}, Key: key, Name: func() string { return "pi" }, Metrics: page("x"), Node: netip.MustParseAddr("127.0.0.1"), Port: port,
-		LAN: func(a netip.Addr) bool { return a == lan }, Pod: func(a netip.Addr) bool { return a == pod }, Addresses: func() []netip.Addr { return nil }})
+	e := New(Config{Store: &notes{}, Key: key, Name: pi{}, Metrics: page("x"), Node: netip.MustParseAddr("127.0.0.1"), Port: port, LAN: pi{lan: netip.PrefixFrom(lan, 32)}, Pods: pi{pods: netip.PrefixFrom(pod, 32)}})
 	reaches := func(from netip.Addr) bool {
 		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Timeout: time.Second}
 		c, err := d.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
