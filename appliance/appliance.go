@@ -106,7 +106,7 @@ func Run(ctx context.Context, cfg Config) error {
 		settings: &config.Follower{Current: settings, NodeName: nodeName, Log: cfg.Log},
 	}
 	problems.Recovered(&sys.health, recovered, cfg.Log)
-	quarantine.Report(&sys.health, cfg.Dirs.State)
+	sys.health.SetAside(quarantine.All(cfg.Dirs.State))
 	role.Report(&sys.health)
 	firstboot.Follow(ctx, &sys.health, cfg.Log)
 	host.RaiseLimits(&sys.health)

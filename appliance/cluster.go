@@ -83,8 +83,8 @@ func (o engineOwner) Config() (engine.Config, error) {
 
 func (o engineOwner) Prepare(ctx context.Context, e *engine.Engine) error {
 	s := o.s
-	quarantine.Report(&s.health, s.cfg.Dirs.State) // the engine may have begun a torn cluster anew
-	if s.worker.Joined != nil {                    // it has no database and no authorities
+	s.health.SetAside(quarantine.All(s.cfg.Dirs.State)) // the engine may have begun a torn cluster anew
+	if s.worker.Joined != nil {                         // it has no database and no authorities
 		return s.images.Prepare(ctx)
 	}
 	err := errors.Join(s.database.Prepare(ctx, e), s.images.Prepare(ctx))

@@ -237,7 +237,7 @@ func (e *Engine) answersWhileItRuns(ctx context.Context) {
 
 // watchAPI returns an error once the API server hangs: no answer for the time of patience.
 func (e *Engine) watchAPI(ctx context.Context, after time.Duration) error {
-	api, err := e.probedAPI()
+	api, err := apiOf(e)
 	if err != nil {
 		return err
 	}

@@ -112,7 +112,7 @@ type ownAPI struct {
 	url    string
 }
 
-func (e *Engine) probedAPI() (*ownAPI, error) {
+func apiOf(e *Engine) (*ownAPI, error) {
 	cfg, err := RESTConfig(e.Kubeconfig())
 	if err != nil {
 		return nil, err

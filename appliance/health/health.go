@@ -155,6 +155,11 @@ func (t *Tracker) Report(k *Kind, err error) {
 	t.Set(k, text, cure)
 }
 
+// SetAside reports damaged files that were set aside, for an operator to inspect.
+func (t *Tracker) SetAside(found []string) {
+	t.SetIf(len(found) > 0, SetAside, strings.Join(found, ", "), "look at the disk's health; delete these when nobody needs them any more")
+}
+
 // Problems returns the current ones, the worst first, then by code and subject.
 func (t *Tracker) Problems() []Problem {
 	t.mu.Lock()

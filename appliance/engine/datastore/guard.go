@@ -92,7 +92,7 @@ func (g *Guard) prepare(ctx context.Context, e Cluster) error {
 	}
 	r, err := Prepare(ctx, g.State, !closed)
 	if errors.Is(err, ErrLost) && !e.Settled() {
-		defer quarantine.Report(g.Health, g.State)
+		defer func() { g.Health.SetAside(quarantine.All(g.State)) }()
 		return e.BeginAnew(err.Error())
 	}
 	if err == nil { // a recovery has moved the revision on
@@ -112,7 +112,7 @@ func (g *Guard) prepare(ctx context.Context, e Cluster) error {
 	}
 	g.Health.Set(health.DatastoreRecovered, text+"; what was changed last may be missing",
 		"look at your workloads (rivulet kubectl get all -A) and at the disk's health")
-	quarantine.Report(g.Health, g.State)
+	g.Health.SetAside(quarantine.All(g.State))
 	return nil
 }
 

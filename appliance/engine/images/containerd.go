@@ -136,7 +136,7 @@ func (c *Containerd) Prepare(ctx context.Context) error {
 			return fmt.Errorf("containerd: %w; look at the disk", err)
 		}
 	}
-	quarantine.Report(c.Health, c.State)
+	c.Health.SetAside(quarantine.All(c.State))
 	return os.WriteFile(c.bootFile(), nil, 0o600)
 }
 

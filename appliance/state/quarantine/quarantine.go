@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"rivulet/appliance/health"
 	"rivulet/appliance/state/durable"
 	"rivulet/appliance/state/paths"
 )
@@ -62,8 +61,7 @@ func List(dirs ...string) []string {
 	return out
 }
 
-// Report reports what is set aside in a state folder, by this start or an earlier one.
-func Report(t *health.Tracker, state string) {
-	found := List(state, filepath.Dir(paths.Server(state)), paths.Agent(state), paths.Server(state, "db"))
-	t.SetIf(len(found) > 0, health.SetAside, strings.Join(found, ", "), "look at the disk's health; delete these when nobody needs them any more")
+// All returns what is set aside in a state folder, by this start or an earlier one, sorted.
+func All(state string) []string {
+	return List(state, filepath.Dir(paths.Server(state)), paths.Agent(state), paths.Server(state, "db"))
 }
