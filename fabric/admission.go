@@ -2,15 +2,16 @@ package fabric
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"rivulet/fabric/connlimit"
+	"rivulet/fabric/keyring"
 	"rivulet/fabric/lanpeers"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
@@ -27,22 +28,76 @@ type Policy struct {
 	Secret string
 }
 
-// admission decides which strangers become peers, and with which ones this cluster begins an exchange. It reads the
-// policy, operator decisions and members; it alone counts the peers trusted by lan.
+// admission decides which strangers become peers, and with which ones this cluster begins an exchange. It is this cluster
+// in the exchange (pairing.Cluster). It reads the policy, operator decisions, members and keys; it alone counts the peers
+// trusted by lan.
 type admission struct {
+	base      pairing.Self // what does not change
+	kube      func() string
 	settings  *settings
 	decisions *trust.Store
+	keys      *keyring.Ring
 	members   *members
+	prefixes  *prefixes
+	gateways  *gateways
+	endings   *endings
 	lan       *lanpeers.Admission
 	// onLink reports whether no router is between this device and the address.
 	onLink func(netip.Addr) bool
 	// hardware is the hardware address of a neighbour; it may be nil.
 	hardware func(netip.Addr) string
-	// displace ends the peering with a peer that makes room.
-	displace func(ctx context.Context, id peer.ID) error
 	// leaving: no cluster may become a peer in this run.
 	leaving atomic.Bool
 	log     *slog.Logger
+
+	mu      sync.Mutex           // a leaf
+	invites map[peer.ID]received // while in use
+}
+
+// received is the secret of an invite, or of a token to join, of another cluster.
+type received struct {
+	secret []byte
+	join   bool
+}
+
+// Self is this cluster's part of a message.
+func (a *admission) Self() pairing.Self {
+	s, keys := a.base, a.keys.Now()
+	s.Name, s.KubeVersion, s.Group = a.settings.name.get(), a.kube(), a.settings.group()
+	s.WireGuardKey, s.NextWireGuardKey, s.Private, s.NextPrivate = keys.Public, keys.NextPublic, keys.Private, keys.Next
+	return s
+}
+
+func (a *admission) Record(id peer.ID) (peer.Record, bool) { return a.members.record(id) }
+
+func (a *admission) Save(r peer.Record) error { return a.members.save(r) }
+
+func (a *admission) Choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error) {
+	return a.prefixes.choose(id, previous)
+}
+
+func (a *admission) Parted(id peer.ID) (heard, skip uint64) {
+	p, _ := a.decisions.Revocation(id)
+	return p.Heard, p.Skip
+}
+
+func (a *admission) Invite(id peer.ID) (secret []byte, join bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := a.invites[id]
+	return r.secret, r.join
+}
+
+// use puts the secret into messages to its cluster until the returned function is called.
+func (a *admission) use(c trust.Code, join bool) (stop func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.invites[c.ID] = received{c.Secret, join}
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.invites, c.ID)
+	}
 }
 
 // polling asks which peers are in use before a stranger's message is evaluated, where it might displace a peer: that calls the
@@ -58,8 +113,8 @@ func (a *admission) polling(next http.Handler) http.Handler {
 	})
 }
 
-// admit evaluates a stranger with all local facts. It changes nothing: join does.
-func (a *admission) admit(s pairing.Stranger) (string, error) {
+// Admit evaluates a stranger with all local facts. It changes nothing: Join does.
+func (a *admission) Admit(s pairing.Stranger) (string, error) {
 	if a.leaving.Load() {
 		return "", leavingError(a.settings.name.get())
 	}
@@ -88,9 +143,9 @@ func (a *admission) taken(name string, id peer.ID) peer.ID {
 	return a.members.namesake(name, id)
 }
 
-// join makes an admitted stranger a peer or a node: its invite is used up, its record stored, and where it is trusted by lan
+// Join makes an admitted stranger a peer or a node: its invite is used up, its record stored, and where it is trusted by lan
 // its place is counted and another one may make room. What was not stored has not used a place.
-func (a *admission) join(s pairing.Stranger, r peer.Record) error {
+func (a *admission) Join(s pairing.Stranger, r peer.Record) error {
 	if len(s.Message.Invite) > 0 && !s.Starter {
 		_, approved := a.decisions.Approved(r.ID)
 		err := a.decisions.Redeem(s.Message.Invite, r.ID, time.Now(), s.Message.Join)
@@ -215,7 +270,7 @@ func (a *admission) makeRoom(victim peer.ID, source string) {
 		ctx := a.members.run
 		a.log.Info("a peer makes room for a newcomer", "peer", m.Record().Name, "id", victim.Short())
 		a.members.loops.Go(func() { // not here: the caller holds the exchange's lock
-			if err := a.displace(ctx, victim); err != nil {
+			if _, err := a.endings.unpeer(ctx, victim, Unpeer{Force: true, Forget: true}); err != nil {
 				a.log.Warn("a peer that was to make room stays", "id", victim.Short(), "err", err)
 				a.members.mu.Lock()
 				m.Displace(false)

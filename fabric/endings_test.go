@@ -110,7 +110,7 @@ func TestAPeerReturnsWhileItIsDenied(t *testing.T) {
 	s.record, s.starts = peer.Record{}, 1<<20 // its messages are newer than its end
 	paired, ended := make(chan error, 1), make(chan error, 1)
 	go func() { paired <- s.pair(a) }()
-	a.awaitWaiting("(*admission).admit")
+	a.awaitWaiting("(*admission).Admit")
 	go func() {
 		_, err := a.Unpeer(t.Context(), string(s.id.ID), Unpeer{Force: true})
 		ended <- err
@@ -137,7 +137,7 @@ func TestAnExchangeWhileLeaving(t *testing.T) {
 	shut.Store(true)
 	paired, left := make(chan error, 1), make(chan struct{})
 	go func() { paired <- s.pair(a) }()
-	a.awaitWaiting("(*admission).admit")
+	a.awaitWaiting("(*admission).Admit")
 	go func() { defer close(left); a.Leave(t.Context(), true) }()
 	a.await("that it leaves", func() bool { return a.admission.leaving.Load() || a.waiting("(*endings).Leave") })
 	close(open)
@@ -169,7 +169,7 @@ func TestADecisionDuringAnExchange(t *testing.T) {
 			shut.Store(true)
 			paired, decided := make(chan error, 1), make(chan error, 1)
 			go func() { paired <- s.pair(a) }()
-			a.awaitWaiting("(*admission).admit")
+			a.awaitWaiting("(*admission).Admit")
 			var before bool // a peer when the decision has returned
 			go func() {
 				err := decide(a, s)

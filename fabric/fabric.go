@@ -27,7 +27,6 @@ import (
 	"rivulet/fabric/changes"
 	"rivulet/fabric/control"
 	"rivulet/fabric/discovery"
-	"rivulet/fabric/gatewaypeers"
 	"rivulet/fabric/keyring"
 	"rivulet/fabric/lanpeers"
 	"rivulet/fabric/netmon"
@@ -150,7 +149,7 @@ type Fabric struct {
 	*prefixes
 	*plane
 	*clients
-	*gatewaypeers.Registry
+	*gateways
 	*endings
 	*operator
 	*control.Port

@@ -23,14 +23,13 @@ import (
 
 // introducer reports the members of the group to each other, and follows their reports.
 type introducer struct {
-	self     peer.ID
-	settings *settings
-	members  *members
-	clients  *clients
-	// discovered processes a report.
-	discovered func(source string, ev discovery.Event)
-	retry      time.Duration // the pause before the reports of a member are followed again
-	log        *slog.Logger
+	self      peer.ID
+	settings  *settings
+	members   *members
+	clients   *clients
+	exchanger *exchanger    // processes the reports
+	retry     time.Duration // the pause before the reports of a member are followed again
+	log       *slog.Logger
 }
 
 // neighbour is a member that a peer reports.
@@ -190,12 +189,12 @@ func due(told, known []neighbour, connected func(peer.ID) bool) []neighbour {
 func (i *introducer) introduced(source string, was, now []neighbour) {
 	for _, n := range was {
 		if !slices.Contains(now, n) {
-			i.discovered(source, discovery.Event{Kind: discovery.Removed, Entry: discovery.Entry{Key: string(n.ID), ID: n.ID}})
+			i.exchanger.discovered(source, discovery.Event{Kind: discovery.Removed, Entry: discovery.Entry{Key: string(n.ID), ID: n.ID}})
 		}
 	}
 	for _, n := range now {
 		if !slices.Contains(was, n) {
-			i.discovered(source, discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(n.ID), ID: n.ID, Name: n.Name}})
+			i.exchanger.discovered(source, discovery.Event{Kind: discovery.Added, Entry: discovery.Entry{Key: string(n.ID), ID: n.ID, Name: n.Name}})
 		}
 	}
 }

@@ -89,7 +89,7 @@ func (o *operator) Accept(ctx context.Context, text string) (peer.View, error) {
 // is stored: if it fails or is cut off, a denial and an approval are what they were, and it may be repeated.
 func (o *operator) try(ctx context.Context, c trust.Code, join bool, how string) (v peer.View, refusal, err error) {
 	v, err = func() (peer.View, error) {
-		defer o.use(c, join)()
+		defer o.admission.use(c, join)()
 		defer o.decisions.Try(c.ID, how, time.Now())()
 		return o.approve(ctx, c.ID, c.Addrs, how)
 	}()
@@ -126,23 +126,4 @@ func invitable(lans netmon.LANs) (out []netip.Addr) {
 		}
 	}
 	return out
-}
-
-// use puts the secret into messages to its cluster until the returned function is called.
-func (o *operator) use(c trust.Code, join bool) (stop func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.invites[c.ID] = received{c.Secret, join}
-	return func() {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		delete(o.invites, c.ID)
-	}
-}
-
-func (o *operator) invitedBy(id peer.ID) (secret []byte, join bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	r := o.invites[id]
-	return r.secret, r.join
 }

@@ -22,27 +22,32 @@ func (f *Fabric) keysChanged() {
 	f.Refresh()
 }
 
-// keyOwner names the other owner of one of the keys; empty if there is none. It has a record if it is a peer.
-func (f *Fabric) keyOwner(id peer.ID, keys ...wgkey.Public) (name string, by *peer.Record) {
-	if wgkey.Common(keys, f.keys.Now().Both()) {
+// Claim refuses a record with a key of another owner (keyring.Claim).
+func (a *admission) Claim(r peer.Record) error {
+	owner, err := keyring.Claim(r, a.settings.name.get(), a, a.log)
+	if owner != "" {
+		a.members.mu.Lock()
+		level := a.members.newsLevel()
+		a.members.mu.Unlock()
+		a.log.Log(context.Background(), level, "refused a WireGuard key that another one has", "peer", r.Name, "id", r.ID.Short(), "owner", owner)
+	}
+	return err
+}
+
+// KeyOwner names the other owner of one of the keys; empty if there is none. It has a record if it is a peer.
+func (a *admission) KeyOwner(id peer.ID, keys ...wgkey.Public) (name string, by *peer.Record) {
+	if wgkey.Common(keys, a.keys.Now().Both()) {
 		return "this cluster", nil
 	}
-	if name := f.Registry.KeyOwner(keys...); name != "" {
+	if name := a.gateways.keyOwner(keys...); name != "" {
 		return "the gateway " + name, nil
 	}
-	for _, r := range f.members.records() {
+	for _, r := range a.members.records() {
 		if r.ID != id && wgkey.Common(keys, keyring.KeysOf(r)) {
 			return cmp.Or(r.Name, r.ID.Short()), &r
 		}
 	}
 	return "", nil
-}
-
-func (f *Fabric) refusedKey(r peer.Record, owner string) {
-	f.members.mu.Lock()
-	level := f.newsLevel()
-	f.members.mu.Unlock()
-	f.log.Log(context.Background(), level, "refused a WireGuard key that another one has", "peer", r.Name, "id", r.ID.Short(), "owner", owner)
 }
 
 // awaitKey waits until every connected peer has the next key, or ctx ends.

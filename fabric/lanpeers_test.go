@@ -294,9 +294,9 @@ func TestARefusedStrangerCostsNothing(t *testing.T) {
 		want := "no-proof"
 		switch n % 3 {
 		case 0: // it demands what this cluster does not have
-			s.group = &key
+			s.self.Group = &key
 		case 1: // the same, with an invite
-			s.group, s.invite = &key, code.Secret
+			s.self.Group, s.invite = &key, code.Secret
 		case 2:
 			a.store.setFull(true)
 			want = "store"
@@ -330,7 +330,7 @@ func TestNobodyMakesRoomForARefusedStranger(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newStranger(t, 61)
-	s.group = &key
+	s.self.Group = &key
 	if err := s.pair(a); pairing.Code(err) != "no-proof" {
 		t.Error(err)
 	}

@@ -70,13 +70,11 @@ type members struct {
 	plane     *plane
 	store     peer.Store
 	decisions *trust.Store
-	// source is what counts as one machine: see lanpeers.
-	source func(netip.Addr) string
-	// pair and ping are the loops of a member.
-	pair    func(ctx context.Context, key string, m *member)
-	ping    func(ctx context.Context, m *member)
-	log     *slog.Logger
-	changed changes.Signal
+	admission *admission // says what counts as one machine
+	exchanger *exchanger // has one loop of each member,
+	pinger    *pinger    // and this the other
+	log       *slog.Logger
+	changed   changes.Signal
 
 	mu    sync.Mutex
 	run   context.Context // of Run; nil before and after
@@ -181,9 +179,9 @@ func (s *members) member(key string, id peer.ID) *member {
 func (s *members) start(key string, m *member) {
 	var ctx context.Context
 	ctx, m.stop = context.WithCancel(s.run)
-	s.loops.Go(func() { s.pair(ctx, key, m) })
+	s.loops.Go(func() { s.exchanger.loop(ctx, key, m) })
 	if m.ID() != "" {
-		s.loops.Go(func() { s.ping(ctx, m) })
+		s.loops.Go(func() { s.pinger.loop(ctx, m) })
 	}
 }
 
@@ -319,7 +317,7 @@ func (s *members) record(id peer.ID) (peer.Record, bool) {
 // save stores the record, and makes the cluster a peer.
 func (s *members) save(r peer.Record) error {
 	if r.Trust.How == peer.TrustLAN && r.Trust.Source == "" {
-		r.Trust.Source = s.source(r.Control.Addr())
+		r.Trust.Source = s.admission.source(r.Control.Addr())
 	}
 	// With both a record and a revocation, the record would be removed: so the revocation is removed first.
 	was, revoked := s.decisions.Revocation(r.ID)

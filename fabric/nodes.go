@@ -24,7 +24,7 @@ func (o *operator) Join(ctx context.Context, c trust.Code) error {
 		}
 		return err
 	}
-	defer o.use(c, true)()
+	defer o.admission.use(c, true)()
 	if err := o.exchangeNow(ctx, c.ID); err != nil {
 		return err
 	}

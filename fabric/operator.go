@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"rivulet/fabric/pairing"
@@ -32,16 +31,8 @@ type operator struct {
 	members   *members
 	party     *pairing.Party
 	endings   *endings
+	admission *admission
 	log       *slog.Logger
-
-	mu      sync.Mutex           // a leaf
-	invites map[peer.ID]received // while in use
-}
-
-// received is the secret of an invite, or of a token to join, of another cluster.
-type received struct {
-	secret []byte
-	join   bool
 }
 
 // Approve permits the cluster to be a peer, and begins the exchange if the cluster can be reached. It returns the state

@@ -104,13 +104,13 @@ func addOnce(list []netip.AddrPort, a netip.AddrPort) []netip.AddrPort {
 
 // pathView has the paths of peers for Peers. It alone writes member.paths, with the lock of members.
 type pathView struct {
-	data    DataPlane
-	members *members
-	brokers *broker.Client
-	problem func(code string, e *rpc.Error)
-	retry   time.Duration
-	viewed  chan struct{} // somebody reads the views
-	log     *slog.Logger
+	data     DataPlane
+	members  *members
+	brokers  *broker.Client
+	problems *problems
+	retry    time.Duration
+	viewed   chan struct{} // somebody reads the views
+	log      *slog.Logger
 }
 
 // run updates the paths.
@@ -151,9 +151,9 @@ func (v *pathView) refresh(ctx context.Context) {
 		return
 	}
 	if status.StreamPort != "" {
-		v.problem("stream-port", &rpc.Error{Code: "stream-port", Message: status.StreamPort, Cure: "end that program, or choose another port (tunnel.streamPort)"})
+		v.problems.report("stream-port", &rpc.Error{Code: "stream-port", Message: status.StreamPort, Cure: "end that program, or choose another port (tunnel.streamPort)"})
 	} else {
-		v.problem("stream-port", nil)
+		v.problems.report("stream-port", nil)
 	}
 	v.members.mu.Lock()
 	defer v.members.mu.Unlock()
@@ -236,13 +236,13 @@ func (f *Fabric) handOver() rpc.Handover {
 		if local == nil || local.AddrPort().Addr().Unmap() == f.cfg.TunnelAddress { // no tunnel inside the tunnel
 			return errNoStreams
 		}
-		return f.takeOver(conn, begun)
+		return takeOver(f.cfg.DataPlane, conn, begun)
 	}}
 }
 
 // takeOver gives the data plane a connection, with the bytes already read from it.
-func (f *Fabric) takeOver(conn net.Conn, begun []byte) error {
-	t, ok := f.cfg.DataPlane.(taker)
+func takeOver(data DataPlane, conn net.Conn, begun []byte) error {
+	t, ok := data.(taker)
 	if !ok {
 		return errNoStreams
 	}

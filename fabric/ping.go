@@ -36,7 +36,7 @@ func (p *pinger) loop(ctx context.Context, m *member) {
 			if err != nil {
 				return nil, err
 			}
-			return leftConn{c, func() { p.members.doubt(m) }}, nil
+			return leftConn{c, p.members, m}, nil
 		},
 		MaxResponseHeaderBytes: 8 << 10,
 		DisableCompression:     true,
@@ -110,11 +110,12 @@ func (p *pinger) loop(ctx context.Context, m *member) {
 // its tunnel continues.
 type leftConn struct {
 	net.Conn
-	left func()
+	members *members
+	of      *member
 }
 
 func (c leftConn) Close() error {
-	defer c.left()
+	defer c.members.doubt(c.of)
 	return c.Conn.Close()
 }
 

@@ -23,18 +23,24 @@ const overhead = 80
 // port or loaded a module is waiting.
 const maxRetry = 3
 
+// served are the peers that the data plane serves.
+type served interface {
+	// desired is the wanted configuration.
+	desired() tunnel.Config
+	// pingAll is called after a change of what the data plane serves, CheckPrefixes before it if there are peers that it
+	// does not serve.
+	pingAll()
+	CheckPrefixes()
+}
+
 // plane keeps the data plane's configuration equal to the records. It alone decides whether there is a tunnel to a
 // peer: the process runs, has the configuration, and serves that peer.
 type plane struct {
-	data   DataPlane
-	timing Timing
-	log    *slog.Logger
-	// desired is the wanted configuration.
-	desired func() tunnel.Config
-	problem func(code string, e *rpc.Error)
-	// inForce is called after a change of what the data plane serves, unserved before it if there are peers that it
-	// does not serve.
-	inForce, unserved func()
+	data     DataPlane
+	timing   Timing
+	log      *slog.Logger
+	problems *problems
+	served   served
 
 	wanted chan struct{} // the configuration may have changed
 	doubts chan struct{} // the data plane may have lost its configuration
@@ -83,11 +89,11 @@ func (p *plane) run(ctx context.Context) {
 		err := p.apply(ctx)
 		p.fail(err)
 		if err != nil && ctx.Err() == nil {
-			p.problem("tunnel", &rpc.Error{Code: "tunnel", Message: "no tunnel to any peer: " + err.Error(), Cure: "this cluster itself works; the tunnel is tried again every few seconds"})
+			p.problems.report("tunnel", &rpc.Error{Code: "tunnel", Message: "no tunnel to any peer: " + err.Error(), Cure: "this cluster itself works; the tunnel is tried again every few seconds"})
 			retry = time.After(wait)
 			wait = min(2*wait, maxRetry*p.timing.Retry)
 		} else {
-			p.problem("tunnel", nil)
+			p.problems.report("tunnel", nil)
 			wait, retry = p.timing.Retry, nil
 			if p.troubled() {
 				retry = time.After(checkEvery * p.timing.Ping)
@@ -112,7 +118,7 @@ func (p *plane) run(ctx context.Context) {
 
 // apply configures the data plane, unless it has this configuration.
 func (p *plane) apply(ctx context.Context) error {
-	want := p.desired()
+	want := p.served.desired()
 	p.mu.Lock()
 	same := p.applied != nil && reflect.DeepEqual(*p.applied, want)
 	p.mu.Unlock()
@@ -133,7 +139,7 @@ func (p *plane) apply(ctx context.Context) error {
 	p.mu.Unlock()
 	p.took(status)
 	p.log.Debug("tunnel configured", "peers", len(want.Peers), "mtu", want.MTU)
-	p.inForce()
+	p.served.pingAll()
 	return nil
 }
 
@@ -182,10 +188,10 @@ func (p *plane) took(status tunnel.Status) {
 	p.trouble = trouble
 	p.mu.Unlock()
 	if news && len(trouble) > 0 {
-		p.unserved()
+		p.served.CheckPrefixes()
 	}
 	if news {
-		p.inForce()
+		p.served.pingAll()
 	}
 }
 
@@ -208,7 +214,7 @@ func (f *Fabric) desired() tunnel.Config {
 		PrivateKey: f.keys.Now().Private, Port: f.cfg.TunnelPort, Interface: f.cfg.Interface, Leased: f.cfg.Leased,
 		MTU: min(max(mtu, 1360), 9000) - overhead, Address: f.cfg.TunnelAddress, ControlPort: f.cfg.Port, PodCIDR: f.cfg.PodCIDR,
 	}
-	c.Peers = f.Registry.TunnelPeers() // before peers
+	c.Peers = f.gateways.tunnelPeers() // before peers
 	var peers []*member
 	for _, m := range f.peers() {
 		if m.Record().Complete() {

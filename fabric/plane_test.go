@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/rpc"
 	"rivulet/fabric/tunnel"
 )
@@ -17,13 +18,11 @@ import (
 func TestPlane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := &fakePlane{pid: 1}
-		wanted := tunnel.Config{Port: 7442, Peers: []tunnel.Peer{{ID: "a"}}}
-		var failure atomic.Pointer[rpc.Error]
-		var inForce, unserved atomic.Int32
+		s := &oneServed{}
+		failures := &problems{log: slog.New(slog.DiscardHandler), changed: &changes.Signal{}, open: map[string]rpc.Error{}}
 		applied := func() int { data.mu.Lock(); defer data.mu.Unlock(); return data.told }
 		p := &plane{
-			data: data, timing: DefaultTiming, log: slog.New(slog.DiscardHandler), desired: func() tunnel.Config { return wanted },
-			problem: func(_ string, e *rpc.Error) { failure.Store(e) }, inForce: func() { inForce.Add(1) }, unserved: func() { unserved.Add(1) },
+			data: data, timing: DefaultTiming, log: slog.New(slog.DiscardHandler), problems: failures, served: s,
 			wanted: make(chan struct{}, 1), doubts: make(chan struct{}, 1),
 		}
 		if ok, why := p.tunnel("a"); ok || why != "" {
@@ -35,8 +34,8 @@ func TestPlane(t *testing.T) {
 		synctest.Wait()
 		p.kick()
 		synctest.Wait()
-		if applied() != 1 || inForce.Load() != 1 || !p.has("a") || p.has("b") {
-			t.Errorf("applied %d times, in force %d times", applied(), inForce.Load())
+		if applied() != 1 || s.inForce.Load() != 1 || !p.has("a") || p.has("b") {
+			t.Errorf("applied %d times, in force %d times", applied(), s.inForce.Load())
 		}
 
 		data.kill()
@@ -49,28 +48,39 @@ func TestPlane(t *testing.T) {
 		data.setBroken(true)
 		p.Reapply()
 		synctest.Wait()
-		if ok, why := p.tunnel("a"); ok || why != "there is no tunnel on this device: no TUN device" || failure.Load() == nil {
-			t.Errorf("without a device: %t, %q, problem %v", ok, why, failure.Load())
+		if ok, why := p.tunnel("a"); ok || why != "there is no tunnel on this device: no TUN device" || len(failures.Problems()) == 0 {
+			t.Errorf("without a device: %t, %q, problem %v", ok, why, failures.Problems())
 		}
 		data.setBroken(false)
 		time.Sleep(maxRetry*DefaultTiming.Retry + time.Second)
 		synctest.Wait()
-		if !p.has("a") || failure.Load() != nil {
-			t.Errorf("with a device again: problem %v", failure.Load())
+		if !p.has("a") || len(failures.Problems()) != 0 {
+			t.Errorf("with a device again: problem %v", failures.Problems())
 		}
 
 		data.setRefuse(map[string]tunnel.Problem{"a": {Text: "its key is bad", Cure: "give it another"}})
 		p.Reapply()
 		synctest.Wait()
-		if ok, why := p.tunnel("a"); ok || why != "its key is bad; give it another" || unserved.Load() != 1 {
-			t.Errorf("a refused peer: %t, %q, reported %d times", ok, why, unserved.Load())
+		if ok, why := p.tunnel("a"); ok || why != "its key is bad; give it another" || s.unserved.Load() != 1 {
+			t.Errorf("a refused peer: %t, %q, reported %d times", ok, why, s.unserved.Load())
 		}
 		data.setRefuse(nil)
-		before := inForce.Load()
+		before := s.inForce.Load()
 		time.Sleep(checkEvery*DefaultTiming.Ping + time.Second)
 		synctest.Wait()
-		if !p.has("a") || inForce.Load() == before {
+		if !p.has("a") || s.inForce.Load() == before {
 			t.Error("a peer that is served again stays without a tunnel")
 		}
 	})
 }
+
+// oneServed has one peer.
+type oneServed struct{ inForce, unserved atomic.Int32 }
+
+func (s *oneServed) desired() tunnel.Config {
+	return tunnel.Config{Port: 7442, Peers: []tunnel.Peer{{ID: "a"}}}
+}
+
+func (s *oneServed) pingAll() { s.inForce.Add(1) }
+
+func (s *oneServed) CheckPrefixes() { s.unserved.Add(1) }

@@ -10,27 +10,22 @@ import (
 	"rivulet/fabric/peer"
 )
 
-// prefixes chooses the prefixes under which this cluster sees peers. It reads the records and the host's networks
-// through functions, and has no state.
+// prefixes chooses the prefixes under which this cluster sees peers. It has no state.
 type prefixes struct {
 	pods, services netip.Prefix
-	// block is the block to choose from.
-	block func() netip.Prefix
-	lans  LANs
+	settings       *settings // the block to choose from
+	lans           LANs
 	// host are other networks of the host; it may be nil.
-	host func() []netip.Prefix
-	// gateways are the prefixes of gateways, without the one with the ID.
-	gateways func(but peer.ID) []netip.Prefix
-	records  func() []peer.Record
+	host     func() []netip.Prefix
+	gateways *gateways
+	members  *members
 	store    peer.Store
-	// renegotiate makes an exchange with a peer due.
-	renegotiate func(peer.ID)
-	log         *slog.Logger
+	log      *slog.Logger
 }
 
 // choose returns the prefix under which to see a peer's pods: one of the block that is not in use.
 func (p *prefixes) choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error) {
-	return p.chooseBeside(id, previous, p.records())
+	return p.chooseBeside(id, previous, p.members.records())
 }
 
 // chooseBeside is choose with the records of all peers. Where networks of the host leave nothing free, a part of a
@@ -40,7 +35,7 @@ func (p *prefixes) chooseBeside(id peer.ID, previous netip.Prefix, records []pee
 	if p.services.IsValid() {
 		taken = append(taken, p.services)
 	}
-	taken = append(taken, p.gateways(id)...)
+	taken = append(taken, p.gateways.prefixesBut(id)...)
 	for _, r := range records {
 		if r.ID != id && r.PeerMappedCIDR.IsValid() {
 			taken = append(taken, r.PeerMappedCIDR)
@@ -58,7 +53,7 @@ func (p *prefixes) chooseBeside(id peer.ID, previous netip.Prefix, records []pee
 	}
 	not4 := func(p netip.Prefix) bool { return !p.Addr().Is4() }
 	taken, host = slices.DeleteFunc(taken, not4), slices.DeleteFunc(host, not4)
-	block, bits := p.block(), p.pods.Bits()
+	block, bits := p.settings.block.get(), p.pods.Bits()
 	chosen, err := ipam.Choose(block, bits, id, previous, slices.Concat(taken, host))
 	if err != nil {
 		host = slices.DeleteFunc(host, func(p netip.Prefix) bool { return p.Bits() < bits })
@@ -80,7 +75,7 @@ func (p *prefixes) rechoose(records []peer.Record) (changed []peer.ID) {
 	var given []netip.Prefix
 	for _, r := range byID {
 		was := r.PeerMappedCIDR
-		if ipam.Within(p.block(), p.pods.Bits(), was) && !slices.Contains(given, was) {
+		if ipam.Within(p.settings.block.get(), p.pods.Bits(), was) && !slices.Contains(given, was) {
 			given = append(given, was)
 			continue
 		}
@@ -104,13 +99,13 @@ func (p *prefixes) rechoose(records []peer.Record) (changed []peer.ID) {
 // CheckPrefixes checks the prefixes after a change of the host's networks, for example a VPN: peers under one of these
 // networks get another prefix, in an exchange that is due at once. Their connections end; other peers are not affected.
 func (p *prefixes) CheckPrefixes() {
-	for _, r := range p.records() {
+	for _, r := range p.members.records() {
 		if !r.PeerMappedCIDR.IsValid() {
 			continue
 		}
 		if better, err := p.choose(r.ID, r.PeerMappedCIDR); err == nil && better != r.PeerMappedCIDR {
 			p.log.Warn("the prefix of a peer cannot stay; another one is agreed on", "peer", r.Name, "prefix", r.PeerMappedCIDR)
-			p.renegotiate(r.ID)
+			p.members.due(r.ID)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/tunnel"
+	"rivulet/fabric/wgkey"
 )
 
 // host is what a device's routes are.
@@ -218,31 +219,40 @@ func TestAnotherBlock(t *testing.T) {
 func TestPrefixes(t *testing.T) {
 	block := netip.MustParsePrefix("198.18.0.0/15") // two prefixes of 16 bits
 	one, two := netip.MustParsePrefix("198.18.0.0/16"), netip.MustParsePrefix("198.19.0.0/16")
-	var records []peer.Record
-	var host, gateways []netip.Prefix
-	s := &store{records: map[peer.ID]peer.Record{}}
-	p := &prefixes{
-		pods: podCIDR, block: func() netip.Prefix { return block }, lans: noLANs{}, host: func() []netip.Prefix { return host },
-		gateways: func(peer.ID) []netip.Prefix { return gateways }, records: func() []peer.Record { return records }, store: s, log: slog.New(slog.DiscardHandler),
+	var host []netip.Prefix
+	c := baseConfig(1, "here", slog.New(slog.DiscardHandler))
+	c.PeerCIDR, c.TakenPrefixes = block, func() []netip.Prefix { return host }
+	s := c.Store.(*store)
+	s.records["a"] = peer.Record{ID: "a", PeerMappedCIDR: one}
+	f, err := New(c) // it does not run
+	if err != nil {
+		t.Fatal(err)
 	}
-	var again []peer.ID
-	p.renegotiate = func(id peer.ID) { again = append(again, id) }
+	p, a := f.prefixes, f.members.byID("a")
 
-	records = []peer.Record{{ID: "a", PeerMappedCIDR: one}}
 	if got, err := p.choose("b", netip.Prefix{}); err != nil || got != two {
 		t.Errorf("beside a: %s, %v", got, err)
 	}
-	gateways = []netip.Prefix{two}
+	gateway, err := wgkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.SetGateway("g", gateway.Public().String(), two)
 	if got, err := p.choose("b", netip.Prefix{}); err == nil {
 		t.Errorf("beside a and a gateway: %s", got)
 	}
-	gateways, host = nil, []netip.Prefix{block, one}
+	f.SetGateway("g", "", netip.Prefix{})
+	host = []netip.Prefix{block, one}
 	if got, err := p.choose("b", netip.Prefix{}); err != nil || got != two {
 		t.Errorf("a part of a wider network of the host: %s, %v", got, err)
 	}
+	select {
+	case <-a.paceKick: // of the start
+	default:
+	}
 	p.CheckPrefixes() // a has a network of the host
-	if !slices.Equal(again, []peer.ID{"a"}) {
-		t.Errorf("to be agreed on again: %v", again)
+	if _, due := a.Next(); !due || len(a.paceKick) != 1 {
+		t.Error("it is not agreed on again")
 	}
 
 	host = nil

@@ -6,13 +6,14 @@ import (
 	"strings"
 	"sync"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/rpc"
 )
 
 // problems are the failures of the fabric as a whole, by part. Its lock is a leaf.
 type problems struct {
-	log    *slog.Logger
-	notify func()
+	log     *slog.Logger
+	changed *changes.Signal
 
 	mu   sync.Mutex
 	open map[string]rpc.Error
@@ -45,5 +46,5 @@ func (p *problems) report(code string, e *rpc.Error) {
 	default:
 		return
 	}
-	p.notify()
+	p.changed.Notify()
 }

@@ -86,7 +86,7 @@ func (f *Fabric) SetName(name string) {
 	f.settings.renamed.Notify()
 	f.members.mu.Lock()
 	f.names()
-	f.changed.Notify()
+	f.members.changed.Notify()
 	f.members.mu.Unlock()
 	f.Refresh()
 }
@@ -113,7 +113,7 @@ func (f *Fabric) SetPaths(relay bool, streamPort uint16) {
 	relays, stream := f.settings.relays.set(relay), f.settings.stream.set(streamPort)
 	if relays || stream {
 		f.plane.kick()
-		f.changed.Notify() // the reported neighbours depend on it
+		f.members.changed.Notify() // the reported neighbours depend on it
 	}
 }
 

@@ -22,7 +22,6 @@ type stranger struct {
 	self   pairing.Self
 	record peer.Record
 	starts uint64 // after the first
-	group  *pairing.GroupKey
 	invite []byte
 	join   bool
 }
@@ -43,20 +42,29 @@ func newStranger(t *testing.T, n byte) *stranger {
 	}}
 }
 
+func (s *stranger) Self() pairing.Self { return s.self }
+
+func (s *stranger) Record(peer.ID) (peer.Record, bool) { return s.record, s.record.ID != "" }
+
+func (s *stranger) Parted(peer.ID) (heard, skip uint64) { return 0, 0 }
+
+func (s *stranger) Invite(peer.ID) ([]byte, bool) { return s.invite, s.join }
+
+func (s *stranger) Admit(pairing.Stranger) (string, error) { return peer.TrustLAN, nil }
+
+func (s *stranger) Join(_ pairing.Stranger, r peer.Record) error { return s.Save(r) }
+
+func (s *stranger) Save(r peer.Record) error { s.record = r; return nil }
+
+func (s *stranger) Choose(peer.ID, netip.Prefix) (netip.Prefix, error) {
+	return netip.PrefixFrom(netip.MustParseAddr("10.99.0.0"), podCIDR.Bits()), nil
+}
+
+func (s *stranger) Claim(peer.Record) error { return nil }
+
 // pair does the exchange with a cluster.
 func (s *stranger) pair(c *cluster) error {
-	p := &pairing.Party{
-		Self:   func() pairing.Self { return s.self },
-		Record: func(peer.ID) (peer.Record, bool) { return s.record, s.record.ID != "" },
-		Save:   func(r peer.Record) error { s.record = r; return nil },
-		Choose: func(peer.ID, netip.Prefix) (netip.Prefix, error) {
-			return netip.PrefixFrom(netip.MustParseAddr("10.99.0.0"), podCIDR.Bits()), nil
-		},
-		Admit:  func(pairing.Stranger) (string, error) { return peer.TrustLAN, nil },
-		Group:  func() *pairing.GroupKey { return s.group },
-		Invite: func(peer.ID) ([]byte, bool) { return s.invite, s.join },
-		Epoch:  1 + s.starts, Now: time.Now,
-	}
+	p := &pairing.Party{Cluster: s, Epoch: 1 + s.starts, Now: time.Now}
 	c.await("an open control port", func() bool {
 		return pairing.Reach(context.Background(), s.id, c.id(), netip.AddrPortFrom(onLAN, c.cfg.Port), nil) == nil
 	})

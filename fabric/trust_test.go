@@ -167,7 +167,7 @@ func TestAGroupOfPeersByLAN(t *testing.T) {
 	slices.Sort(twins)
 	alarmed(strings.Join(twins, ", ")+", d, stranger", "rivulet unpeer --lan; to keep one, as this: rivulet approve "+twins[0]+"; one with the group's secret")
 	other := pairing.NewGroupKey("another horse battery")
-	liar.group, liar.starts = &other, liar.starts+1
+	liar.self.Group, liar.starts = &other, liar.starts+1
 	if err := liar.pair(a); err != nil {
 		t.Fatal(err)
 	}

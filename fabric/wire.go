@@ -9,13 +9,12 @@ import (
 
 	"rivulet/fabric/broker"
 	"rivulet/fabric/control"
-	"rivulet/fabric/gatewaypeers"
-	"rivulet/fabric/keyring"
 	"rivulet/fabric/lanpeers"
 	"rivulet/fabric/pairing"
 	"rivulet/fabric/peer"
 	"rivulet/fabric/relay"
 	"rivulet/fabric/rpc"
+	"rivulet/fabric/tunnel"
 	"rivulet/fabric/wgkey"
 )
 
@@ -27,55 +26,45 @@ func (f *Fabric) wire() {
 		log: log, all: map[string]*member{}, known: map[string]string{}, missed: missed{},
 	}
 	f.members = s
-	f.problems = &problems{log: log, notify: s.changed.Notify, open: map[string]rpc.Error{}}
-	f.prefixes = &prefixes{
-		pods: cfg.PodCIDR, services: cfg.ServiceCIDR, block: f.settings.block.get, lans: cfg.LANs, host: cfg.TakenPrefixes,
-		gateways: func(but peer.ID) []netip.Prefix { return f.Registry.PrefixesBut(but) },
-		records:  s.records, store: cfg.Store, renegotiate: s.due, log: log,
-	}
+	f.problems = &problems{log: log, changed: &s.changed, open: map[string]rpc.Error{}}
 	f.plane = &plane{
-		data: cfg.DataPlane, timing: cfg.Timing, log: log, desired: f.desired, problem: f.report, inForce: s.pingAll, unserved: f.CheckPrefixes,
+		data: cfg.DataPlane, timing: cfg.Timing, log: log, problems: f.problems, served: f,
 		wanted: make(chan struct{}, 1), doubts: make(chan struct{}, 1),
 	}
-	f.Registry = gatewaypeers.New(gatewaypeers.Config{
-		PodCIDR: cfg.PodCIDR, Choose: f.choose, Key: func() wgkey.Public { return f.keys.Now().Public },
-		Addresses: func() (udp, streams []netip.AddrPort) {
-			lans := cfg.LANs.LANs()
-			return candidates(lans, cfg.TunnelPort), candidates(lans, cfg.Port)
-		},
-		Status: cfg.DataPlane.Status, HandOver: func(conn net.Conn) error { return f.takeOver(conn, nil) },
-		Changed: func() { f.plane.kick(); s.changed.Notify() },
-	})
+	f.prefixes = &prefixes{
+		pods: cfg.PodCIDR, services: cfg.ServiceCIDR, settings: f.settings, lans: cfg.LANs, host: cfg.TakenPrefixes, members: s, store: cfg.Store, log: log,
+	}
+	f.gateways = &gateways{
+		pods: cfg.PodCIDR, port: cfg.Port, tunnelPort: cfg.TunnelPort, lans: cfg.LANs, data: cfg.DataPlane, keys: f.keys, prefixes: f.prefixes, plane: f.plane,
+		members: s, byName: map[string]tunnel.Peer{},
+	}
+	f.prefixes.gateways = f.gateways
 	f.clients = &clients{identity: cfg.Identity, address: cfg.TunnelAddress, dial: cfg.Dial, members: s}
 	f.pinger = &pinger{identity: cfg.Identity, clients: f.clients, members: s, plane: f.plane, clock: cfg.Clock, timing: cfg.Timing, log: log}
-	f.paths = &pathView{data: cfg.DataPlane, members: s, problem: f.report, retry: cfg.Timing.Retry, viewed: make(chan struct{}, 1), log: log}
+	f.paths = &pathView{data: cfg.DataPlane, members: s, problems: f.problems, retry: cfg.Timing.Retry, viewed: make(chan struct{}, 1), log: log}
 	f.admission = &admission{
-		settings: f.settings, decisions: f.decisions, members: s, lan: lanpeers.New(cfg.LANPeers, cfg.InUse), onLink: cfg.OnLink, hardware: cfg.Hardware, log: log,
-		displace: func(ctx context.Context, id peer.ID) error {
-			_, err := f.unpeer(ctx, id, Unpeer{Force: true, Forget: true})
-			return err
+		base: pairing.Self{
+			ID: cfg.Identity.ID, Version: cfg.Version, TunnelPort: cfg.TunnelPort, ControlPort: cfg.Port, TunnelAddress: cfg.TunnelAddress,
+			PodCIDR: cfg.PodCIDR, ServiceCIDR: cfg.ServiceCIDR,
 		},
+		kube: cfg.KubeVersion, settings: f.settings, decisions: f.decisions, keys: f.keys, members: s, prefixes: f.prefixes, gateways: f.gateways,
+		lan: lanpeers.New(cfg.LANPeers, cfg.InUse), onLink: cfg.OnLink, hardware: cfg.Hardware, log: log, invites: map[peer.ID]received{},
 	}
 	f.wireExchange()
-	s.plane, s.source, s.pair, s.ping = f.plane, f.admission.source, f.exchanger.loop, f.pinger.loop
+	f.admission.endings = f.endings
+	s.plane, s.admission, s.exchanger, s.pinger = f.plane, f.admission, f.exchanger, f.pinger
 }
 
 // wireExchange creates the parts that exchange messages with other clusters, and the control port.
 func (f *Fabric) wireExchange() {
 	cfg, log := f.cfg, f.log
-	claims := &keyring.Claims{Name: f.settings.name.get, Owner: f.keyOwner, Save: f.save, Refused: f.refusedKey, Log: log}
-	f.party = &pairing.Party{
-		Self: f.self, Record: f.record, Save: f.save, Choose: f.choose, Admit: f.admission.admit, Join: f.admission.join, Claim: claims.Claim, Keys: f.keys.Private, Group: f.settings.group,
-		Invite: func(id peer.ID) ([]byte, bool) { return f.invitedBy(id) },
-		Parted: func(id peer.ID) (heard, skip uint64) { p, _ := f.decisions.Revocation(id); return p.Heard, p.Skip },
-		Epoch:  f.decisions.Epoch(), Now: time.Now,
-	}
+	f.party = &pairing.Party{Cluster: f.admission, Epoch: f.decisions.Epoch(), Now: time.Now}
 	f.endings = &endings{
 		identity: cfg.Identity, decisions: f.decisions, members: f.members, party: f.party, plane: f.plane, clients: f.clients, admission: f.admission, log: log,
 	}
 	f.operator = &operator{
 		identity: cfg.Identity, port: cfg.Port, patience: cfg.Timing.Decision, addresses: cfg.Addresses, settings: f.settings, decisions: f.decisions,
-		members: f.members, party: f.party, endings: f.endings, log: log, invites: map[peer.ID]received{},
+		members: f.members, party: f.party, endings: f.endings, admission: f.admission, log: log,
 	}
 	f.exchanger = &exchanger{
 		identity: cfg.Identity, port: cfg.Port, lans: cfg.LANs, forget: cfg.Timing.Forget, settings: f.settings, decisions: f.decisions, keys: f.keys,
@@ -83,7 +72,7 @@ func (f *Fabric) wireExchange() {
 		slots: make(chan struct{}, maxExchanges), strangers: make(chan struct{}, maxStrangersExchanges),
 	}
 	f.introducer = &introducer{
-		self: cfg.Identity.ID, settings: f.settings, members: f.members, clients: f.clients, discovered: f.exchanger.discovered, retry: cfg.Timing.Retry, log: log,
+		self: cfg.Identity.ID, settings: f.settings, members: f.members, clients: f.clients, exchanger: f.exchanger, retry: cfg.Timing.Retry, log: log,
 	}
 	f.openPort()
 	f.brokers = broker.NewClient(broker.ClientConfig{
@@ -99,16 +88,6 @@ func (f *Fabric) wireExchange() {
 		Problem: func(e *rpc.Error) { f.report("broker", e) }, Notes: cfg.Notes, Retry: cfg.Timing.Retry, Log: log,
 	}, cfg.Brokers)
 	f.exchanger.relay, f.exchanger.brokers, f.paths.brokers = f.relay, f.brokers, f.brokers
-}
-
-// self is this cluster's part of a message.
-func (f *Fabric) self() pairing.Self {
-	c := f.cfg
-	keys := f.keys.Now()
-	return pairing.Self{
-		ID: c.Identity.ID, Name: f.settings.name.get(), Version: c.Version, KubeVersion: c.KubeVersion(), WireGuardKey: keys.Public, NextWireGuardKey: keys.NextPublic,
-		TunnelPort: c.TunnelPort, ControlPort: c.Port, TunnelAddress: c.TunnelAddress, PodCIDR: c.PodCIDR, ServiceCIDR: c.ServiceCIDR,
-	}
 }
 
 // openPort creates the control port, its routes and the relay.

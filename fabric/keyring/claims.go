@@ -20,36 +20,31 @@ func KeysOf(r peer.Record) []wgkey.Public {
 	return []wgkey.Public{r.WireGuardKey, r.NextWireGuardKey}
 }
 
-// Claims refuses keys that have another owner. All fields are needed.
-type Claims struct {
-	// Name is this cluster's.
-	Name func() string
-	// Owner names the other owner of one of the keys; empty if there is none. It has a record if it is a peer.
-	Owner func(id peer.ID, keys ...wgkey.Public) (name string, by *peer.Record)
+// Owners knows who has which key.
+type Owners interface {
+	// KeyOwner names the other owner of one of the keys; empty if there is none. It has a record if it is a peer.
+	KeyOwner(id peer.ID, keys ...wgkey.Public) (name string, by *peer.Record)
 	// Save stores the record of a peer that has lost a key.
-	Save func(peer.Record) error
-	// Refused logs a refusal.
-	Refused func(r peer.Record, owner string)
-	Log     *slog.Logger
+	Save(peer.Record) error
 }
 
-// Claim refuses a record with a key of another owner, without naming that owner. A key that the record has proved and
-// its present owner has not is taken from the owner.
-func (c *Claims) Claim(r peer.Record) error {
+// Claim refuses a record with a key of another owner: it returns the owner's name, and an error without it. A key that
+// the record has proved and its present owner has not is taken from the owner. Here is this cluster's name.
+func Claim(r peer.Record, here string, owners Owners, log *slog.Logger) (owner string, err error) {
 	for {
-		name, by := c.Owner(r.ID, KeysOf(r)...)
+		name, by := owners.KeyOwner(r.ID, KeysOf(r)...)
 		if name == "" {
-			return nil
+			return "", nil
 		}
 		if by == nil || !contested(*by, r) {
-			return c.sameKey(r, name)
+			return name, sameKey(r, here)
 		}
 		if !takes(by, r) {
-			return fmt.Errorf("%w: %w", pairing.ErrContested, c.sameKey(r, name))
+			return name, fmt.Errorf("%w: %w", pairing.ErrContested, sameKey(r, here))
 		}
-		c.Log.Warn("a peer loses a WireGuard key that it has not proved to one that has; it has no tunnel until it has told another", "peer", name, "to", r.Name, "id", r.ID.Short())
-		if err := c.Save(*by); err != nil {
-			return &rpc.Error{Code: "store", Message: fmt.Sprintf("the record of another peer of %s cannot be saved: %v", c.Name(), err), Cure: "look at the disk there"}
+		log.Warn("a peer loses a WireGuard key that it has not proved to one that has; it has no tunnel until it has told another", "peer", name, "to", r.Name, "id", r.ID.Short())
+		if err := owners.Save(*by); err != nil {
+			return "", &rpc.Error{Code: "store", Message: fmt.Sprintf("the record of another peer of %s cannot be saved: %v", here, err), Cure: "look at the disk there"}
 		}
 	}
 }
@@ -78,9 +73,8 @@ func takes(from *peer.Record, to peer.Record) bool {
 	return !wgkey.Common(KeysOf(*from), KeysOf(to))
 }
 
-func (c *Claims) sameKey(r peer.Record, owner string) error {
-	c.Refused(r, owner)
-	return &rpc.Error{Code: "same-key", Message: fmt.Sprintf("a WireGuard key of %s is that of another cluster that %s has as a peer", r.Name, c.Name()),
+func sameKey(r peer.Record, here string) error {
+	return &rpc.Error{Code: "same-key", Message: fmt.Sprintf("a WireGuard key of %s is that of another cluster that %s has as a peer", r.Name, here),
 		Cure: fmt.Sprintf("give it another key (on %s: rivulet rotate-key); if its disk was copied, it needs a state.db of its own (see: rivulet docs peering)", r.Name)}
 }
 

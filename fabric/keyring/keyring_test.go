@@ -166,36 +166,40 @@ func TestClaim(t *testing.T) {
 		"the other of the owner proved": {owner: "b", has: &peer.Record{WireGuardKey: key, NextWireGuardKey: other, NextKeyProved: true}, wants: peer.Record{WireGuardKey: key, KeyProved: true}, left: wgkey.Public{}, ownersSaved: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			saved, refused := 0, 0
-			var kept peer.Record
-			claims := &Claims{
-				Name: func() string { return "a" },
-				Owner: func(_ peer.ID, keys ...wgkey.Public) (string, *peer.Record) {
-					if c.has == nil {
-						return c.owner, nil
-					}
-					has := *c.has
-					if saved > 0 {
-						has = kept
-					}
-					if !wgkey.Common(keys, KeysOf(has)) {
-						return "", nil
-					}
-					return c.owner, &has
-				},
-				Save:    func(r peer.Record) error { saved++; kept = r; return nil },
-				Refused: func(peer.Record, string) { refused++ },
-				Log:     slog.New(slog.DiscardHandler),
+			o := &owner{name: c.owner, has: c.has}
+			named, err := Claim(c.wants, "a", o, slog.New(slog.DiscardHandler))
+			if pairing.Code(err) != c.code || errors.Is(err, pairing.ErrContested) != c.contested || (named != "") != (c.code != "") {
+				t.Errorf("%v, contested %t, owner %q", err, errors.Is(err, pairing.ErrContested), named)
 			}
-			err := claims.Claim(c.wants)
-			if pairing.Code(err) != c.code || errors.Is(err, pairing.ErrContested) != c.contested || (refused > 0) != (c.code != "") {
-				t.Errorf("%v, contested %t, refused %d", err, errors.Is(err, pairing.ErrContested), refused)
-			}
-			if saved != c.ownersSaved || saved > 0 && kept.WireGuardKey != c.left {
-				t.Errorf("the owner's record was stored %d times with the key %v", saved, kept.WireGuardKey)
+			if o.saved != c.ownersSaved || o.saved > 0 && o.has.WireGuardKey != c.left {
+				t.Errorf("the owner's record was stored %d times with the key %v", o.saved, o.has.WireGuardKey)
 			}
 		})
 	}
+}
+
+// owner has a key; it is a peer if it has a record.
+type owner struct {
+	name  string
+	has   *peer.Record
+	saved int
+}
+
+func (o *owner) KeyOwner(_ peer.ID, keys ...wgkey.Public) (string, *peer.Record) {
+	if o.has == nil {
+		return o.name, nil
+	}
+	has := *o.has
+	if !wgkey.Common(keys, KeysOf(has)) {
+		return "", nil
+	}
+	return o.name, &has
+}
+
+func (o *owner) Save(r peer.Record) error {
+	o.saved++
+	o.has = &r
+	return nil
 }
 
 // Of stored records with one key the older one has it, and present keys count before next ones.

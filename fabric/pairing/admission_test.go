@@ -117,7 +117,7 @@ func TestAnswersProveToFriendsOnly(t *testing.T) {
 	key := NewGroupKey("correct horse battery")
 	for _, right := range []bool{true, false} {
 		a, b := newNode(1), newNode(2)
-		b.Group = func() *GroupKey { return &key }
+		b.group = &key
 		from := a.sender()
 		from.Binding = []byte("this connection")
 		m := a.call(b.sender())
@@ -144,7 +144,7 @@ func TestProofIsDemandedOfStrangers(t *testing.T) {
 		t.Errorf("without a group: demands %q, a proof of %d bytes", m.Demands, len(m.Proof))
 	}
 	exchanged(t, a, b)
-	a.Group = func() *GroupKey { return &key }
+	a.group = &key
 	for to, want := range map[*node]string{b: "", newNode(3): "group"} {
 		at := to.sender()
 		at.Binding = []byte("this connection")
@@ -167,8 +167,7 @@ func TestPeersByLANBecomeMembers(t *testing.T) {
 		refused := map[*node]bool{} // a stranger with these facts would be
 		other := map[*node]*node{a: b, b: a}
 		for n := range other {
-			n.Group = func() *GroupKey { return key[n] }
-			n.Admit = func(s Stranger) (string, error) {
+			n.admit = func(s Stranger) (string, error) {
 				f := Facts{Mode: ModeLAN, OnLink: true, Proved: s.Proved, Denied: refused[n], Here: n.self.Name}
 				if key[n] != nil {
 					f.Mode = ModeGroup
@@ -195,7 +194,9 @@ func TestPeersByLANBecomeMembers(t *testing.T) {
 		same := func() bool { return key[a] != nil && key[b] != nil && *key[a] == *key[b] }
 		t.Repeat(map[string]func(*rapid.T){
 			"a secret": func(t *rapid.T) {
-				key[rapid.SampledFrom([]*node{a, b}).Draw(t, "of")] = rapid.SampledFrom(secrets).Draw(t, "secret")
+				n := rapid.SampledFrom([]*node{a, b}).Draw(t, "of")
+				key[n] = rapid.SampledFrom(secrets).Draw(t, "secret")
+				n.group = key[n]
 			},
 			"a refusal": func(t *rapid.T) {
 				refused[rapid.SampledFrom([]*node{a, b}).Draw(t, "by")] = rapid.Bool().Draw(t, "refused")

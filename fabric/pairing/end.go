@@ -29,7 +29,7 @@ func (p *Party) Farewell(id peer.ID, forget func(heard, skip uint64) error) (End
 	defer p.mu.Unlock()
 	n := p.numbers(id)
 	p.count++
-	e := End{Versions: Versions, ID: p.Self().ID, Sequence: p.issued(n)}
+	e := End{Versions: Versions, ID: p.Cluster.Self().ID, Sequence: p.issued(n)}
 	if forget == nil {
 		return e, nil
 	}
@@ -76,7 +76,7 @@ func (p *Party) end(from Sender, e End, ended func(id peer.ID, heard, skip uint6
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.numbers(from.ID)
-	if _, known := p.Record(from.ID); !known || e.Sequence <= n.received {
+	if _, known := p.Cluster.Record(from.ID); !known || e.Sequence <= n.received {
 		return nil
 	}
 	if err := ended(from.ID, e.Sequence, n.skip); err != nil {

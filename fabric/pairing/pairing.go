@@ -7,13 +7,13 @@
 //	   | -- Hello (seeYouAs) --------------> |  learn, store      only if the answer's
 //	   | <-------------------------- Hello - |                    seenAs differs from the choice
 //
-// Both sides process messages alike, in Party.learn; Admit evaluates strangers, and Join stores an
+// Both sides process messages alike, in Party.learn; Cluster.Admit evaluates strangers, and Cluster.Join stores an
 // admitted one after all other checks. A peer by lan becomes a member of the group with the proof that a stranger needs.
 // Messages have sequences: late ones are ignored. A side stores its choice before it sends it, so the next exchange repairs a crash between any two steps, and
 // no peer has a prefix that its chooser has forgotten. The responder stores before the starter has judged it: until the
 // starter repeats its choice, its record is unconfirmed, and package fabric gives it up after a refusal or a minute.
 //
-// It reads and writes peer records through given functions, and takes time and network as arguments. A refusal is an
+// It reads and writes peer records through the interface Cluster, and takes time and network as arguments. A refusal is an
 // *rpc.Error with a cure.
 package pairing
 
@@ -31,7 +31,7 @@ import (
 	"rivulet/fabric/wgkey"
 )
 
-// Self is a cluster's own part of its messages.
+// Self is what this cluster says of itself in its messages, and the secrets that it proves in them.
 type Self struct {
 	ID           peer.ID
 	Name         string
@@ -45,6 +45,10 @@ type Self struct {
 	TunnelAddress    netip.Addr
 	PodCIDR          netip.Prefix
 	ServiceCIDR      netip.Prefix
+	// Private and NextPrivate are the private WireGuard keys; without the first one nothing is proved.
+	Private, NextPrivate wgkey.Private
+	// Group is the key of this cluster's group, nil if there is none.
+	Group *GroupKey
 }
 
 // Sender is the sender of a message, as TLS and TCP prove it.
@@ -58,33 +62,35 @@ type Sender struct {
 	Inside bool
 }
 
-// Party is one side of the exchange. Its methods may be called concurrently.
-type Party struct {
-	Self   func() Self
-	Record func(peer.ID) (peer.Record, bool)
-	// Save stores the record durably. It is not called for an unchanged record.
-	Save func(peer.Record) error
-	// Choose returns the prefix under which to see the peer's pods, as large as this cluster's pod CIDR: previous if it
-	// can stay.
-	Choose func(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
+// Cluster is the cluster of a Party: what it knows of others, and what it decides about them.
+type Cluster interface {
+	Self() Self
+	// Record returns the record of a peer; ok is false if the cluster is none.
+	Record(peer.ID) (r peer.Record, ok bool)
+	// Parted returns the sequences of a cluster that is a peer no more.
+	Parted(peer.ID) (heard, skip uint64)
+	// Invite returns the secret of an invite that the cluster has given to this one, nil if there is none. With join, this
+	// device wants to be a node of that cluster.
+	Invite(peer.ID) (secret []byte, join bool)
 	// Admit returns how a stranger is trusted, or an *rpc.Error with the reason why not. It changes nothing: the stranger may
 	// still be refused. A peer by lan that proves the group's secret is evaluated as a stranger, too: it may become a member.
-	Admit func(Stranger) (how string, err error)
+	Admit(Stranger) (how string, err error)
 	// Join stores the record of an admitted stranger, with all that its admission changes. It is called after all checks. An
-	// *rpc.Error is a refusal after all. It may be nil: then Save is called.
-	Join func(Stranger, peer.Record) error
+	// *rpc.Error is a refusal after all.
+	Join(Stranger, peer.Record) error
+	// Save stores the record of a peer durably. It is not called for an unchanged record.
+	Save(peer.Record) error
+	// Choose returns the prefix under which to see the peer's pods, as large as this cluster's pod CIDR: previous if it
+	// can stay.
+	Choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error)
 	// Claim refuses, with an *rpc.Error, a record with a key of another owner, or takes from others the keys that the
-	// record has proved. ErrContested means that a proof would help. It may be nil.
-	Claim func(peer.Record) error
-	// Keys are this cluster's private WireGuard keys; the next one may be zero. It may be nil: then nothing is proved.
-	Keys func() (present, next wgkey.Private)
-	// Group is the key of this cluster's group, nil if there is none. The function may be nil.
-	Group func() *GroupKey
-	// Invite is the secret of an invite that the cluster has given to this one, nil if there is none. The function may
-	// be nil. With join, this device wants to be a node of that cluster.
-	Invite func(peer.ID) (secret []byte, join bool)
-	// Parted returns the sequences of a cluster that is a peer no more. It may be nil.
-	Parted func(peer.ID) (heard, skip uint64)
+	// record has proved. ErrContested means that a proof would help.
+	Claim(peer.Record) error
+}
+
+// Party is one side of the exchange. Its methods may be called concurrently.
+type Party struct {
+	Cluster Cluster
 	// Epoch is higher at every start of this cluster, and not reused even if its disk is restored from a backup.
 	Epoch uint64
 	Now   func() time.Time
@@ -116,10 +122,10 @@ func (p *Party) numbers(id peer.ID) *numbers {
 		n = &numbers{}
 		p.known[id] = n
 	}
-	if r, ok := p.Record(id); ok {
+	if r, ok := p.Cluster.Record(id); ok {
 		n.received, n.skip = max(n.received, r.Heard), max(n.skip, r.Skip)
-	} else if p.Parted != nil {
-		heard, skip := p.Parted(id)
+	} else {
+		heard, skip := p.Cluster.Parted(id)
 		n.received, n.skip = max(n.received, heard), max(n.skip, skip)
 	}
 	return n
@@ -127,12 +133,12 @@ func (p *Party) numbers(id peer.ID) *numbers {
 
 // hello is the present message to a cluster. It is called with mu held, so that a higher sequence is never older.
 // Theirs is the key that the cluster has sent.
-func (p *Party) hello(to Sender, theirs wgkey.Public) Message {
-	s, n := p.Self(), p.numbers(to.ID)
-	r, _ := p.Record(to.ID)
+func (p *Party) hello(s Self, to Sender, theirs wgkey.Public) Message {
+	n := p.numbers(to.ID)
+	r, _ := p.Cluster.Record(to.ID)
 	p.count++
 	m := s.Hello(r)
-	p.provePossession(&m, to.ID, theirs)
+	s.provePossession(&m, to.ID, theirs)
 	m.Sequence, m.Heard = p.issued(n), n.received
 	return m
 }
@@ -151,25 +157,17 @@ func (s Self) Hello(r peer.Record) Message {
 func (p *Party) call(to Sender) Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r, _ := p.Record(to.ID)
-	m := p.hello(to, r.WireGuardKey)
-	if key := p.group(); key != nil {
-		m.Proof = key.prove(roleStarter, to.Binding, m.ID, to.ID)
-		if _, known := p.Record(to.ID); !known {
+	r, known := p.Cluster.Record(to.ID)
+	self := p.Cluster.Self()
+	m := p.hello(self, to, r.WireGuardKey)
+	if self.Group != nil {
+		m.Proof = self.Group.prove(roleStarter, to.Binding, m.ID, to.ID)
+		if !known {
 			m.Demands = string(ModeGroup)
 		}
 	}
-	if p.Invite != nil {
-		m.Invite, m.Join = p.Invite(to.ID)
-	}
+	m.Invite, m.Join = p.Cluster.Invite(to.ID)
 	return m
-}
-
-func (p *Party) group() *GroupKey {
-	if p.Group == nil {
-		return nil
-	}
-	return p.Group()
 }
 
 // Receive is the responder: it learns from the message and returns the answer.
@@ -180,9 +178,10 @@ func (p *Party) Receive(from Sender, m Message) (Message, error) {
 	if err != nil {
 		return Message{}, err
 	}
-	answer := p.hello(from, m.WireGuardKey)
+	self := p.Cluster.Self()
+	answer := p.hello(self, from, m.WireGuardKey)
 	// Only a sender that has proved the secret receives a proof of it.
-	if key := p.group(); key.verify(m.Proof, roleStarter, from.Binding, from.ID, answer.ID) == RightProof {
+	if key := self.Group; key.verify(m.Proof, roleStarter, from.Binding, from.ID, answer.ID) == RightProof {
 		answer.Proof = key.prove(roleResponder, from.Binding, answer.ID, from.ID)
 	}
 	return answer, nil
@@ -201,7 +200,7 @@ func (p *Party) Exchange(ctx context.Context, post Post) (peer.Record, error) {
 		var seenAs netip.Prefix
 		var provedTo wgkey.Public
 		m, from, err := post(ctx, func(to Sender) Message {
-			r, _ := p.Record(to.ID)
+			r, _ := p.Cluster.Record(to.ID)
 			provedTo = r.WireGuardKey // or a newer one: then there is one more round
 			hello := p.call(to)
 			sent, seenAs = hello.Sequence, hello.SeenAs
@@ -236,14 +235,14 @@ func (p *Party) issued(n *numbers) uint64 { return p.Epoch<<countBits + p.count 
 // learn stores what the peer's message contains. Stale: the message is older than another one, and is ignored. It is
 // called with mu held.
 func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stale bool, err error) {
-	self := p.Self()
+	self := p.Cluster.Self()
 	if err := m.check(); err != nil {
 		return peer.Record{}, false, err
 	}
 	if err := admit(self, from, m); err != nil {
 		return peer.Record{}, false, err
 	}
-	old, known := p.Record(from.ID)
+	old, known := p.Cluster.Record(from.ID)
 	n := p.numbers(from.ID)
 	if issued := p.issued(n); m.Heard > issued {
 		// It has received higher sequences than this cluster can have sent: this disk was restored from an earlier
@@ -251,15 +250,15 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 		n.skip += m.Heard - issued
 	}
 	r = old
-	save := p.Save
+	save := p.Cluster.Save
 	role := roleStarter
 	if starter {
 		role = roleResponder
 	}
-	s := Stranger{From: from, Message: m, Starter: starter, Proved: p.group().verify(m.Proof, role, from.Binding, from.ID, self.ID)}
+	s := Stranger{From: from, Message: m, Starter: starter, Proved: self.Group.verify(m.Proof, role, from.Binding, from.ID, self.ID)}
 	joins := known && !starter && m.Join && len(m.Invite) > 0 // a peer, on its way to be a node of this cluster
 	if !known || joins {
-		how, err := p.Admit(s)
+		how, err := p.Cluster.Admit(s)
 		if err != nil {
 			return peer.Record{}, false, err
 		}
@@ -274,9 +273,7 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 		if how != peer.TrustLAN && how != peer.TrustGroup { // what a person has decided, or a token, does not depend on the other side
 			r.Unconfirmed = false
 		}
-		if p.Join != nil {
-			save = func(r peer.Record) error { return p.Join(s, r) }
-		}
+		save = func(r peer.Record) error { return p.Cluster.Join(s, r) }
 	}
 	if m.Sequence != 0 && m.Sequence <= n.received {
 		return old, true, nil
@@ -288,9 +285,9 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	shown := func(key wgkey.Public) bool {
 		return !key.IsZero() && (key == old.WireGuardKey && old.KeyProved || key == old.NextWireGuardKey && old.NextKeyProved)
 	}
-	r.KeyProved = shown(r.WireGuardKey) || p.possesses(from.ID, self.ID, r.WireGuardKey, m.KeyProof)
-	r.NextKeyProved = shown(r.NextWireGuardKey) || p.possesses(from.ID, self.ID, r.NextWireGuardKey, m.NextKeyProof)
-	if m.Proves && len(p.ours()) > 0 && old.Complete() && (!r.KeyProved || !r.NextWireGuardKey.IsZero() && !r.NextKeyProved) {
+	r.KeyProved = shown(r.WireGuardKey) || self.possesses(from.ID, r.WireGuardKey, m.KeyProof)
+	r.NextKeyProved = shown(r.NextWireGuardKey) || self.possesses(from.ID, r.NextWireGuardKey, m.NextKeyProof)
+	if m.Proves && len(self.ours()) > 0 && old.Complete() && (!r.KeyProved || !r.NextWireGuardKey.IsZero() && !r.NextKeyProved) {
 		return old, true, nil // it has an older key of this cluster: this answer, or its next one, has the proof
 	}
 	if !from.Inside {
@@ -306,7 +303,7 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	}
 	if from.Inside && old.PeerMappedCIDR.IsValid() && old.PeerMappedCIDR.Bits() == r.PeerCIDR.Bits() {
 		// A change would cut the tunnel that carries this message before the peer has received it.
-	} else if r.PeerMappedCIDR, err = p.Choose(r.ID, old.PeerMappedCIDR); err != nil {
+	} else if r.PeerMappedCIDR, err = p.Cluster.Choose(r.ID, old.PeerMappedCIDR); err != nil {
 		return peer.Record{}, false, refuse("no-prefix", "no prefix is free for the pods of %s: %v", m.Name, err)
 	}
 	if m.SeenAs == r.PeerMappedCIDR {
@@ -315,17 +312,14 @@ func (p *Party) learn(from Sender, m Message, starter bool) (r peer.Record, stal
 	if known && r.Trust.How == peer.TrustLAN && p.isMember(s) {
 		r.Trust = peer.Trust{How: peer.TrustGroup, At: p.Now()}
 	}
-	if p.Claim != nil { // last, since it may take a key from another
-		err := p.Claim(r)
+	if err := p.Cluster.Claim(r); err != nil { // last, since it may take a key from another
 		if errors.Is(err, ErrContested) && m.Proves && !starter {
 			return old, true, nil // it receives the key, and proves its own
 		}
 		if known := (*rpc.Error)(nil); errors.As(err, &known) {
 			err = known
 		}
-		if err != nil {
-			return peer.Record{}, false, err
-		}
+		return peer.Record{}, false, err
 	}
 	if !known || !reflect.DeepEqual(r, old) {
 		r.Heard = max(m.Sequence, n.received)
@@ -347,7 +341,7 @@ func (p *Party) isMember(s Stranger) bool {
 	if s.Proved != RightProof {
 		return false
 	}
-	how, err := p.Admit(s)
+	how, err := p.Cluster.Admit(s)
 	return err == nil && how == peer.TrustGroup
 }
 
@@ -362,7 +356,7 @@ func (p *Party) Between(do func()) {
 func (p *Party) Change(id peer.ID, change func(*peer.Record)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r, known := p.Record(id)
+	r, known := p.Cluster.Record(id)
 	if !known {
 		return fmt.Errorf("pairing: %s is no peer; see: rivulet peers", id.Short())
 	}
@@ -370,7 +364,7 @@ func (p *Party) Change(id peer.ID, change func(*peer.Record)) error {
 	if change(&r); reflect.DeepEqual(r, was) {
 		return nil
 	}
-	return p.Save(r)
+	return p.Cluster.Save(r)
 }
 
 // ClosedError is the refusal of strangers while no new peers are accepted, with the reason.

@@ -34,7 +34,11 @@ type node struct {
 	// speaks is the newest version; 0 is ours.
 	speaks int
 	// keys are the present one and the next.
-	keys [2]wgkey.Private
+	keys  [2]wgkey.Private
+	group *GroupKey
+	// admit replaces the evaluation by lan; claim, which may be nil, knows the owners of keys.
+	admit func(Stranger) (string, error)
+	claim func(peer.Record) error
 	// saves counts down to a crash before the write; below zero it never comes.
 	saves int
 }
@@ -66,34 +70,50 @@ func (s *node) boot() {
 	s.saves = -1
 	s.epoch++
 	s.boots++
-	s.Party = &Party{
-		Epoch: s.epoch<<12 | s.boots, Parted: func(id peer.ID) (uint64, uint64) { return s.parted[id][0], s.parted[id][1] },
-		Admit: func(x Stranger) (string, error) {
-			return Evaluate(Facts{Mode: ModeLAN, OnLink: netip.MustParsePrefix("192.0.2.0/24").Contains(x.From.Addr), Here: s.self.Name}, x.Message.Name, x.From.Addr)
-		},
-		Self:   func() Self { return s.self },
-		Record: func(id peer.ID) (peer.Record, bool) { r, ok := s.disk[id]; return r, ok },
-		Save: func(r peer.Record) error {
-			if s.saves == 0 {
-				return errCrash
-			}
-			s.saves--
-			s.disk[r.ID] = r
-			return nil
-		},
-		Choose: s.choose,
-		Keys: func() (wgkey.Private, wgkey.Private) {
-			if s.speaks != 0 {
-				return wgkey.Private{}, wgkey.Private{} // of before there were proofs
-			}
-			return s.keys[0], s.keys[1]
-		},
-		Now: func() time.Time { return time.Unix(1e9, 0) },
-	}
+	s.Party = &Party{Cluster: s, Epoch: s.epoch<<12 | s.boots, Now: func() time.Time { return time.Unix(1e9, 0) }}
 }
 
-// choose takes the first free one; after a reboot a choice that was not kept would differ.
-func (s *node) choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error) {
+func (s *node) Self() Self {
+	self := s.self
+	if self.Group = s.group; s.speaks == 0 { // others are of before there were proofs
+		self.Private, self.NextPrivate = s.keys[0], s.keys[1]
+	}
+	return self
+}
+
+func (s *node) Record(id peer.ID) (peer.Record, bool) { r, ok := s.disk[id]; return r, ok }
+
+func (s *node) Parted(id peer.ID) (heard, skip uint64) { return s.parted[id][0], s.parted[id][1] }
+
+func (s *node) Invite(peer.ID) (secret []byte, join bool) { return nil, false }
+
+func (s *node) Admit(x Stranger) (string, error) {
+	if s.admit != nil {
+		return s.admit(x)
+	}
+	return Evaluate(Facts{Mode: ModeLAN, OnLink: netip.MustParsePrefix("192.0.2.0/24").Contains(x.From.Addr), Here: s.self.Name}, x.Message.Name, x.From.Addr)
+}
+
+func (s *node) Join(_ Stranger, r peer.Record) error { return s.Save(r) }
+
+func (s *node) Save(r peer.Record) error {
+	if s.saves == 0 {
+		return errCrash
+	}
+	s.saves--
+	s.disk[r.ID] = r
+	return nil
+}
+
+func (s *node) Claim(r peer.Record) error {
+	if s.claim == nil {
+		return nil
+	}
+	return s.claim(r)
+}
+
+// Choose takes the first free one; after a reboot a choice that was not kept would differ.
+func (s *node) Choose(id peer.ID, previous netip.Prefix) (netip.Prefix, error) {
 	taken := []netip.Prefix{s.self.PodCIDR, s.self.ServiceCIDR}
 	for _, r := range s.disk {
 		if r.ID != id {

@@ -44,20 +44,16 @@ func Possesses(own wgkey.Private, key wgkey.Public, proof []byte, from, to peer.
 }
 
 // ours are this cluster's private keys, none if nothing is proved.
-func (p *Party) ours() []wgkey.Private {
-	if p.Keys == nil {
+func (s Self) ours() []wgkey.Private {
+	if s.Private.IsZero() {
 		return nil
 	}
-	present, next := p.Keys()
-	if present.IsZero() {
-		return nil
-	}
-	return []wgkey.Private{present, next}
+	return []wgkey.Private{s.Private, s.NextPrivate}
 }
 
 // provePossession adds to a message the proofs for the owner of the key theirs.
-func (p *Party) provePossession(m *Message, to peer.ID, theirs wgkey.Public) {
-	for _, own := range p.ours() {
+func (s Self) provePossession(m *Message, to peer.ID, theirs wgkey.Public) {
+	for _, own := range s.ours() {
 		m.Proves = true
 		switch public := own.Public(); {
 		case public.IsZero():
@@ -71,12 +67,12 @@ func (p *Party) provePossession(m *Message, to peer.ID, theirs wgkey.Public) {
 
 // possesses reports whether a sender's proof shows that the key is its own. It may be made for this cluster's present
 // or next key.
-func (p *Party) possesses(from, self peer.ID, key wgkey.Public, proof []byte) bool {
+func (s Self) possesses(from peer.ID, key wgkey.Public, proof []byte) bool {
 	if len(proof) == 0 || key.IsZero() {
 		return false
 	}
-	for _, own := range p.ours() {
-		if Possesses(own, key, proof, from, self) {
+	for _, own := range s.ours() {
+		if Possesses(own, key, proof, from, s.ID) {
 			return true
 		}
 	}

@@ -72,7 +72,7 @@ func TestWhatIsNoProof(t *testing.T) {
 	exchanged(t, a, b)
 	own, theirs := keyOf(9), b.self.WireGuardKey
 	right := possession(own.Shared(theirs), own.Public(), theirs, a.self.ID, b.self.ID)
-	if !b.possesses(a.self.ID, b.self.ID, own.Public(), right) {
+	if !b.Self().possesses(a.self.ID, own.Public(), right) {
 		t.Fatal("the right proof is not taken: this tests nothing")
 	}
 	for name, proof := range map[string][]byte{
@@ -120,7 +120,7 @@ func TestAContestedKeyIsProvedFirst(t *testing.T) {
 	for _, speaks := range []int{0, 2} {
 		a, b := newNode(1), newNode(2)
 		a.speaks = speaks
-		b.Claim = func(r peer.Record) error {
+		b.claim = func(r peer.Record) error {
 			if r.KeyProved {
 				return nil
 			}
