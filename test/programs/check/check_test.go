@@ -190,14 +190,14 @@ func TestResultOfEvents(t *testing.T) {
 	}
 	frame := "a panic, a race, a lab that did not come up, or the frame of the tests:"
 	want := []result{
-		{Kind: "race", Name: "rivulet/a", State: failed, Seconds: 30, Passed: 1, Failed: 1, Note: "TestTwo"},
+		{Kind: "race", Name: "rivulet/a", State: failed, Seconds: 30, Passed: 1, Failed: 1, Note: "TestTwo", Said: []string{"two.go:1: wrong"}},
 		{Kind: "race", Name: "rivulet/b", State: skipped, Seconds: 0.1, Skipped: 1, Note: "TestVM: vm.go:7: needs KVM"},
 		{Kind: "race", Name: "rivulet/c", State: failed, Seconds: 3, Failed: 1, Note: frame + " panic: oh"},
 		{Kind: "race", Name: "rivulet/d", State: failed, Failed: 1, Note: frame}, // it never ended
 	}
 	for i, p := range packages {
 		got := p.result("race")
-		if got.Tests = nil; got.Note != want[i].Note || got.State != want[i].State || got.Passed != want[i].Passed || got.Failed != want[i].Failed || got.Skipped != want[i].Skipped || got.Seconds != want[i].Seconds {
+		if got.Tests = nil; got.Note != want[i].Note || got.State != want[i].State || got.Passed != want[i].Passed || got.Failed != want[i].Failed || got.Skipped != want[i].Skipped || got.Seconds != want[i].Seconds || strings.Join(got.Said, "\n") != strings.Join(want[i].Said, "\n") {
 			t.Errorf("%+v\nwant %+v", got, want[i])
 		}
 	}
@@ -237,7 +237,7 @@ func TestResultOfEvents(t *testing.T) {
 }
 
 func TestVerdictOfATable(t *testing.T) {
-	ok, bad, none := result{State: passed, Passed: 1}, result{Kind: "race", Name: "rivulet/x", State: failed, Failed: 1, Note: "slow"}, result{Kind: "suite", State: leftOut}
+	ok, bad, none := result{State: passed, Passed: 1}, result{Kind: "race", Name: "rivulet/x", State: failed, Failed: 1, Note: "slow", Said: []string{"x_test.go:3: late"}}, result{Kind: "suite", State: leftOut}
 	busy := result{State: notJudged, Failed: 1}
 	for _, c := range []struct {
 		all  []result
@@ -255,7 +255,7 @@ func TestVerdictOfATable(t *testing.T) {
 		if err := printTable(&b, c.all, 0); !errors.Is(err, c.want) || !strings.HasSuffix(b.String(), "\n"+c.end) {
 			t.Errorf("%+v: %v\n%s", c.all, err, b.String())
 		}
-		if named := strings.Contains(b.String(), "FAIL race x: slow\n"); named != errors.Is(c.want, errRed) {
+		if named := strings.Contains(b.String(), "FAIL race x: slow\n     x_test.go:3: late\n"); named != errors.Is(c.want, errRed) {
 			t.Errorf("%+v: what failed is named in the last lines: %v\n%s", c.all, named, b.String())
 		}
 	}

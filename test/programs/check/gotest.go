@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -147,12 +148,14 @@ type pkg struct {
 	name     string
 	ended    string // the last action of the package itself: pass, fail or skip
 	seconds  float64
-	tests    map[string]string // of each test without subtests the last action
-	skips    []string          // of each skipped test and subtest its name and reason
-	said     map[string]string // what a test that has not ended printed last
-	last     string            // what the package printed last, outside of its tests
-	crash    bool              // a race or a panic
-	unjudged string            // why the verdict is none
+	tests    map[string]string   // of each test without subtests the last action
+	skips    []string            // of each skipped test and subtest its name and reason
+	said     map[string]string   // what a test that has not ended printed last
+	words    map[string][]string // of each test and subtest the last messages
+	failing  []string            // those of the ones that failed
+	last     string              // what the package printed last, outside of its tests
+	crash    bool                // a race or a panic
+	unjudged string              // why the verdict is none
 }
 
 // event is a line of go test -json (go doc test2json).
@@ -178,7 +181,7 @@ func readEvents(from io.Reader) ([]*pkg, error) {
 		}
 		p := byName[e.Package]
 		if p == nil {
-			p = &pkg{name: e.Package, tests: map[string]string{}, said: map[string]string{}}
+			p = &pkg{name: e.Package, tests: map[string]string{}, said: map[string]string{}, words: map[string][]string{}}
 			byName[e.Package], out = p, append(out, p)
 		}
 		p.add(e)
@@ -201,9 +204,18 @@ func (p *pkg) add(e event) {
 				p.tests[e.Test] = e.Action
 			}
 		}
+		if e.Action == "fail" {
+			p.failing = append(p.failing, p.words[e.Test]...)
+		}
 		delete(p.said, e.Test)
 	}
 }
+
+// message is what a test says of itself: with the place in its source.
+var message = regexp.MustCompile(`^\w+\.go:\d+: `)
+
+// mostWords are the last messages of a failed test, or subtest, that the table repeats.
+const mostWords = 4
 
 func (p *pkg) output(e event) {
 	text := strings.TrimSpace(e.Output)
@@ -216,6 +228,10 @@ func (p *pkg) output(e event) {
 	switch {
 	case e.Test != "" && !strings.HasPrefix(text, "---") && !strings.HasPrefix(text, "==="):
 		p.said[e.Test] = text
+		if message.MatchString(text) {
+			words := append(p.words[e.Test], text[:min(len(text), 300)])
+			p.words[e.Test] = words[max(0, len(words)-mostWords):]
+		}
 	case e.Test == "" && !strings.HasPrefix(text, "FAIL") && !strings.HasPrefix(text, "exit status"):
 		p.last = text[:min(len(text), 400)]
 	}
@@ -254,6 +270,7 @@ func (p *pkg) result(kind string) result {
 	switch {
 	case p.ended != "pass" && p.ended != "skip":
 		r.State, r.Failed, r.Note = failed, max(r.Failed, 1), strings.Join(bad, ", ")
+		r.Said = p.failing[:min(len(p.failing), 5*mostWords)]
 		if len(bad) == 0 || p.crash {
 			r.Note = strings.TrimSpace("a panic, a race, a lab that did not come up, or the frame of the tests: " + p.last)
 		}

@@ -34,6 +34,8 @@ type result struct {
 	Failed  int     `json:"failed,omitempty"`
 	Skipped int     `json:"skipped,omitempty"`
 	Note    string  `json:"note,omitempty"`
+	// Said are the last messages of the tests that failed.
+	Said []string `json:"said,omitempty"`
 	// Tests are the last actions of the tests, without subtests.
 	Tests map[string]string `json:"tests,omitempty"`
 }
@@ -125,6 +127,9 @@ func printTable(w io.Writer, all []result, took time.Duration) (err error) {
 	fmt.Fprintf(w, "%-6s  %-44s  %-10s  %6s\n\n", "", "in all, by the clock", "", clock(took.Seconds()))
 	for _, r := range red { // of a long output only the end may be kept
 		fmt.Fprintf(w, "FAIL %s %s: %s\n", r.Kind, strings.TrimPrefix(r.Name, "rivulet/"), r.Note)
+		for _, said := range r.Said {
+			fmt.Fprintf(w, "     %s\n", said)
+		}
 	}
 	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", tests.Passed, tests.Failed, tests.Skipped)
 	return err
