@@ -122,7 +122,7 @@ func New(cfg Config) (*Offload, error) {
 	o := &Offload{moved: moved, router: &homeapi.Router{Pass: cfg.Peers.Pass, Log: cfg.Log.With("part", "homeapi")}}
 	mine := consumer.Config{
 		Home: cfg.Home, ID: cfg.ClusterID, Host: cfg.NodeName, HomeNode: cfg.NodeName, NodeIP: cfg.NodeIP, Address: cfg.NodeAddress, Authority: stream.EngineAuthority(cfg.ServerTLSDir), Router: o.router,
-		Missing: cfg.Missing, Parting: cfg.Parting, Policies: cfg.Policies, Images: cfg.Images, Moved: moved.Notify, NodesChanged: cfg.NodesChanged, Log: cfg.Log,
+		Missing: cfg.Missing, Parting: cfg.Parting, Policies: cfg.Policies, Images: cfg.Images, Moved: moved, NodesChanged: cfg.NodesChanged, Log: cfg.Log,
 	}
 	lent := provider.Config{Peers: cfg.Peers, Hosted: cfg.Hosted, Config: tenancy.Config{
 		Local: cfg.Home, ClusterName: cfg.ClusterName, PeerID: rpc.PeerID, Shares: cfg.Shares, Withheld: cfg.Withheld,

@@ -8,13 +8,13 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"sync/atomic"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/node"
 	"rivulet/offload/consumer/pod"
+	"rivulet/offload/consumer/reflect"
 	"rivulet/offload/consumer/stream"
 	"rivulet/offload/consumer/volume"
 	"rivulet/offload/offer"
@@ -42,17 +42,17 @@ const kubeletPort = 10250
 //	platform not in the offer     ─▶ not Ready ─▶ (Missing later) the node is removed
 //	no offer from the target      ─▶ not Ready; Missing does not advance
 type branches struct {
-	c         *Consumer
-	s         *stack
-	name      string
-	target    target.Target
-	pods      *pod.Controller
-	offloaded func(namespace string) bool
-	existing  map[offer.Platform]string // nodes of earlier runs
-	changed   func()                    // called after the readiness of any node has changed
-	freed     func(namespace string)    // called when data of a namespace are gone there
-	failed    chan error
-	log       *slog.Logger
+	c        *Consumer
+	s        *stack
+	name     string
+	target   target.Target
+	pods     *pod.Controller
+	twins    *collector
+	supply   *reflect.Supply
+	existing map[offer.Platform]string // nodes of earlier runs
+	down     atomic.Bool               // the target was lost since it was last reachable
+	failed   chan error
+	log      *slog.Logger
 }
 
 type branch struct {
@@ -202,10 +202,7 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 	}
 	ip, port, release := b.address(name)
 	server, err := stream.Listen(stream.Config{
-		IP: ip, Port: port, Authority: b.c.cfg.Authority, Home: b.c.home, Target: b.target.Config(), Node: name, Log: b.log,
-		Pods:  func() []*corev1.Pod { return b.pods.On(name) },
-		Usage: func(ctx context.Context) ([]pod.Usage, error) { return b.pods.Usage(ctx, name) },
-		Away:  func(namespace, name string) (string, string, error) { return b.pods.Away(namespace, name) },
+		IP: ip, Port: port, Authority: b.c.cfg.Authority, Home: b.c.home, Target: b.target.Config(), Node: name, Pods: b.pods, Log: b.log,
 	})
 	if err != nil {
 		release()
@@ -213,12 +210,8 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 	}
 	ctx, stop := context.WithCancel(ctx)
 	one := &branch{name: name, offers: make(chan offer.Offer, 1), stop: stop, done: make(chan struct{})}
-	one.node = node.New(b.c.home, b.c.cache, node.Identity{Name: name, Target: b.name, ID: b.target.ID(), Kind: b.s.spec.Kind, After: b.s.spec.After, Labels: b.s.labels,
-		IP: ip, Port: server.Port(), Alone: b.c.cfg.Everywhere}, func() {
-		b.c.volumes.Check(name)
-		b.changed()
-		b.c.cfg.NodesChanged()
-	}, b.log)
+	one.node = node.New(b.c.home, b.c.cache, node.Identity{Name: name, Target: b.name, ID: b.target.ID(), Kind: b.s.spec.Kind, After: b.s.spec.After, Labels: &b.s.own,
+		IP: ip, Port: server.Port(), Alone: b.c.cfg.Everywhere}, b, b.log)
 	back := &handBack{home: b.c.home, node: name, after: b.c.cfg.HandBack, log: b.log}
 	fail := func(err error) {
 		select {
@@ -230,7 +223,7 @@ func (b *branches) open(ctx context.Context, platform offer.Platform, name strin
 	b.s.branches[platform] = one
 	b.c.mu.Unlock()
 	b.pods.Serve(name)
-	noVolumes := b.c.volumes.Serve(&volume.Place{Node: name, Target: b.target, Offloaded: b.offloaded, Ready: b.up, Freed: b.freed})
+	noVolumes := b.c.volumes.Serve(&volume.Place{Node: name, Target: b.target, Owner: b})
 	go func() {
 		defer close(one.done)
 		defer panics.To(fail)
@@ -300,8 +293,43 @@ func (b *branches) all() map[offer.Platform]*branch {
 	return maps.Clone(b.s.branches)
 }
 
-// up reports whether the target can run anything.
-func (b *branches) up() bool {
+// NodeChanged implements node.Owner.
+func (b *branches) NodeChanged(name string) {
+	b.c.volumes.Check(name)
+	if !b.Up() {
+		b.down.Store(true)
+	} else if b.down.Swap(false) {
+		b.pods.Reconnect()
+		b.supply.Renew()
+	}
+	b.resync()
+	b.c.cfg.NodesChanged()
+}
+
+// resync queues all pods, and the twins of all namespaces.
+func (b *branches) resync() {
+	for ns := range b.c.policy.Namespaces() {
+		b.pods.Prepare(ns)
+	}
+	b.pods.Resync()
+	b.twins.poke()
+}
+
+// Offloaded reports whether pods of the namespace may run on the target, and its claims get a volume there.
+func (b *branches) Offloaded(namespace string) bool {
+	ns, _ := b.c.policy.Get(namespace)
+	return ns.Allows(b.name)
+}
+
+// Freed implements volume.Owner.
+func (b *branches) Freed(namespace string) {
+	if !b.Offloaded(namespace) {
+		b.twins.poke()
+	}
+}
+
+// Up reports whether the target can run anything.
+func (b *branches) Up() bool {
 	for _, one := range b.all() {
 		if one.node.Ready() {
 			return true
@@ -310,8 +338,8 @@ func (b *branches) up() bool {
 	return false
 }
 
-// platform is that of a virtual node, empty before the first offer.
-func (b *branches) platform(name string) (os, arch string) {
+// Platform is that of a virtual node, empty before the first offer.
+func (b *branches) Platform(name string) (os, arch string) {
 	for _, one := range b.all() {
 		if one.name == name {
 			o := one.node.Offer()

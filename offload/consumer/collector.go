@@ -56,6 +56,8 @@ func (r *collector) poke() {
 }
 
 func (r *collector) run(ctx context.Context) error {
+	departed, stop := r.pods.Departed.Changed() // perhaps the last pod of a namespace
+	defer stop()
 	r.poke()
 	var again <-chan time.Time
 	pause := changes.Backoff{First: parts.FirstWait, Longest: parts.LongestWait}
@@ -64,6 +66,7 @@ func (r *collector) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-r.kick:
+		case <-departed:
 		case <-again:
 		}
 		again = nil

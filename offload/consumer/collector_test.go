@@ -74,7 +74,7 @@ func TestOnlyKnownTwinsAreLookedInto(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	events := record.NewFakeRecorder(10)
 	r := newRetirement(home, to, policy.New(home, log), events, log)
-	r.pods = pod.New(pod.Config{Home: home, Target: to, Offloaded: func(string) bool { return false }, Up: func() bool { return true }, Log: log})
+	r.pods = pod.New(pod.Config{Home: pod.Home{Client: home}, Target: to, Namespaces: r.namespaces, Nodes: &branches{c: &Consumer{}, s: &stack{}}, Log: log})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = r.pods.Run(ctx) }()
@@ -106,7 +106,7 @@ func TestTwinsGoTogether(t *testing.T) {
 	}
 	home, log := fake.NewClientset(), slog.New(slog.DiscardHandler)
 	r := newRetirement(home, to, policy.New(home, log), record.NewFakeRecorder(10), log)
-	r.pods = pod.New(pod.Config{Home: home, Target: to, Offloaded: func(string) bool { return false }, Up: func() bool { return true }, Log: log})
+	r.pods = pod.New(pod.Config{Home: pod.Home{Client: home}, Target: to, Namespaces: r.namespaces, Nodes: &branches{c: &Consumer{}, s: &stack{}}, Log: log})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = r.pods.Run(ctx) }()

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
+	"rivulet/fabric/changes"
 	"rivulet/offload/consumer/homecache"
 	"rivulet/offload/consumer/move"
 	"rivulet/offload/consumer/pod/translate"
@@ -73,8 +74,8 @@ type Config struct {
 	Policies *networkpolicy.Watcher
 	// Images returns the architectures of home's images; nil leaves these to the reports of targets.
 	Images func() (map[string][]string, error)
-	// Moved is called after home's pods at a target may have changed; may be nil.
-	Moved func()
+	// Moved is notified after home's pods at a target may have changed; may be nil.
+	Moved *changes.Signal
 	// NodesChanged is called after a virtual node became ready or cordoned, or stopped being so; may be nil.
 	NodesChanged func()
 	Log          *slog.Logger
@@ -117,9 +118,6 @@ func New(cfg Config) (*Consumer, error) {
 	}
 	if cfg.Parting == 0 {
 		cfg.Parting = DefaultParting
-	}
-	if cfg.Moved == nil {
-		cfg.Moved = func() {}
 	}
 	if cfg.NodesChanged == nil {
 		cfg.NodesChanged = func() {}
@@ -169,7 +167,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 		keep("pending pods", c.takeUpPending)
 		keep("admission", c.admission)
 	}
-	keep("platforms of images", fitting{c}.fitImages)
+	keep("platforms of images", c.fitImages)
 	if c.ownPolicies {
 		keep("policies", func(ctx context.Context) error { return c.cfg.Policies.Run(ctx, c.home) })
 	}

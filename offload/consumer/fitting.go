@@ -20,35 +20,23 @@ import (
 	"rivulet/offload/policy"
 )
 
-// fitting is what keeps pods off nodes on which they do not run. Its methods may be called concurrently.
-type fitting struct{ *Consumer }
-
-// unfit makes admission keep pods with the image off the architecture, and reports whether that is in effect.
-func (c fitting) unfit(ctx context.Context, namespace, image, arch string) (bool, error) {
-	m := fit.New(c.home, c.cfg.Log)
-	kept, err := m.Keeps(ctx, namespace, image, arch)
-	if kept {
-		return true, nil
-	}
-	return false, errors.Join(err, m.Learn(ctx, image, arch, time.Now()))
+// fitting keeps pods off the virtual nodes of a target on which they do not run. Its methods may be called concurrently.
+type fitting struct {
+	*Consumer
+	target string // its name
 }
 
-// unwelcome makes admission keep pods of an owner off the target, and reports whether that is in effect.
-func (c fitting) unwelcome(target string) func(context.Context, string, metav1.OwnerReference) (bool, error) {
+// Unfit makes admission keep pods with the image off the architecture, and reports whether that is in effect. Where the
+// binder is the scheduler, it reads what is learnt; nothing is learnt while no other node could take the pod.
+func (c fitting) Unfit(ctx context.Context, namespace, image, arch string) (bool, error) {
 	m := fit.New(c.home, c.cfg.Log)
-	return func(ctx context.Context, namespace string, owner metav1.OwnerReference) (bool, error) {
-		kept, err := m.KeepsOwner(ctx, namespace, owner, target)
+	if !c.cfg.Everywhere {
+		kept, err := m.Keeps(ctx, namespace, image, arch)
 		if kept {
 			return true, nil
 		}
-		return false, errors.Join(err, m.LearnOwner(ctx, owner.UID, target, time.Now()))
+		return false, errors.Join(err, m.Learn(ctx, image, arch, time.Now()))
 	}
-}
-
-// unfitInside is unfit where the binder is the scheduler, which reads what is learnt. Nothing is learnt while no other
-// node could take the pod.
-func (c fitting) unfitInside(ctx context.Context, _, image, arch string) (bool, error) {
-	m := fit.New(c.home, c.cfg.Log)
 	data, err := m.Known(ctx)
 	if err != nil {
 		return false, err
@@ -62,42 +50,45 @@ func (c fitting) unfitInside(ctx context.Context, _, image, arch string) (bool, 
 	return true, m.Learn(ctx, image, arch, time.Now())
 }
 
-// unwelcomeInside is unwelcome there.
-func (c fitting) unwelcomeInside(target string) func(context.Context, string, metav1.OwnerReference) (bool, error) {
-	return func(ctx context.Context, _ string, owner metav1.OwnerReference) (bool, error) {
-		return true, fit.New(c.home, c.cfg.Log).LearnOwner(ctx, owner.UID, target, time.Now())
+// Unwelcome makes admission keep pods of an owner off the target, and reports whether that is in effect.
+func (c fitting) Unwelcome(ctx context.Context, namespace string, owner metav1.OwnerReference) (bool, error) {
+	m := fit.New(c.home, c.cfg.Log)
+	if c.cfg.Everywhere {
+		return true, m.LearnOwner(ctx, owner.UID, c.target, time.Now())
 	}
+	kept, err := m.KeepsOwner(ctx, namespace, owner, c.target)
+	if kept {
+		return true, nil
+	}
+	return false, errors.Join(err, m.LearnOwner(ctx, owner.UID, c.target, time.Now()))
 }
 
-// elsewhere reports whether a pod that the target refuses may run somewhere else: at home, or away, on a node of another
+// Elsewhere reports whether a pod that the target refuses may run somewhere else: at home, or away, on a node of another
 // target that is reachable and has not refused its owner, too. A pod with claims stays with its data.
-func (c fitting) elsewhere(target string) func(context.Context, *corev1.Pod, policy.Namespace, bool) (bool, error) {
-	m := fit.New(c.home, c.cfg.Log)
-	return func(ctx context.Context, home *corev1.Pod, ns policy.Namespace, away bool) (bool, error) {
-		if !c.cfg.Everywhere && (ns.When == policy.Burst || ns.When == policy.Any) {
-			return true, nil
-		}
-		if !away || policy.KeptHome(home) || slices.ContainsFunc(home.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
-			return false, nil
-		}
-		data, err := m.Known(ctx)
-		if err != nil {
-			return false, err
-		}
-		list, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.VirtualNodeLabel})
-		if err != nil {
-			return false, err
-		}
-		takes := map[string]bool{}
-		for i := range list.Items {
-			takes[list.Items[i].Name] = admits(&list.Items[i], home)
-		}
-		lacking, refusing := fit.KeptOff(data, home)
-		return slices.ContainsFunc(c.VirtualNodes(), func(v VirtualNode) bool {
-			return v.Ready && !v.Cordoned && v.Target != target && ns.Allows(v.Target) && !slices.Contains(refusing, v.Target) &&
-				lacking[v.Architecture] == "" && takes[v.Name]
-		}), nil
+func (c fitting) Elsewhere(ctx context.Context, home *corev1.Pod, ns policy.Namespace, away bool) (bool, error) {
+	if !c.cfg.Everywhere && (ns.When == policy.Burst || ns.When == policy.Any) {
+		return true, nil
 	}
+	if !away || policy.KeptHome(home) || slices.ContainsFunc(home.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil || v.Ephemeral != nil }) {
+		return false, nil
+	}
+	data, err := fit.New(c.home, c.cfg.Log).Known(ctx)
+	if err != nil {
+		return false, err
+	}
+	list, err := c.home.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: policy.VirtualNodeLabel})
+	if err != nil {
+		return false, err
+	}
+	takes := map[string]bool{}
+	for i := range list.Items {
+		takes[list.Items[i].Name] = admits(&list.Items[i], home)
+	}
+	lacking, refusing := fit.KeptOff(data, home)
+	return slices.ContainsFunc(c.VirtualNodes(), func(v VirtualNode) bool {
+		return v.Ready && !v.Cordoned && v.Target != c.target && ns.Allows(v.Target) && !slices.Contains(refusing, v.Target) &&
+			lacking[v.Architecture] == "" && takes[v.Name]
+	}), nil
 }
 
 // admits reports whether the node matches the pod's node selector and affinity, and the pod tolerates its taints.
@@ -112,7 +103,7 @@ func admits(n *corev1.Node, p *corev1.Pod) bool {
 }
 
 // fitImages expires entries about images and adds those of home's own images.
-func (c fitting) fitImages(ctx context.Context) error {
+func (c *Consumer) fitImages(ctx context.Context) error {
 	m := fit.New(c.home, c.cfg.Log.With("part", "images"))
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -25,7 +25,6 @@ import (
 // is left with the reason where nothing else could take it.
 func TestARefusedPodGoesOn(t *testing.T) {
 	c := started(t, fake.NewClientset())
-	fits := fitting{c}
 	made := make(chan *somewhere, 2)
 	c.SetTargets(target.Peer, []target.Spec{(&somewhere{id: "b"}).spec(made, target.Peer), (&somewhere{id: "c"}).spec(made, target.Peer)}, true)
 	for range 2 {
@@ -59,7 +58,7 @@ func TestARefusedPodGoesOn(t *testing.T) {
 	everywhere := policy.Namespace{When: policy.Remote}
 	check := func(what string, home *corev1.Pod, ns policy.Namespace, away, want bool) {
 		t.Helper()
-		if got, err := fits.elsewhere("b")(t.Context(), home, ns, away); err != nil || got != want {
+		if got, err := (fitting{c, "b"}).Elsewhere(t.Context(), home, ns, away); err != nil || got != want {
 			t.Errorf("%s: %v (%v), want %v", what, got, err, want)
 		}
 	}
@@ -87,7 +86,7 @@ func TestARefusedPodGoesOn(t *testing.T) {
 	check("its image does not run on that node", unfit, everywhere, true, false)
 	c.cfg.Everywhere = true
 	check("a virtual cluster has no home", web, policy.Namespace{When: policy.Burst}, false, false)
-	if kept, err := fits.unwelcomeInside("c")(t.Context(), "lab", owner); !kept || err != nil {
+	if kept, err := (fitting{c, "c"}).Unwelcome(t.Context(), "lab", owner); !kept || err != nil {
 		t.Errorf("%v %v", kept, err)
 	}
 	check("the other one has refused it, too", web, everywhere, true, false)
@@ -96,7 +95,7 @@ func TestARefusedPodGoesOn(t *testing.T) {
 		arch string
 		err  error
 	}{{"amd64", nil}, {"arm64", pod.ErrNoOther}} {
-		if kept, err := fits.unfitInside(t.Context(), "lab", "app:1", step.arch); !errors.Is(err, step.err) || kept != (step.err == nil) {
+		if kept, err := (fitting{c, "b"}).Unfit(t.Context(), "lab", "app:1", step.arch); !errors.Is(err, step.err) || kept != (step.err == nil) {
 			t.Errorf("an image that does not run on %s: %v %v", step.arch, kept, err)
 		}
 	}

@@ -178,17 +178,17 @@ func nodesOf(ctx context.Context, home kubernetes.Interface, kind target.Kind) (
 func (c *Consumer) At(id peer.ID) (at peerrules.Peer, ok bool) {
 	c.mu.Lock()
 	var pods *pod.Controller
-	var tenants func() ([]netip.Addr, map[peer.ID]netip.Prefix, bool)
+	var target rivulet
 	if s := c.stacks[string(id)]; s != nil {
-		pods, tenants = s.pods, s.tenants
+		pods, target = s.pods, s.peer
 	}
 	c.mu.Unlock()
-	if pods == nil || tenants == nil {
+	if pods == nil || target == nil {
 		return at, false
 	}
 	var heard bool
 	at.Seen, at.Pods, at.Known = pods.Addresses()
-	at.Advertised, at.Neighbours, heard = tenants()
+	at.Advertised, at.Neighbours, heard = target.Tenants()
 	at.Known = at.Known && heard
 	return at, true
 }

@@ -2,11 +2,9 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -16,7 +14,6 @@ import (
 	"rivulet/fabric/peer"
 	"rivulet/offload/consumer/pod"
 	"rivulet/offload/consumer/reflect"
-	"rivulet/offload/consumer/volume"
 	"rivulet/offload/offer"
 	"rivulet/offload/target"
 )
@@ -34,12 +31,9 @@ type stack struct {
 	// These are guarded by Consumer.mu; empty until the stack is built.
 	name     string
 	pods     *pod.Controller
-	tenants  func() (addrs []netip.Addr, neighbours map[peer.ID]netip.Prefix, heard bool) // home's pods there, and the target's peers, by the target; nil: no such reports
+	peer     rivulet // the target; nil if it is no Rivulet cluster
 	branches map[offer.Platform]*branch
 }
-
-// labels are home's own for the virtual nodes.
-func (s *stack) labels() map[string]string { return *s.own.Load() }
 
 // relabel sets them. The caller holds Consumer.mu.
 func (s *stack) relabel(labels map[string]string) {
@@ -53,9 +47,9 @@ func (s *stack) relabel(labels map[string]string) {
 
 // rivulet is implemented by targets that are Rivulet clusters.
 type rivulet interface {
-	Keeps() bool
-	HomeAddresses() string
+	reflect.Reach
 	Lost() bool
+	// Tenants are home's pods there, and the target's peers, by the target.
 	Tenants() (addrs []netip.Addr, neighbours map[peer.ID]netip.Prefix, heard bool)
 }
 
@@ -89,74 +83,25 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		defer t.Close()
 	}
 
-	offloaded := func(namespace string) bool {
-		ns, ok := c.policy.Get(namespace)
-		return ok && ns.Allows(name)
-	}
-	fits := fitting{c}
-	unfit, unwelcome := fits.unfit, fits.unwelcome(name)
-	if c.cfg.Everywhere {
-		unfit, unwelcome = fits.unfitInside, fits.unwelcomeInside(name)
-	}
 	twins := newRetirement(c.home, target, c.policy, c.recorder, log)
-	departed := func(ns string) { // a pod or data, perhaps the last
-		if !offloaded(ns) {
-			twins.poke()
-		}
+	branches := &branches{c: c, s: s, name: name, target: target, existing: existing, failed: make(chan error), twins: twins, supply: &reflect.Supply{}, log: log}
+	pods := pod.New(pod.Config{
+		Home:   pod.Home{Client: c.home, Cache: c.cache, Node: c.cfg.HomeNode, ID: c.cfg.ID, HostIP: c.cfg.NodeIP, Words: c.cfg.Words, Recorder: c.recorder, Moved: c.cfg.Moved},
+		Target: target, Namespaces: c.policy, Nodes: branches, Claims: c.volumes, Supply: branches.supply, Fit: fitting{c, name},
+		NoHomeAPI: !s.spec.Control.IsValid() && !s.spec.HomeAPI, Log: log,
+	})
+	for _, node := range existing {
+		pods.Serve(node)
 	}
-	branches := &branches{c: c, s: s, name: name, target: target, offloaded: offloaded, existing: existing, failed: make(chan error), freed: departed, log: log}
-	supply := &reflect.Supply{}
-	cfg := pod.Config{
-		Home: c.home, Cache: c.cache, HomeNode: c.cfg.HomeNode, Target: target, Cluster: c.cfg.ID, HostIP: c.cfg.NodeIP, Words: c.cfg.Words,
-		Nodes: slices.Collect(maps.Values(existing)), Platform: branches.platform,
-		Offloaded: offloaded, Reflects: func(namespace string) bool { ns, _ := c.policy.Get(namespace); return ns.Reflects(name) }, Parse: c.policy.Parse, Check: c.policy.Check, Up: branches.up, Departed: departed,
-		Bring: supply.Bring, Unreferred: supply.Check,
-		Unfit: unfit, Unwelcome: unwelcome, Elsewhere: fits.elsewhere(name),
-		Moved:     c.cfg.Moved,
-		NoHomeAPI: !s.spec.Control.IsValid() && !s.spec.HomeAPI,
-		Claim: func(ctx context.Context, ns, claim string) (string, string, error) {
-			name, why, err := c.volumes.AwayClaimOf(ctx, ns, claim, target.ID())
-			var foreign *volume.Foreign
-			if errors.As(err, &foreign) {
-				err = &pod.Unmovable{Why: foreign.Error() + "; let the namespace run at home, too: rivulet offload " + ns + " --when burst; or keep the pod at home (label rivulet.dev/offload=off in its template), or make the claim again with storageClassName: local-path"}
-			}
-			return name, why, err
-		},
-		Recorder: c.recorder, Log: log,
-	}
-	able, isRivulet := target.(rivulet)
-	if isRivulet {
-		cfg.Keeps, cfg.HomeAddresses, cfg.Lost = able.Keeps, able.HomeAddresses, able.Lost
-	}
-	pods := pod.New(cfg)
 	twins.pods, branches.pods = pods, pods
-	resync := func() {
-		for ns := range c.policy.Namespaces() {
-			pods.Prepare(ns)
-		}
-		pods.Resync()
-		twins.poke()
-	}
-	var down atomic.Bool // the target was lost since it was last reachable
-	branches.changed = func() {
-		if !branches.up() {
-			down.Store(true)
-		} else if down.Swap(false) {
-			pods.Reconnect()
-			supply.Renew()
-		}
-		resync()
-	}
 
+	able, _ := target.(rivulet)
 	c.mu.Lock()
-	s.pods, s.branches = pods, map[offer.Platform]*branch{}
-	if isRivulet {
-		s.tenants = able.Tenants
-	}
+	s.pods, s.branches, s.peer = pods, map[offer.Platform]*branch{}, able
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
-		s.pods, s.branches, s.tenants = nil, nil, nil
+		s.pods, s.branches, s.peer = nil, nil, nil
 		c.mu.Unlock()
 	}()
 
@@ -171,14 +116,14 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 		twins.run,
 		branches.run,
 		func(ctx context.Context) error { return c.vacate(ctx, s, pods) },
-		func(ctx context.Context) error { return followLoss(ctx, target, cfg.Lost, pods.Resync) },
+		func(ctx context.Context) error { return followLoss(ctx, able, pods) },
 		func(ctx context.Context) error {
 			return reflect.Run(ctx, reflect.Config{Home: c.home, Target: target, Namespaces: c.policy, Cache: c.cache, ClusterID: c.cfg.ID, Control: s.spec.Control, APIAddress: api,
-				NodeAddress: node, Policies: c.cfg.Policies, Used: pods.Refers, Supply: supply, Recorder: c.recorder, Log: log})
+				NodeAddress: node, Policies: c.cfg.Policies, Used: pods.Refers, Supply: branches.supply, Recorder: c.recorder, Log: log})
 		},
 		func(ctx context.Context) error {
 			for {
-				resync()
+				branches.resync()
 				select {
 				case <-ctx.Done():
 					return ctx.Err()
@@ -189,19 +134,18 @@ func (c *Consumer) runStack(ctx context.Context, s *stack) error {
 	)
 }
 
-// followLoss calls turned whenever the target is lost or reachable again.
-func followLoss(ctx context.Context, t target.Target, lost func() bool, turned func()) error {
-	r, ok := t.(reflect.Reach)
-	if !ok || lost == nil {
+// followLoss queues all pods whenever the target is lost or reachable again.
+func followLoss(ctx context.Context, t rivulet, pods *pod.Controller) error {
+	if t == nil {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	changed, stop := r.Changed()
+	changed, stop := t.Changed()
 	defer stop()
 	for was := false; ; {
-		if is := lost(); is != was {
+		if is := t.Lost(); is != was {
 			was = is
-			turned()
+			pods.Resync()
 		}
 		select {
 		case <-ctx.Done():

@@ -13,7 +13,7 @@ import (
 
 // mostWired is how many fields of function type may be set in one place of the product, or in none. It only comes
 // down: who calls whom is plain where a field has the callee's type, or a small interface that the callee owns.
-const mostWired = 298
+const mostWired = 266
 
 // A field of function type that one place sets hides a neighbour: its reader sees a call, and searches for the one
 // function behind the call. Clocks are not counted, as tests set them.

@@ -144,7 +144,7 @@ func TestAnOlderMoveDiscardsNothing(t *testing.T) {
 		there := fake.NewClientset(copied)
 		p := &peer{name: "b", client: there}
 		p.ready.Store(true)
-		p.place = &volume.Place{Node: "b", Target: p, Offloaded: func(string) bool { return true }, Ready: p.ready.Load}
+		p.place = &volume.Place{Node: "b", Target: p, Owner: p}
 		m.cfg.Place = func(string) *volume.Place { return p.place }
 		j.note.Copied, j.note.Since, j.note.Back, j.note.Why = false, since, true, "the original is not there"
 		if err := m.transfer(t.Context(), j); err == nil || err.Error() != j.note.Why {

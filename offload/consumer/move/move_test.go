@@ -46,6 +46,10 @@ type peer struct {
 	place *volume.Place
 }
 
+func (p *peer) Offloaded(string) bool { return true }
+func (p *peer) Up() bool              { return p.ready.Load() }
+func (p *peer) Freed(string)          {}
+
 func (p *peer) Name() string                                          { return p.name }
 func (p *peer) ID() string                                            { return "id-of-" + p.name }
 func (p *peer) twin() string                                          { return "twin-on-" + p.name }
@@ -120,7 +124,7 @@ func newWorld(t *testing.T, names ...string) *world {
 	for _, name := range names {
 		p := &peer{name: name, client: server.Client, dir: t.TempDir()}
 		p.ready.Store(true)
-		p.place = &volume.Place{Node: name, Target: p, Offloaded: func(string) bool { return true }, Ready: p.ready.Load}
+		p.place = &volume.Place{Node: name, Target: p, Owner: p}
 		w.peers[name] = p
 		w.namespace(p.twin())
 	}

@@ -79,7 +79,7 @@ func (m *Mover) source(v *corev1.PersistentVolume) (*end, error) {
 	}
 	namespace, claim := v.Spec.ClaimRef.Namespace, v.Annotations[volume.ClaimAnnotation]
 	return &end{
-		node: func() string { return p.Node }, ready: p.Ready,
+		node: func() string { return p.Node }, ready: p.Up,
 		total: func(ctx context.Context) (filetree.Total, error) { return carrier.VolumeTotal(ctx, namespace, claim) },
 		sum:   func(ctx context.Context) (filetree.Sum, error) { return carrier.VolumeSum(ctx, namespace, claim) },
 		read:  func(ctx context.Context) (io.ReadCloser, error) { return carrier.VolumeRead(ctx, namespace, claim) },
@@ -112,7 +112,7 @@ func (m *Mover) destination(n note) (*end, error) {
 	}
 	away := volume.AwayClaim(n.Was, n.Volume, m.cfg.Cluster)
 	return &end{
-		node: func() string { return p.Node }, ready: p.Ready,
+		node: func() string { return p.Node }, ready: p.Up,
 		prepare: func(ctx context.Context) error {
 			twin, err := p.Target.Namespace(ctx, n.Namespace)
 			if err == nil {

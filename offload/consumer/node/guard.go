@@ -36,7 +36,7 @@ func (n *Node) guard(ctx context.Context, end context.CancelCauseFunc) {
 			n.cordoned = node.Spec.Unschedulable
 			n.mu.Unlock()
 			if other {
-				n.changed()
+				n.owner.NodeChanged(n.id.Name)
 			}
 		}
 	}

@@ -40,8 +40,7 @@ type Node struct {
 	client kubernetes.Interface
 	cache  *homecache.Cache
 	log    *slog.Logger
-	// changed is called after Ready or Cordoned has changed.
-	changed func()
+	owner  Owner
 
 	relabel chan struct{}
 
@@ -53,10 +52,15 @@ type Node struct {
 	cordoned bool
 }
 
-// New makes a Node; Run starts it. All virtual nodes with the same cache share a watch. changed is called after Ready or
-// Cordoned has changed.
-func New(client kubernetes.Interface, cache *homecache.Cache, id Identity, changed func(), log *slog.Logger) *Node {
-	return &Node{id: id, client: client, cache: cache, changed: changed, relabel: make(chan struct{}, 1), log: log}
+// Owner is who has made a Node.
+type Owner interface {
+	// NodeChanged is called after Ready or Cordoned has changed.
+	NodeChanged(name string)
+}
+
+// New makes a Node; Run starts it. All virtual nodes with the same cache share a watch.
+func New(client kubernetes.Interface, cache *homecache.Cache, id Identity, owner Owner, log *slog.Logger) *Node {
+	return &Node{id: id, client: client, cache: cache, owner: owner, relabel: make(chan struct{}, 1), log: log}
 }
 
 // Ready reports whether the last offer was that of a reachable target that can run pods.
@@ -73,7 +77,7 @@ func (n *Node) Cordoned() bool {
 	return n.cordoned
 }
 
-// Relabel writes the Node if Identity.Labels returns others.
+// Relabel writes the Node if Identity.Labels are others.
 func (n *Node) Relabel() { changes.Poke(n.relabel) }
 
 // Offer returns the last offer; the zero value before the first.
@@ -175,7 +179,7 @@ func (n *Node) take(o offer.Offer, was corev1.NodeStatus) bool {
 		} else {
 			n.log.Warn("virtual node not ready", "node", n.id.Name, "reason", o.Reason)
 		}
-		n.changed()
+		n.owner.NodeChanged(n.id.Name)
 	}
 	return differs
 }

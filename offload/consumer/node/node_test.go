@@ -148,7 +148,7 @@ func TestAnotherNodeIsNotAdopted(t *testing.T) {
 		client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{policy.VirtualNodeLabel: id.ID}}, Spec: other})
 		offers := make(chan offer.Offer, 1)
 		offers <- lends("2")
-		err := New(client, homecache.New(slog.New(slog.DiscardHandler)), id, func() {}, slog.New(slog.DiscardHandler)).Run(t.Context(), offers)
+		err := New(client, homecache.New(slog.New(slog.DiscardHandler)), id, make(turned), slog.New(slog.DiscardHandler)).Run(t.Context(), offers)
 		n, got := client.CoreV1().Nodes().Get(t.Context(), "b", metav1.GetOptions{})
 		if err == nil || !strings.Contains(err.Error(), "another node") || got != nil || len(n.Status.Conditions) > 0 || n.Spec.ProviderID != other.ProviderID {
 			t.Errorf("%s: %v, %+v %v", what, err, n, got)
@@ -156,19 +156,23 @@ func TestAnotherNodeIsNotAdopted(t *testing.T) {
 	}
 }
 
+// turned are the changes of a node.
+type turned chan string
+
+func (t turned) NodeChanged(name string) { t <- name }
+
 // TestANodeLives follows a node from its first offer through a lost link and a
 // restart of the process.
 func TestANodeLives(t *testing.T) {
 	client := fake.NewClientset()
 	offers := make(chan offer.Offer)
-	turned := make(chan struct{}, 10)
-	var price atomic.Value
-	price.Store("0")
+	turned := make(turned, 10)
 	id := id
-	id.Labels = func() map[string]string { return map[string]string{policy.PriceLabel: price.Load().(string)} }
+	id.Labels = &atomic.Pointer[map[string]string]{}
+	id.Labels.Store(&map[string]string{policy.PriceLabel: "0"})
 	run := func() (n *Node, stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
-		n = New(client, homecache.New(slog.New(slog.DiscardHandler)), id, func() { turned <- struct{}{} }, slog.New(slog.DiscardHandler))
+		n = New(client, homecache.New(slog.New(slog.DiscardHandler)), id, turned, slog.New(slog.DiscardHandler))
 		done := make(chan struct{})
 		go func() { defer close(done); _ = n.Run(ctx, offers) }()
 		return n, func() { cancel(); <-done }
@@ -217,13 +221,13 @@ func TestANodeLives(t *testing.T) {
 	}
 	offers <- lends("3")
 	ready(corev1.ConditionTrue, "")
-	price.Store("7")
+	id.Labels.Store(&map[string]string{policy.PriceLabel: "7"})
 	n.Relabel()
 	await.True(t, 10*time.Second, "the new price at the node", func() bool {
 		made, err := client.CoreV1().Nodes().Get(t.Context(), "b", metav1.GetOptions{})
 		return err == nil && made.Labels[policy.PriceLabel] == "7"
 	})
-	if len(turned) != 3 {
+	if len(turned) != 3 || <-turned != "b" {
 		t.Errorf("readiness turned %d times, want 3", len(turned))
 	}
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"maps"
 	"net/netip"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,8 +22,8 @@ type Identity struct {
 	IP     netip.Addr // of the home node on which the kubelet API is served
 	Port   uint16     // of that API
 	Kind   target.Kind
-	// Labels returns home's own labels for it; nil is none.
-	Labels func() map[string]string
+	// Labels are home's own for it, which may change; nil is none.
+	Labels *atomic.Pointer[map[string]string]
 	// After: the scheduler prefers nodes without it.
 	After bool
 	// Alone: home has no nodes of its own. No taint keeps pods off it, and no controller depends on its lease, which is
@@ -57,7 +58,7 @@ func Object(id Identity, o offer.Offer, was corev1.NodeStatus, now metav1.Time) 
 		}
 	}
 	if id.Labels != nil {
-		maps.Copy(labels, id.Labels())
+		maps.Copy(labels, *id.Labels.Load())
 	}
 	maps.Copy(labels, map[string]string{
 		policy.VirtualNodeLabel:          id.ID,

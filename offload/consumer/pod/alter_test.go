@@ -44,7 +44,7 @@ func TestAChangeIsCarriedOnce(t *testing.T) {
 		return false, nil, nil
 	})
 	recorder := record.NewFakeRecorder(10)
-	c := New(Config{Target: place{target}, Cluster: "home-id", HostIP: netip.MustParseAddr("10.0.0.1"), Recorder: recorder, Log: slog.New(slog.DiscardHandler)})
+	c := New(Config{Target: place{target}, Home: Home{ID: "home-id", HostIP: netip.MustParseAddr("10.0.0.1"), Recorder: recorder}, Log: slog.New(slog.DiscardHandler)})
 	w := newShown(target)
 	c.twins.Ensure("lab", "lab-a", func() *twin.Twin { return w.twin })
 	alter := func() (patches int) {

@@ -35,10 +35,10 @@ func indexNode(obj any) ([]string, error) {
 }
 
 // allBound is the informer that all targets share: one watch of the pods that are bound to other nodes than home's own.
-func allBound(cfg *Config) *homecache.Informer {
-	return cfg.Cache.Informer(homecache.Key{Kind: "Pod"}, func() cache.SharedIndexInformer {
-		selector := fields.AndSelectors(fields.OneTermNotEqualSelector("spec.nodeName", ""), fields.OneTermNotEqualSelector("spec.nodeName", cfg.HomeNode))
-		factory := informers.NewSharedInformerFactoryWithOptions(cfg.Home, 0, informers.WithTransform(watch.Unmanaged),
+func allBound(home *Home) *homecache.Informer {
+	return home.Cache.Informer(homecache.Key{Kind: "Pod"}, func() cache.SharedIndexInformer {
+		selector := fields.AndSelectors(fields.OneTermNotEqualSelector("spec.nodeName", ""), fields.OneTermNotEqualSelector("spec.nodeName", home.Node))
+		factory := informers.NewSharedInformerFactoryWithOptions(home.Client, 0, informers.WithTransform(watch.Unmanaged),
 			informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = selector.String() }))
 		inf := factory.Core().V1().Pods().Informer()
 		_ = inf.AddIndexers(cache.Indexers{byNode: indexNode, byReference: indexReferences}) // fails only on a stopped informer
@@ -108,7 +108,9 @@ func (b *bound) events(c *Controller) cache.ResourceEventHandler {
 			c.queue.Add(keyOf(p))
 			c.unrefer(p, nil)
 			c.forget(p)
-			c.cfg.Departed(p.Namespace)
+			if !c.offloaded(p.Namespace) {
+				c.Departed.Notify()
+			}
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{

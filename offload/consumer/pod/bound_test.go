@@ -31,7 +31,10 @@ func TestTargetsShareTheWatchOfPods(t *testing.T) {
 	home := fake.NewClientset(podOn("b", "x", "1", "m"), podOn("b-arm64", "y", "2", "n"), podOn("c", "z", "3", "o"))
 	shared := homecache.New(slog.New(slog.DiscardHandler))
 	start := func(nodes ...string) *Controller {
-		c := New(Config{Home: home, Cache: shared, HomeNode: "home", Nodes: nodes, Log: slog.New(slog.DiscardHandler)})
+		c := New(Config{Home: Home{Client: home, Cache: shared, Node: "home"}, Log: slog.New(slog.DiscardHandler)})
+		for _, node := range nodes {
+			c.Serve(node)
+		}
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); c.atHome.Run(ctx, c.pods.events(c)) }()
@@ -86,14 +89,26 @@ func TestTargetsShareTheWatchOfPods(t *testing.T) {
 	}
 }
 
+// checks is a Supply that is told of what is not referred to.
+type checks func(policy.Object)
+
+func (checks) Bring(context.Context, []policy.Reference) error { return nil }
+func (c checks) Check(o policy.Object)                         { c(o) }
+
 // A watch that was away may show a pod as a change of the one before it, which was another target's.
 func TestAPodOfTheSameNameIsAnotherPod(t *testing.T) {
 	var told []string
 	start := func(node string) *Controller {
-		return New(Config{Home: fake.NewClientset(), Nodes: []string{node}, Departed: func(ns string) { told = append(told, node+": one of "+ns+" departed") },
-			Unreferred: func(o policy.Object) { told = append(told, fmt.Sprintf("%s: %s is not referred to", node, o.Name)) }, Log: slog.New(slog.DiscardHandler)})
+		c := New(Config{Home: Home{Client: fake.NewClientset()}, Target: place{}, Namespaces: &mode{policy.Off},
+			Supply: checks(func(o policy.Object) { told = append(told, fmt.Sprintf("%s: %s is not referred to", node, o.Name)) }), Log: slog.New(slog.DiscardHandler)})
+		c.Serve(node)
+		return c
 	}
 	b, c := start("b"), start("c")
+	departed, stop := b.Departed.Changed()
+	defer stop()
+	none, stop := c.Departed.Changed()
+	defer stop()
 	was, is := podOn("b", "x", "1", "m"), podOn("c", "x", "2", "m")
 	b.memory.setSent("1")
 	c.memory.setSent("2")
@@ -103,14 +118,14 @@ func TestAPodOfTheSameNameIsAnotherPod(t *testing.T) {
 			t.Error("not queued")
 		}
 	}
-	if want := []string{"b: m is not referred to", "b: one of lab departed"}; !slices.Equal(told, want) || len(b.memory.sent) != 0 || len(c.memory.sent) != 1 {
+	if want := []string{"b: m is not referred to"}; !slices.Equal(told, want) || len(departed) != 1 || len(b.memory.sent) != 0 || len(c.memory.sent) != 1 {
 		t.Errorf("%v; sent to b: %v, to c: %v", told, b.memory.sent, c.memory.sent)
 	}
 	told = nil
 	later := is.DeepCopy()
 	later.Spec.Containers[0].EnvFrom = nil
 	c.pods.events(c).OnUpdate(is, later)
-	if want := []string{"c: m is not referred to"}; !slices.Equal(told, want) || len(c.memory.sent) != 1 {
+	if want := []string{"c: m is not referred to"}; !slices.Equal(told, want) || len(departed) != 1 || len(none) != 0 || len(c.memory.sent) != 1 {
 		t.Errorf("%v %v", told, c.memory.sent)
 	}
 }

@@ -12,10 +12,12 @@ import (
 // them with the pod. So an away pod has claims only, and their names are replaced by those of the claims in the twin
 // before it is sent.
 
-// Unmovable is why a pod cannot run on any other cluster, whatever happens there.
-type Unmovable struct{ Why string }
-
-func (u *Unmovable) Error() string { return u.Why }
+// Claims are those of home: a volume.Controller.
+type Claims interface {
+	// AwayClaimOf returns the name in the twin, on that target, of a claim of home; or why it has none. The error is a
+	// *volume.Foreign if no target will ever have one.
+	AwayClaimOf(ctx context.Context, namespace, name, target string) (claim, why string, err error)
+}
 
 // awayClaims replaces home's names of claims in a template by their names in the twin.
 func (c *Controller) awayClaims(ctx context.Context, namespace string, template *corev1.PodTemplateSpec) error {
@@ -24,10 +26,10 @@ func (c *Controller) awayClaims(ctx context.Context, namespace string, template 
 		if claim == nil {
 			continue
 		}
-		if c.cfg.Claim == nil {
+		if c.cfg.Claims == nil {
 			return fmt.Errorf("volumes of %s are not known; see: rivulet status", c.cfg.Target.Name())
 		}
-		name, why, err := c.cfg.Claim(ctx, namespace, claim.ClaimName)
+		name, why, err := c.cfg.Claims.AwayClaimOf(ctx, namespace, claim.ClaimName, c.cfg.Target.ID())
 		if err != nil {
 			return fmt.Errorf("claim %s: %w", claim.ClaimName, err)
 		}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"rivulet/offload/consumer/pod/translate/translatetest"
+	"rivulet/offload/policy"
 )
 
 func TestALastingErrorIsNewsOnce(t *testing.T) {
@@ -58,8 +59,9 @@ func (twinRefused) Namespace(context.Context, string) (string, error) {
 func TestAPodThatIsNotInStepIsLoggedOnce(t *testing.T) {
 	home := translatetest.Web()
 	var log bytes.Buffer
-	c := New(Config{Home: fake.NewClientset(home), Target: twinRefused{place{fake.NewClientset()}}, Nodes: []string{"b"}, Cluster: "home-id",
-		Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	c := New(Config{Home: Home{Client: fake.NewClientset(home), ID: "home-id"}, Target: twinRefused{place{fake.NewClientset()}},
+		Namespaces: &mode{policy.Remote}, Nodes: reachable{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	c.Serve("b")
 	go c.atHome.Run(t.Context(), c.pods.events(c))
 	if !cache.WaitForCacheSync(t.Context().Done(), c.pods.synced) {
 		t.Fatal("no pods of home")

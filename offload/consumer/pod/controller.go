@@ -30,66 +30,81 @@ import (
 // concurrent creations in one write.
 const workers = 24
 
-// Config are the dependencies of a Controller. All fields but Cache, HomeNode, Parse, Look, Bring, Unreferred, Unfit,
-// Unwelcome, Elsewhere, Keeps, HomeAddresses, Moved and NoHomeAPI are required.
-type Config struct {
-	Home kubernetes.Interface
+// Home is the cluster whose pods run elsewhere, as the Controllers of all its targets know it.
+type Home struct {
+	Client kubernetes.Interface
 	// Cache shares the watch of home's pods with other targets; nil makes one.
 	Cache *homecache.Cache
-	// HomeNode is home's own node, whose pods are not watched; "" if home has none.
-	HomeNode string
-	Target   target.Target
-	Cluster  string     // this cluster's ID
-	HostIP   netip.Addr // the virtual node's address
+	// Node is home's own node, whose pods are not watched; "" if home has none.
+	Node     string
+	ID       string     // the cluster's
+	HostIP   netip.Addr // of virtual nodes
 	Words    translate.Words
-	// Offloaded reports whether pods of the namespace may run away. Call Resync after a change.
-	Offloaded func(namespace string) bool
-	// Reflects reports whether the namespace keeps its twin though no pod may go there: one from before is removed. May be nil.
-	Reflects func(namespace string) bool
-	// Parse reads a namespace's offload policy; nil is policy.Parse.
-	Parse func(*corev1.Namespace) (policy.Namespace, error)
-	// Check refreshes the answer of Offloaded from the API server, and causes a Resync if it changes; nil if Offloaded
-	// is always current.
-	Check func(ctx context.Context, namespace string) error
-	// Up reports whether the target is reachable. No status is written while it is not. Call Resync after a change to
-	// true.
-	Up func() bool
-	// Lost reports whether the target has stopped answering; its pods are not ready then. Call Resync after a change.
-	// May be nil.
-	Lost func() bool
-	// Departed is called after a pod of the namespace is gone from home.
-	Departed func(namespace string)
-	// Nodes are the target's virtual nodes; see Serve.
-	Nodes []string
-	// Platform is that of a virtual node; nil does not restrict it.
-	Platform func(node string) (os, arch string)
-	// Claim returns the name in the twin of a claim of home, or why it has none; nil if the target has no volumes. The
-	// error is an *Unmovable if no target will ever have one.
-	Claim func(ctx context.Context, namespace, name string) (claim, why string, err error)
-	// Bring returns when the target has the objects that a pod refers to (reflect.Supply); may be nil.
-	Bring func(ctx context.Context, all []policy.Reference) error
-	// Unreferred is called after a pod has stopped referring to an object; may be nil.
-	Unreferred func(policy.Object)
-	// Unfit is called for an image that does not run on an architecture. It reports whether admission already keeps new
-	// pods of the namespace with the image off it; nil, or ErrNoOther, leaves such pods waiting.
-	Unfit func(ctx context.Context, namespace, image, arch string) (kept bool, err error)
-	// Unwelcome is called for an owner whose pods the target refuses. It reports whether admission already keeps new
-	// ones off the target; nil leaves such pods waiting.
-	Unwelcome func(ctx context.Context, namespace string, owner metav1.OwnerReference) (kept bool, err error)
-	// Elsewhere reports whether a pod that the target refuses for good may run somewhere else, by the policy of its
-	// namespace; away: at another target, too. nil is at home alone.
-	Elsewhere func(ctx context.Context, home *corev1.Pod, ns policy.Namespace, away bool) (bool, error)
-	// Keeps reports whether the target replaces pods without a ReplicaSet (package replacement); nil is never.
-	Keeps func() bool
-	// HomeAddresses is the value of policy.HomeAddressesAnnotation for new pods on the target; "" is the target's own
-	// addresses.
-	HomeAddresses func() string
-	// Moved is called after the result of Addresses may have changed; may be nil.
-	Moved func()
+	Recorder record.EventRecorder
+	// Moved is notified after the result of Addresses may have changed; may be nil.
+	Moved *changes.Signal
+}
+
+// Config are the dependencies of a Controller. All fields but Claims, Supply, Fit and NoHomeAPI are required.
+type Config struct {
+	Home       Home
+	Target     target.Target
+	Namespaces Namespaces
+	Nodes      Nodes
+	Claims     Claims // nil if the target has no volumes
+	Supply     Supply // nil: nothing has to be brought
+	Fit        Fit    // nil leaves pods that do not run on the target waiting
 	// NoHomeAPI: there will be no way to home's API server.
 	NoHomeAPI bool
-	Recorder  record.EventRecorder
 	Log       *slog.Logger
+}
+
+// Namespaces are the offload policies of home's namespaces: a policy.Watcher. Call Resync after a change of Get.
+type Namespaces interface {
+	Get(name string) (policy.Namespace, bool)
+	// Check refreshes the answer of Get from the API server.
+	Check(ctx context.Context, name string) error
+	Parse(ns *corev1.Namespace) (policy.Namespace, error)
+}
+
+// Nodes are the target's virtual nodes.
+type Nodes interface {
+	// Up reports whether the target is reachable. No status is written while it is not. Call Resync after a change to
+	// true.
+	Up() bool
+	// Platform is that of a virtual node; empty does not restrict it.
+	Platform(node string) (os, arch string)
+}
+
+// Supply copies to the target what its pods refer to: a reflect.Supply.
+type Supply interface {
+	// Bring returns when the target has the objects.
+	Bring(ctx context.Context, all []policy.Reference) error
+	// Check is called after a pod has stopped referring to an object.
+	Check(policy.Object)
+}
+
+// Fit keeps pods off the target that do not run there. The results report whether admission already keeps new ones
+// off; the error ErrNoOther leaves pods waiting.
+type Fit interface {
+	// Unfit is called for an image that does not run on an architecture, Unwelcome for an owner whose pods the target
+	// refuses.
+	Unfit(ctx context.Context, namespace, image, arch string) (kept bool, err error)
+	Unwelcome(ctx context.Context, namespace string, owner metav1.OwnerReference) (kept bool, err error)
+	// Elsewhere reports whether a pod that the target refuses for good may run somewhere else, by the policy of its
+	// namespace; away: at another target, too.
+	Elsewhere(ctx context.Context, home *corev1.Pod, ns policy.Namespace, away bool) (bool, error)
+}
+
+// rivulet is implemented by targets that are Rivulet clusters.
+type rivulet interface {
+	// Keeps reports whether the target replaces pods without a ReplicaSet (package replacement).
+	Keeps() bool
+	// HomeAddresses is the value of policy.HomeAddressesAnnotation for new pods on the target; "" is the target's own
+	// addresses.
+	HomeAddresses() string
+	// Lost reports whether the target has stopped answering; its pods are not ready then. Call Resync after a change.
+	Lost() bool
 }
 
 // Controller reconciles the pods bound to a target's virtual nodes with their wrappers and pods on the target. See the
@@ -109,19 +124,19 @@ type Controller struct {
 	complaints complaints
 	ends       twin.Ends
 
+	// Departed is notified after a pod of a namespace that is not offloaded is gone from home.
+	Departed changes.Signal
+
 	unstarted unstarted                                               // see busy
 	open      func(ctx context.Context, home, name string) *twin.Twin // newTwin, except in tests
 }
 
 // New makes a Controller; Run starts it.
 func New(cfg Config) *Controller {
-	if cfg.Parse == nil {
-		cfg.Parse = policy.Parse
+	if cfg.Home.Cache == nil {
+		cfg.Home.Cache = homecache.New(cfg.Log)
 	}
-	if cfg.Cache == nil {
-		cfg.Cache = homecache.New(cfg.Log)
-	}
-	atHome := allBound(&cfg)
+	atHome := allBound(&cfg.Home)
 	c := &Controller{
 		index:     index{cfg: cfg, pods: bound{all: atHome, nodes: map[string]bool{}}, memory: newMemory()},
 		atHome:    atHome,
@@ -129,10 +144,8 @@ func New(cfg Config) *Controller {
 		queue:     watch.Queue[types.NamespacedName](50*time.Millisecond, 10*time.Second),
 		ahead:     watch.Queue[string](time.Second, 10*time.Second),
 	}
+	c.rivulet, _ = cfg.Target.(rivulet)
 	c.open = c.newTwin
-	for _, node := range cfg.Nodes {
-		c.Serve(node)
-	}
 	return c
 }
 
@@ -192,7 +205,7 @@ func (c *Controller) handle(ctx context.Context, k types.NamespacedName) {
 	case ctx.Err() != nil:
 	default:
 		// A conflict only means that another writer was faster; the node reports a lost link, once.
-		if !apierrors.IsConflict(err) && !errors.Is(err, errNotYet) && c.cfg.Up() && c.complaints.isNews(k, err.Error(), time.Now()) {
+		if !apierrors.IsConflict(err) && !errors.Is(err, errNotYet) && c.cfg.Nodes.Up() && c.complaints.isNews(k, err.Error(), time.Now()) {
 			c.cfg.Log.Warn("pod not in step with the target", "namespace", k.Namespace, "pod", k.Name, "err", err)
 		}
 		c.queue.AddRateLimited(k)
@@ -207,7 +220,7 @@ func (c *Controller) adopt(ctx context.Context) {
 		held, err = c.cfg.Target.Twins(ctx)
 	}
 	for home, name := range held {
-		if c.cfg.Offloaded(home) || c.cfg.Reflects != nil && c.cfg.Reflects(home) {
+		if ns, _ := c.cfg.Namespaces.Get(home); ns.Reflects(c.cfg.Target.Name()) {
 			c.watch(home, name)
 		}
 	}
@@ -219,24 +232,33 @@ func (c *Controller) watch(home, name string) *twin.Twin {
 }
 
 func (c *Controller) newTwin(ctx context.Context, home, name string) *twin.Twin {
-	changed := func(pod string) {
-		if pod == "" {
-			c.resyncNamespace(home)
-			return
-		}
-		c.queue.Add(types.NamespacedName{Namespace: home, Name: pod})
-	}
-	lost := func(err error) {
-		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-			c.checkTwin(ctx, home)
-		}
-	}
-	return twin.New(ctx, twin.Config{Home: home, Name: name, Cluster: c.cfg.Cluster, Client: c.cfg.Target.Client(), Kept: target.Kept(c.cfg.Target), NoHomeAPI: c.cfg.NoHomeAPI, Ends: &c.ends,
-		Events: twin.EventCopy{Home: c.cfg.Home, Target: c.cfg.Target.Name(), Words: c.cfg.Words}, Changed: changed, Lost: lost, Failed: c.end, Moved: c.cfg.Moved,
-		Worry: func(err error) {
-			c.cfg.Log.Warn("no pod is sent yet: the twin lacks what pods there need", "namespace", home, "err", err)
-		}})
+	at := c.cfg.Target
+	return twin.New(ctx, twin.Config{Home: home, Name: name, Cluster: c.cfg.Home.ID, Client: at.Client(), Kept: target.Kept(at), NoHomeAPI: c.cfg.NoHomeAPI, Ends: &c.ends,
+		Events: twin.EventCopy{Home: c.cfg.Home.Client, Target: at.Name(), Words: c.cfg.Home.Words}, Moved: c.cfg.Home.Moved, User: &user{c, ctx, home}, Log: c.cfg.Log})
 }
+
+// user is the twin.User of the twin of a namespace.
+type user struct {
+	c    *Controller
+	ctx  context.Context
+	home string
+}
+
+func (u *user) Changed(pod string) {
+	if pod == "" {
+		u.c.resyncNamespace(u.home)
+		return
+	}
+	u.c.queue.Add(types.NamespacedName{Namespace: u.home, Name: pod})
+}
+
+func (u *user) Lost(err error) {
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+		u.c.checkTwin(u.ctx, u.home)
+	}
+}
+
+func (u *user) Failed(err error) { u.c.end(err) }
 
 // Reconnect renews all watches, with a list, after a silence of the target: it may have been restored from a backup, and
 // then has none of the versions from which they would continue.

@@ -23,7 +23,7 @@ func (c *Controller) expire(ctx context.Context, home *corev1.Pod, t *twin.Twin)
 				return c.twinError(ctx, t, err)
 			}
 		}
-		c.cfg.Recorder.Event(home, corev1.EventTypeNormal, translate.ReasonDeadline, translate.MessageDeadline)
+		c.cfg.Home.Recorder.Event(home, corev1.EventTypeNormal, translate.ReasonDeadline, translate.MessageDeadline)
 	}
 	st := *home.Status.DeepCopy()
 	st.Reason, st.Message = translate.ReasonDeadline, translate.MessageDeadline

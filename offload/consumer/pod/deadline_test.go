@@ -15,6 +15,7 @@ import (
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/translate/translatetest"
 	"rivulet/offload/consumer/pod/twin"
+	"rivulet/offload/policy"
 )
 
 // A pod whose deadline has passed fails at home as it would there: with the reason of a
@@ -38,8 +39,8 @@ func TestAPodFailsAfterItsDeadline(t *testing.T) {
 		Spec: set.Spec.Template.Spec, Status: *pod.Status.DeepCopy()}
 	home, target := fake.NewClientset(pod), fake.NewClientset(set, running)
 	recorder := record.NewFakeRecorder(10)
-	c := New(Config{Home: home, Target: place{target}, Cluster: "home-id", HostIP: netip.MustParseAddr("10.0.0.1"), NoHomeAPI: true,
-		Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Recorder: recorder, Log: slog.New(slog.DiscardHandler)})
+	c := New(Config{Home: Home{Client: home, ID: "home-id", HostIP: netip.MustParseAddr("10.0.0.1"), Recorder: recorder}, Target: place{target}, NoHomeAPI: true,
+		Namespaces: &mode{policy.Remote}, Nodes: reachable{}, Log: slog.New(slog.DiscardHandler)})
 	w := newShown(target)
 	c.twins.Ensure("lab", "lab-a", func() *twin.Twin { return w.twin })
 	atHome := newSeenAtHome()

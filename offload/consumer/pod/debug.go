@@ -54,7 +54,7 @@ func (c *Controller) debug(ctx context.Context, t *twin.Twin, home *corev1.Pod) 
 	for i := range home.Spec.EphemeralContainers {
 		e := &home.Spec.EphemeralContainers[i]
 		if text, ok := why[e.Name]; ok {
-			c.cfg.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonRefused, e.Name+": "+text)
+			c.cfg.Home.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonRefused, e.Name+": "+text)
 			refused = append(refused, translate.RefusedContainer(e.Name, e.Image, text))
 			c.queue.AddAfter(keyOf(home), translate.RefusalShown)
 		}

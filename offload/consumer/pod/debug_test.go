@@ -43,7 +43,7 @@ func TestARefusedDebuggerHoldsUpNoOther(t *testing.T) {
 	away.Labels = map[string]string{policy.HomeUIDLabel: string(home.UID)}
 	in.pods.show(away)
 	events := record.NewFakeRecorder(10)
-	c := New(Config{Target: place{client}, Recorder: events})
+	c := New(Config{Target: place{client}, Home: Home{Recorder: events}})
 	c.twins.Ensure("lab", in.twin.Name, func() *twin.Twin { return in.twin })
 	refused, err := c.debug(t.Context(), in.twin, home)
 	if err != nil || len(patches) != 1 || !strings.Contains(patches[0], "plain") {

@@ -90,7 +90,7 @@ func (c *Controller) reportEnd(ctx context.Context, t *twin.Twin, home *corev1.P
 // heldUp reports, in an event, that the provider refuses to end the pod.
 func (c *Controller) heldUp(home *corev1.Pod, err error) error {
 	if replacement.Refused(err) {
-		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, translate.ReasonNotEnded, "%s refuses to end this pod, which runs on there, and is asked again: %v", c.cfg.Target.Name(), err)
+		c.cfg.Home.Recorder.Eventf(home, corev1.EventTypeWarning, translate.ReasonNotEnded, "%s refuses to end this pod, which runs on there, and is asked again: %v", c.cfg.Target.Name(), err)
 	}
 	return err
 }
@@ -102,7 +102,7 @@ func (c *Controller) release(ctx context.Context, home *corev1.Pod) error {
 	if err := c.write(ctx, home, translate.Ended(translate.WithEnd(home, c.ends.Get(home.UID)), "")); err != nil {
 		return err
 	}
-	err := c.cfg.Home.CoreV1().Pods(home.Namespace).Delete(ctx, home.Name, metav1.DeleteOptions{
+	err := c.cfg.Home.Client.CoreV1().Pods(home.Namespace).Delete(ctx, home.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &home.UID}})
 	if apierrors.IsConflict(err) {
 		return nil // another pod has that name now
@@ -131,7 +131,7 @@ func (c *Controller) removeOrphan(ctx context.Context, t *twin.Twin, w translate
 		return nil
 	}
 	uid, name := obj.GetLabels()[policy.HomeUIDLabel], obj.GetAnnotations()[policy.HomePodAnnotation]
-	if err := confirmGone(ctx, c.cfg.Home, t.Home, name, uid); err != nil {
+	if err := confirmGone(ctx, c.cfg.Home.Client, t.Home, name, uid); err != nil {
 		return err
 	}
 	c.cfg.Log.Info("removing what is left of a pod that is gone", "namespace", t.Home, "pod", name, "uid", uid)

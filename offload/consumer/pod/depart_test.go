@@ -13,7 +13,7 @@ import (
 
 func TestAShorterGracePeriodIsTold(t *testing.T) {
 	events := record.NewFakeRecorder(10)
-	c, home, away := New(Config{Recorder: events}), translatetest.Ungated(), translatetest.Running()
+	c, home, away := New(Config{Home: Home{Recorder: events}}), translatetest.Ungated(), translatetest.Running()
 	home.Spec.TerminationGracePeriodSeconds, away.Spec.TerminationGracePeriodSeconds = ptr.To[int64](300), ptr.To[int64](45)
 	for range 2 {
 		c.copyGrace(home, away)

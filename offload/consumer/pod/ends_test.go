@@ -2,8 +2,6 @@ package pod
 
 import (
 	"context"
-	"log/slog"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -14,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/record"
 
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/translate/translatetest"
@@ -46,9 +43,7 @@ func TestTheEndOfADeletedPodIsItsOwn(t *testing.T) {
 			})
 			shown := watch.NewFake()
 			there.PrependWatchReactor("pods", func(clienttesting.Action) (bool, watch.Interface, error) { return true, shown, nil })
-			ctr := New(Config{Home: atHome, Target: place{there}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"), NoHomeAPI: true,
-				Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Departed: func(string) {},
-				Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+			ctr := controller(atHome, Config{Target: place{there}, NoHomeAPI: true})
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
 			ctr.life = ctx

@@ -15,7 +15,6 @@ import (
 
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/twin"
-	"rivulet/offload/policy"
 )
 
 // A target may refuse a pod that home's admission lets through: for now, and the pod waits, or for good. Then the pod
@@ -48,26 +47,23 @@ func (c *Controller) refuseForGood(ctx context.Context, home *corev1.Pod, why st
 // kept off this one.
 func (c *Controller) leave(ctx context.Context, home *corev1.Pod, away bool) error {
 	owner := metav1.GetControllerOf(home)
-	if owner == nil || owner.Kind == "DaemonSet" || c.cfg.Unwelcome == nil {
+	if owner == nil || owner.Kind == "DaemonSet" || c.cfg.Fit == nil {
 		return nil // it would not be replaced, or on the same node
 	}
-	ns, err := c.cfg.Home.CoreV1().Namespaces().Get(ctx, home.Namespace, metav1.GetOptions{})
+	ns, err := c.cfg.Home.Client.CoreV1().Namespaces().Get(ctx, home.Namespace, metav1.GetOptions{})
 	if err != nil {
 		return twin.IgnoreGone(err)
 	}
-	now, _ := c.cfg.Parse(ns) // an invalid label counts as off
-	may := now.When == policy.Burst || now.When == policy.Any
-	if c.cfg.Elsewhere != nil {
-		may, err = c.cfg.Elsewhere(ctx, home, now, away)
-	}
+	now, _ := c.cfg.Namespaces.Parse(ns) // an invalid label counts as off
+	may, err := c.cfg.Fit.Elsewhere(ctx, home, now, away)
 	if err != nil || !may {
 		return err
 	}
-	kept, err := c.cfg.Unwelcome(ctx, home.Namespace, *owner)
+	kept, err := c.cfg.Fit.Unwelcome(ctx, home.Namespace, *owner)
 	if err != nil || !kept {
 		return errors.Join(err, errNotYet)
 	}
-	return evict(ctx, c.cfg.Home, home)
+	return evict(ctx, c.cfg.Home.Client, home)
 }
 
 // evict evicts the pod, so that its owner makes another, if its PodDisruptionBudget allows.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,10 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
 	"rivulet/offload/consumer/pod/translate"
+	"rivulet/offload/consumer/volume"
 	"rivulet/offload/homeapi"
 	"rivulet/offload/policy"
 	"rivulet/test/harness/await"
@@ -53,6 +51,37 @@ func deletesOnceWatched(away *fake.Clientset) {
 			return true, nil, apierrors.NewServiceUnavailable("not watched yet")
 		})
 	}
+}
+
+// fits are the answers of a Fit.
+type fits struct {
+	Fit
+	unwelcome func(namespace string, owner metav1.OwnerReference) bool
+	elsewhere func(home *corev1.Pod, ns policy.Namespace, away bool) bool
+}
+
+func (f fits) Unwelcome(_ context.Context, namespace string, owner metav1.OwnerReference) (bool, error) {
+	return f.unwelcome(namespace, owner), nil
+}
+
+func (f fits) Elsewhere(_ context.Context, home *corev1.Pod, ns policy.Namespace, away bool) (bool, error) {
+	return f.elsewhere(home, ns, away), nil
+}
+
+// brings is what a Supply says.
+type brings struct{ error }
+
+func (b brings) Bring(context.Context, []policy.Reference) error { return b.error }
+func (brings) Check(policy.Object)                               {}
+
+// foreignClaims are on volumes that no other cluster can mount.
+type foreignClaims struct{}
+
+func (foreignClaims) AwayClaimOf(_ context.Context, _, name, target string) (claim, why string, err error) {
+	if target != "bid" {
+		return "", "", fmt.Errorf("asked for target %q", target)
+	}
+	return "", "", &volume.Foreign{Claim: name, Volume: "v", Kind: "nfs"}
 }
 
 // What the target refuses for good is refused at home by its words. Where it may run at home it is evicted once its successor
@@ -115,28 +144,23 @@ func TestRefusedForGood(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			ctl := New(Config{Home: home, Target: place{away}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
-				Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Departed: func(string) {}, Keeps: func() bool { return true }, NoHomeAPI: true,
-				Bring: func(context.Context, []policy.Reference) error { return c.lacks },
-				Unwelcome: func(_ context.Context, namespace string, owner metav1.OwnerReference) (bool, error) {
+			ctl := controller(home, Config{Target: keeps{place{away}}, NoHomeAPI: true, Supply: brings{c.lacks}, Claims: foreignClaims{}, Fit: fits{
+				unwelcome: func(namespace string, owner metav1.OwnerReference) bool {
 					if namespace != "lab" || owner.UID != "o1" {
 						t.Errorf("told of %v in %s", owner, namespace)
 					}
 					if asked.Add(1) > 1 {
 						kept.Store(1)
 					}
-					return kept.Load() == 1, nil
+					return kept.Load() == 1
 				},
-				Claim: func(context.Context, string, string) (string, string, error) {
-					return "", "", &Unmovable{Why: why[0]}
-				},
-				Elsewhere: func(_ context.Context, home *corev1.Pod, ns policy.Namespace, away bool) (bool, error) {
+				elsewhere: func(home *corev1.Pod, ns policy.Namespace, away bool) bool {
 					if home.UID != "u1" || ns.When != c.when || away != (c.refusal != nil) {
 						t.Errorf("asked of %s, %+v, away: %v", home.UID, ns, away)
 					}
-					return c.comeHome, nil
+					return c.comeHome
 				},
-				Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+			}})
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() { defer close(done); _ = ctl.Run(ctx) }()
@@ -216,10 +240,12 @@ func TestWhatATargetLeavesOutIsRefused(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				ctl := New(Config{Home: home, Target: place{away}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
-					Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Departed: func(string) {}, Keeps: func() bool { return true }, NoHomeAPI: true,
-					Unwelcome: func(context.Context, string, metav1.OwnerReference) (bool, error) { return true, nil },
-					Recorder:  record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+				ctl := controller(home, Config{Target: keeps{place{away}}, NoHomeAPI: true, Fit: fits{
+					unwelcome: func(string, metav1.OwnerReference) bool { return true },
+					elsewhere: func(_ *corev1.Pod, ns policy.Namespace, _ bool) bool {
+						return ns.When == policy.Burst || ns.When == policy.Any
+					},
+				}})
 				ctx, stop := context.WithCancel(t.Context())
 				done := make(chan struct{})
 				go func() { defer close(done); _ = ctl.Run(ctx) }()

@@ -19,7 +19,7 @@ import (
 // of Services and of itself (policy.HomeAddressesOfPods) are home's. This is decided once, when the pod is sent, and
 // recorded in the annotation.
 func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in *twin.Twin, t *corev1.PodTemplateSpec, made string) error {
-	api, err := c.cfg.Home.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{ResourceVersion: "0"})
+	api, err := c.cfg.Home.Client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{ResourceVersion: "0"})
 	if err != nil {
 		return fmt.Errorf("offload: the address of home's API server: %w", err)
 	}
@@ -42,7 +42,7 @@ func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in
 		return err
 	}
 	if services > 0 {
-		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "OffloadNoServiceLinks",
+		c.cfg.Home.Recorder.Eventf(home, corev1.EventTypeWarning, "OffloadNoServiceLinks",
 			"the variables of %d Services are too many for a pod that runs away, and are left out; use names, or enableServiceLinks: false", services)
 		return nil
 	}
@@ -57,7 +57,7 @@ func (c *Controller) withHomeAddresses(ctx context.Context, home *corev1.Pod, in
 // addServices writes the variables of home's Services into the twin: see PutServices.
 func (c *Controller) addServices(ctx context.Context, t *twin.Twin, afresh bool) (tooMany int, err error) {
 	tooMany, err = t.PutServices(ctx, afresh, func() (*corev1.ServiceList, error) { // from the API server's cache, as for a kubelet
-		return c.cfg.Home.CoreV1().Services(t.Home).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		return c.cfg.Home.Client.CoreV1().Services(t.Home).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	})
 	return tooMany, c.twinError(ctx, t, err)
 }

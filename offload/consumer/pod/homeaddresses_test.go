@@ -32,7 +32,7 @@ func TestAddressesOfHome(t *testing.T) {
 		service("lab", "headless", "None", corev1.ServicePort{Port: 1}), service("lab", "alias", ""), service("other", "far", "10.43.6.6", corev1.ServicePort{Port: 1}))
 	events := record.NewFakeRecorder(10)
 	there := fake.NewClientset()
-	c, in := New(Config{Home: home, Cluster: "home-id", Recorder: events}), newShown(there).twin
+	c, in := New(Config{Home: Home{Client: home, ID: "home-id", Recorder: events}}), newShown(there).twin
 	theirs := func(name string) corev1.EnvFromSource {
 		return corev1.EnvFromSource{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}
 	}
@@ -142,7 +142,7 @@ func TestAddressesOfHome(t *testing.T) {
 
 // What a pod is told of its own address when its provider gives it the one at home.
 func TestAddressOfItsOwn(t *testing.T) {
-	c := New(Config{Home: fake.NewClientset(service("default", "kubernetes", "10.43.0.1")), Recorder: record.NewFakeRecorder(10)})
+	c := New(Config{Home: Home{Client: fake.NewClientset(service("default", "kubernetes", "10.43.0.1")), Recorder: record.NewFakeRecorder(10)}})
 	p := translatetest.Web()
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}

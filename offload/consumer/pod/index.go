@@ -16,10 +16,11 @@ import (
 // index is what is known of a target's pods, from caches and from the memory of this process. Its methods write to no
 // API, and none but Usage uses the network.
 type index struct {
-	cfg    Config
-	pods   bound
-	twins  twin.Set
-	memory memory
+	cfg     Config
+	rivulet rivulet // cfg.Target; nil if it is no Rivulet cluster
+	pods    bound
+	twins   twin.Set
+	memory  memory
 }
 
 // home returns the pod of that name, nil without one.
@@ -41,15 +42,21 @@ func (x *index) wasSent(home *corev1.Pod) bool {
 	return sent
 }
 
+// offloaded reports whether pods of the namespace may run on the target.
+func (x *index) offloaded(namespace string) bool {
+	ns, _ := x.cfg.Namespaces.Get(namespace)
+	return ns.Allows(x.cfg.Target.Name())
+}
+
 // lost reports whether the target has stopped answering; false right after a start.
-func (x *index) lost() bool { return x.cfg.Lost != nil && x.cfg.Lost() }
+func (x *index) lost() bool { return x.rivulet != nil && x.rivulet.Lost() }
 
 // If the provider replaces pods itself (package replacement), a pod with restartPolicy Always needs no ReplicaSet: the
 // away pod is its own record. A ReplicaSet is made if the provider refuses the pod, since a ReplicaSet waits for
 // capacity by itself. Existing ReplicaSets stay.
 
 // keeps reports whether the target replaces pods itself now.
-func (x *index) keeps() bool { return x.cfg.Keeps != nil && x.cfg.Keeps() }
+func (x *index) keeps() bool { return x.rivulet != nil && x.rivulet.Keeps() }
 
 // Busy reports whether pods of the namespace that were sent away still exist at home. It is true until home's pods were
 // listed once.
@@ -121,10 +128,7 @@ func (x *index) Counts(node string) (pods int, refused map[string]string) {
 // Images are the images of home's pods that are bound to the controller's target.
 func Images(c *Controller) (out []homeimages.Use) {
 	for _, p := range c.pods.list() {
-		os, arch := "", ""
-		if c.cfg.Platform != nil {
-			os, arch = c.cfg.Platform(p.Spec.NodeName)
-		}
+		os, arch := c.cfg.Nodes.Platform(p.Spec.NodeName)
 		out = append(out, homeimages.Of(p, os, arch)...)
 	}
 	return out

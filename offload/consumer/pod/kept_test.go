@@ -3,8 +3,6 @@ package pod
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/record"
 
 	"rivulet/offload/policy"
 	"rivulet/test/harness/await"
@@ -26,9 +23,7 @@ func keptWorld(t *testing.T, away *fake.Clientset) {
 	t.Helper()
 	home := fake.NewClientset(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "lab", UID: "u1"},
 		Spec: corev1.PodSpec{NodeName: "b", Containers: []corev1.Container{{Name: "web", Image: "web"}}}})
-	c := New(Config{Home: home, Target: place{away}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"), NoHomeAPI: true,
-		Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Keeps: func() bool { return true }, Departed: func(string) {},
-		Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+	c := controller(home, Config{Target: keeps{place{away}}, NoHomeAPI: true})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = c.Run(ctx) }()

@@ -11,7 +11,7 @@ import (
 	"rivulet/offload/consumer/pod/translate"
 )
 
-// ErrNoOther is Unfit's answer if no other node could take the pod.
+// ErrNoOther is Fit's answer if no other node could take the pod.
 var ErrNoOther = errors.New("no other node has another platform")
 
 // mismatch evicts a pod whose image does not run on the node's platform, after the API server has begun to keep its
@@ -19,14 +19,14 @@ var ErrNoOther = errors.New("no other node has another platform")
 // take.
 func (c *Controller) mismatch(ctx context.Context, home, away *corev1.Pod) error {
 	image, words := translate.Mismatch(home, away)
-	if image == "" || c.cfg.Unfit == nil || c.cfg.Platform == nil {
+	if image == "" || c.cfg.Fit == nil {
 		return nil
 	}
-	os, arch := c.cfg.Platform(home.Spec.NodeName)
+	os, arch := c.cfg.Nodes.Platform(home.Spec.NodeName)
 	if arch == "" {
 		return nil
 	}
-	kept, err := c.cfg.Unfit(ctx, home.Namespace, image, arch)
+	kept, err := c.cfg.Fit.Unfit(ctx, home.Namespace, image, arch)
 	alone := errors.Is(err, ErrNoOther)
 	if err != nil && !alone {
 		return err
@@ -42,7 +42,7 @@ func (c *Controller) mismatch(ctx context.Context, home, away *corev1.Pod) error
 		moves = owner.Kind != "DaemonSet" // whose next pod would be on this node, too
 	}
 	if c.memory.setRefused(home.UID, why) == "" {
-		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonMisfit, why)
+		c.cfg.Home.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonMisfit, why)
 	}
 	if !moves {
 		return nil
@@ -50,5 +50,5 @@ func (c *Controller) mismatch(ctx context.Context, home, away *corev1.Pod) error
 	if !kept {
 		return errNotYet
 	}
-	return evict(ctx, c.cfg.Home, home)
+	return evict(ctx, c.cfg.Home.Client, home)
 }

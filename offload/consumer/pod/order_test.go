@@ -47,6 +47,38 @@ func (p place) Offers(context.Context) <-chan offer.Offer  { return nil }
 func (p place) Home(a netip.Addr) (netip.Addr, bool)       { return a, true }
 func (p place) Away(a netip.Addr) (netip.Addr, bool)       { return a, true }
 
+// keeps is a place that replaces pods itself.
+type keeps struct{ place }
+
+func (keeps) Keeps() bool           { return true }
+func (keeps) HomeAddresses() string { return "" }
+func (keeps) Lost() bool            { return false }
+
+// reachable are the nodes of a target that is.
+type reachable struct{}
+
+func (reachable) Up() bool                          { return true }
+func (reachable) Platform(string) (os, arch string) { return "", "" }
+
+// mode is that of all namespaces, as seen last.
+type mode struct{ policy.When }
+
+func (m *mode) Get(string) (policy.Namespace, bool)                { return policy.Namespace{When: m.When}, true }
+func (*mode) Check(context.Context, string) error                  { return nil }
+func (*mode) Parse(ns *corev1.Namespace) (policy.Namespace, error) { return policy.Parse(ns) }
+
+// controller is that of the pods of node b, where those of all namespaces may run if cfg does not say otherwise.
+func controller(home kubernetes.Interface, cfg Config) *Controller {
+	cfg.Home = Home{Client: home, ID: "aid", HostIP: netip.MustParseAddr("10.0.0.1"), Recorder: record.NewFakeRecorder(10000)}
+	cfg.Nodes, cfg.Log = reachable{}, slog.New(slog.DiscardHandler)
+	if cfg.Namespaces == nil {
+		cfg.Namespaces = &mode{policy.Remote}
+	}
+	c := New(cfg)
+	c.Serve("b")
+	return c
+}
+
 // A kubelet that does not find a Secret of a pod looks again after pauses of up to
 // two minutes. So the tokens are there before anything is that makes the pod,
 // whatever goes wrong with them; they are gone when the pod is, and nothing of an
@@ -106,9 +138,7 @@ func tokensComeFirstAndGoLast(t *testing.T) {
 		return false, nil, nil
 	})
 
-	c := New(Config{Home: home, Target: place{away}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
-		Offloaded: func(string) bool { return true }, Up: func() bool { return true }, Departed: func(string) {},
-		Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+	c := controller(home, Config{Target: place{away}})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = c.Run(ctx) }()

@@ -23,7 +23,7 @@ func (c *Controller) Prepare(namespace string) {
 
 // prepareTwin carries out Prepare. It logs no failures, since reflection requests the same twin and logs them.
 func (c *Controller) prepareTwin(ctx context.Context, namespace string) {
-	if c.twins.Get(namespace) != nil || !c.cfg.Offloaded(namespace) {
+	if c.twins.Get(namespace) != nil || !c.offloaded(namespace) {
 		c.ahead.Forget(namespace)
 		return
 	}

@@ -17,6 +17,7 @@ import (
 	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/twin"
+	"rivulet/offload/consumer/volume"
 	"rivulet/offload/policy"
 	"rivulet/offload/replacement"
 	"rivulet/offload/target"
@@ -43,7 +44,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return c.depart(ctx, home)
 	case translate.Terminal(home.Status.Phase):
 		return nil // what is left away stays for its logs until the pod is deleted here
-	case !c.cfg.Offloaded(k.Namespace):
+	case !c.offloaded(k.Namespace):
 		return c.unwanted(ctx, home)
 	case c.lost() && c.wasSent(home):
 		return c.write(ctx, home, translate.Unready(home, c.cfg.Target.Name()+" does not answer"))
@@ -74,7 +75,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 	if err != nil && len(have) == 0 {
 		return c.trouble(ctx, home, c.twinError(ctx, t, err))
 	}
-	want, err := translate.Wrap(home, c.cfg.Cluster, api)
+	want, err := translate.Wrap(home, c.cfg.Home.ID, api)
 	if err != nil {
 		return c.refuseForGood(ctx, home, err.Error(), false)
 	}
@@ -85,12 +86,10 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		c.queue.AddAfter(k, left)
 	}
 	if len(have) == 0 {
-		if c.cfg.Platform != nil {
-			os, arch := c.cfg.Platform(home.Spec.NodeName)
-			translate.Pin(want.Template(), os, arch)
-		}
-		if c.cfg.HomeAddresses != nil {
-			if made := c.cfg.HomeAddresses(); made != "" {
+		os, arch := c.cfg.Nodes.Platform(home.Spec.NodeName)
+		translate.Pin(want.Template(), os, arch)
+		if c.rivulet != nil {
+			if made := c.rivulet.HomeAddresses(); made != "" {
 				if err := c.withHomeAddresses(ctx, home, t, want.Template(), made); err != nil {
 					return c.trouble(ctx, home, err)
 				}
@@ -121,7 +120,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 		return err
 	}
 	c.copyGrace(home, away.Pod)
-	sayUnpermitted(c.cfg.Recorder, home, st)
+	sayUnpermitted(c.cfg.Home.Recorder, home, st)
 	return errors.Join(err, c.writeStatus(ctx, home, st))
 }
 
@@ -129,7 +128,7 @@ func (c *Controller) reconcile(ctx context.Context, k types.NamespacedName) erro
 func (c *Controller) alter(ctx context.Context, t *twin.Twin, home *corev1.Pod, have, want translate.Wrapper) error {
 	refused, err := t.Alter(ctx, home, have, want)
 	if refused != nil {
-		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonRefused,
+		c.cfg.Home.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonRefused,
 			fmt.Sprintf("%s does not take the change of this pod, which runs on as it was: %v; make it anew with the change", c.cfg.Target.Name(), refused))
 	}
 	return c.twinError(ctx, t, err)
@@ -141,12 +140,12 @@ func (c *Controller) copyGrace(home, away *corev1.Pod) {
 	if cond := translate.Condition(&home.Status, translate.OffloadedCondition); shorter == "" || cond != nil && strings.Contains(cond.Message, shorter) {
 		return
 	}
-	c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, translate.ReasonShorter,
+	c.cfg.Home.Recorder.Eventf(home, corev1.EventTypeWarning, translate.ReasonShorter,
 		"%s %s: a peer bounds it to 10 minutes, and to 45 s with a preStop hook; leave the hook out, have it done in that time, or keep the pod at home (label rivulet.dev/offload=off in its template)", home.Spec.NodeName, shorter)
 }
 
 func (x *index) view(home *corev1.Pod) translate.View {
-	return translate.View{Node: home.Spec.NodeName, HostIP: x.cfg.HostIP, Home: x.cfg.Target.Home, Words: x.cfg.Words}
+	return translate.View{Node: home.Spec.NodeName, HostIP: x.cfg.Home.HostIP, Home: x.cfg.Target.Home, Words: x.cfg.Home.Words}
 }
 
 // send makes the wrapper. A Job whose pod had started and that is gone is not made again: whether its work was done is
@@ -176,14 +175,14 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 		}
 	}
 	if home.Status.StartTime != nil {
-		live, err := t.Find(ctx, home.UID, want, c.cfg.Keeps != nil)
+		live, err := t.Find(ctx, home.UID, want, c.rivulet != nil)
 		switch {
 		case err == nil && live.IsOf(home.UID):
 			return errNotYet // the cache lags
 		case err != nil && !apierrors.IsNotFound(err):
 			return c.twinError(ctx, t, err)
 		case apierrors.IsNotFound(err) && want.Job != nil:
-			c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, translate.ReasonGone,
+			c.cfg.Home.Recorder.Eventf(home, corev1.EventTypeWarning, translate.ReasonGone,
 				"the Job that ran this pod on %s was deleted there; it is not run a second time", c.cfg.Target.Name())
 			return c.writeStatus(ctx, home, translate.Ended(translate.WithEnd(home, c.ends.Get(home.UID)), corev1.PodFailed))
 		}
@@ -207,9 +206,8 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 		return c.trouble(ctx, home, err)
 	}
 	if err := c.awayClaims(ctx, home.Namespace, want.Template()); err != nil {
-		var never *Unmovable
-		if errors.As(err, &never) {
-			return c.refuseForGood(ctx, home, "offload: "+never.Why, false)
+		if foreign := new(volume.Foreign); errors.As(err, &foreign) {
+			return c.refuseForGood(ctx, home, "offload: "+foreign.Error()+"; let the namespace run at home, too: rivulet offload "+home.Namespace+" --when burst; or keep the pod at home (label rivulet.dev/offload=off in its template), or make the claim again with storageClassName: local-path", false)
 		}
 		return c.trouble(ctx, home, err)
 	}
@@ -242,7 +240,7 @@ func (c *Controller) send(ctx context.Context, home *corev1.Pod, t *twin.Twin, w
 		return c.trouble(ctx, home, c.twinError(ctx, t, err))
 	}
 	if name := want.Template().Spec.HostnameOverride; name != nil && made.Template().Spec.HostnameOverride == nil {
-		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "OffloadOtherHostname",
+		c.cfg.Home.Recorder.Eventf(home, corev1.EventTypeWarning, "OffloadOtherHostname",
 			"%s does not know hostnameOverride: the host name of the pod there is not %s; update its Kubernetes to 1.35, or keep the pod at home (label rivulet.dev/offload=off in its template)", c.cfg.Target.Name(), *name)
 	}
 	if err := translate.Dropped(&want.Template().Spec, &made.Template().Spec); err != nil {
@@ -271,7 +269,7 @@ func (c *Controller) trouble(ctx context.Context, home *corev1.Pod, err error) e
 	if home.Status.StartTime == nil {
 		st := *home.Status.DeepCopy()
 		st.Phase, st.Reason, st.Message = translate.Forward(st.Phase, corev1.PodPending), translate.ReasonPending,
-			fmt.Sprintf("on %s: %s", c.cfg.Target.Name(), c.cfg.Words.Of(err.Error()))
+			fmt.Sprintf("on %s: %s", c.cfg.Target.Name(), c.cfg.Home.Words.Of(err.Error()))
 		err = errors.Join(err, c.write(ctx, home, st))
 	}
 	return err
@@ -284,9 +282,9 @@ func (c *Controller) refuse(ctx context.Context, home *corev1.Pod, why string) (
 	} else if stands {
 		return false, c.showSent(ctx, home)
 	}
-	why = c.cfg.Words.Of(why)
+	why = c.cfg.Home.Words.Of(why)
 	if c.memory.setRefused(home.UID, why) != why && (home.Status.Reason != translate.ReasonRefused || home.Status.Message != why) {
-		c.cfg.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonRefused, why)
+		c.cfg.Home.Recorder.Event(home, corev1.EventTypeWarning, translate.ReasonRefused, why)
 	}
 	st := translate.Refused(home, why)
 	if nobodys(home) && !translate.Terminal(st.Phase) {
@@ -306,24 +304,22 @@ func (c *Controller) unwanted(ctx context.Context, home *corev1.Pod) error {
 	}
 	if !c.wasSent(home) {
 		// A user who offloads a namespace and creates a pod may be faster than the watch of namespaces.
-		if c.cfg.Check != nil {
-			if err := c.cfg.Check(ctx, home.Namespace); err != nil {
-				return err
-			}
-			if c.cfg.Offloaded(home.Namespace) {
-				return errNotYet
-			}
+		if err := c.cfg.Namespaces.Check(ctx, home.Namespace); err != nil {
+			return err
+		}
+		if c.offloaded(home.Namespace) {
+			return errNotYet
 		}
 		_, err := c.refuse(ctx, home, fmt.Sprintf("offload: namespace %s is not offloaded; rivulet offload %s; or: keep the pod off virtual nodes",
 			home.Namespace, home.Namespace))
 		return err
 	}
-	ns, err := c.cfg.Home.CoreV1().Namespaces().Get(ctx, home.Namespace, metav1.GetOptions{})
+	ns, err := c.cfg.Home.Client.CoreV1().Namespaces().Get(ctx, home.Namespace, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
 	if err == nil {
-		if live, _ := c.cfg.Parse(ns); live.Sends() { // an invalid label counts as off
+		if live, _ := c.cfg.Namespaces.Parse(ns); live.Sends() { // an invalid label counts as off
 			return errNotYet // the watcher of namespaces lags
 		}
 	}
@@ -343,7 +339,7 @@ func (c *Controller) knowsTwin(ctx context.Context, home *corev1.Pod) (bool, err
 
 // writeStatus writes a status from the target's state, unless the target is unreachable and its last state outdated.
 func (c *Controller) writeStatus(ctx context.Context, home *corev1.Pod, st corev1.PodStatus) error {
-	if !c.cfg.Up() {
+	if !c.cfg.Nodes.Up() {
 		return nil
 	}
 	return c.write(ctx, home, st)
@@ -356,7 +352,7 @@ func (c *Controller) write(ctx context.Context, home *corev1.Pod, st corev1.PodS
 	}
 	p := home.DeepCopy()
 	p.Status = st
-	_, err := c.cfg.Home.CoreV1().Pods(p.Namespace).UpdateStatus(ctx, p, metav1.UpdateOptions{})
+	_, err := c.cfg.Home.Client.CoreV1().Pods(p.Namespace).UpdateStatus(ctx, p, metav1.UpdateOptions{})
 	return twin.IgnoreGone(err)
 }
 

@@ -36,21 +36,21 @@ func objects(obj any) map[policy.Object]bool {
 
 // unrefer reports the objects that was refers to and is does not.
 func (c *Controller) unrefer(was, is any) {
-	if c.cfg.Unreferred == nil {
+	if c.cfg.Supply == nil {
 		return
 	}
 	before, now := objects(was), objects(is)
 	for o := range before {
 		if !now[o] {
-			c.cfg.Unreferred(o)
+			c.cfg.Supply.Check(o)
 		}
 	}
 }
 
 // bring waits until the target has what the pod refers to.
 func (c *Controller) bring(ctx context.Context, home *corev1.Pod) error {
-	if c.cfg.Bring == nil {
+	if c.cfg.Supply == nil {
 		return nil
 	}
-	return c.cfg.Bring(ctx, translate.References(home))
+	return c.cfg.Supply.Bring(ctx, translate.References(home))
 }

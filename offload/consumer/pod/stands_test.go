@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -21,7 +19,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
@@ -259,14 +256,12 @@ func TestNothingIsLetGoThatRuns(t *testing.T) {
 			return a.GetSubresource() == "eviction", nil, nil
 		})
 
-		offloaded, atHome := true, newSeenAtHome()
+		offloaded, atHome := &mode{policy.Burst}, newSeenAtHome()
 		var c *Controller
 		var open []shown
 		start := func() {
 			open = nil
-			c = New(Config{Home: home, Target: p, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"), NoHomeAPI: true,
-				Offloaded: func(string) bool { return offloaded }, Up: func() bool { return true }, Departed: func(string) {},
-				Recorder: record.NewFakeRecorder(10000), Log: slog.New(slog.DiscardHandler)})
+			c = controller(home, Config{Target: p, Namespaces: offloaded, NoHomeAPI: true})
 			c.life = ctx
 			c.pods.all, c.pods.nodes = atHome, map[string]bool{"b": true}
 			c.open = func(context.Context, string, string) *twin.Twin {
@@ -328,7 +323,7 @@ func TestNothingIsLetGoThatRuns(t *testing.T) {
 			case "watch":
 				watch()
 			case "namespace":
-				offloaded = !offloaded
+				offloaded.When = map[policy.When]policy.When{policy.Burst: policy.Off, policy.Off: policy.Burst}[offloaded.When]
 				p.say("offloaded: %v", offloaded)
 			case "delete":
 				if rapid.Bool().Draw(t, "really") {

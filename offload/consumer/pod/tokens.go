@@ -101,7 +101,7 @@ func (c *Controller) sendTokens(ctx context.Context, t *twin.Twin, home *corev1.
 	if have := t.Tokens(home.UID); have != nil && time.Until(due(have, wanted)) > 0 {
 		return nil // of an earlier attempt
 	}
-	s, err := mint(ctx, c.cfg.Home, c.cfg.Cluster, home)
+	s, err := mint(ctx, c.cfg.Home.Client, c.cfg.Home.ID, home)
 	if err != nil {
 		return err
 	}
@@ -120,10 +120,10 @@ func (c *Controller) keepTokens(ctx context.Context, t *twin.Twin, home *corev1.
 			return nil
 		}
 	}
-	s, err := mint(ctx, c.cfg.Home, c.cfg.Cluster, home)
+	s, err := mint(ctx, c.cfg.Home.Client, c.cfg.Home.ID, home)
 	if err != nil {
 		// The pod runs on, as at home, with a warning like a kubelet's.
-		c.cfg.Recorder.Eventf(home, corev1.EventTypeWarning, "TokenNotRenewed", "%v", err)
+		c.cfg.Home.Recorder.Eventf(home, corev1.EventTypeWarning, "TokenNotRenewed", "%v", err)
 		c.queue.AddAfter(keyOf(home), mintRetry)
 		return nil
 	}
@@ -139,7 +139,7 @@ func (c *Controller) sweepTokens(ctx context.Context, t *twin.Twin, k types.Name
 			len(t.WrappersOf(types.UID(uid))) > 0 || len(t.PodsOf(types.UID(uid))) > 0 {
 			continue
 		}
-		err := confirmGone(ctx, c.cfg.Home, t.Home, k.Name, uid)
+		err := confirmGone(ctx, c.cfg.Home.Client, t.Home, k.Name, uid)
 		if err == nil {
 			err = t.RemoveTokens(ctx, s)
 		}

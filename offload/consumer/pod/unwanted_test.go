@@ -3,8 +3,6 @@ package pod
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/record"
 
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/consumer/pod/twin"
@@ -26,23 +23,30 @@ type twinless struct{ place }
 func (twinless) Twins(context.Context) (map[string]string, error) { return nil, nil }
 func (twinless) Gone(context.Context, string) (bool, error)       { return true, nil }
 
+// seenLast is a mode whose Check says another.
+type seenLast struct {
+	mode
+	t      *testing.T
+	says   policy.When
+	broken error
+}
+
+func (s *seenLast) Check(_ context.Context, namespace string) error {
+	if namespace != "lab" {
+		s.t.Errorf("asked for %s", namespace)
+	}
+	if s.broken == nil {
+		s.When = s.says
+	}
+	return s.broken
+}
+
 // A pod is refused by what the API server says of its namespace, not by what was seen of it last.
 func TestNotRefusedByHearsay(t *testing.T) {
-	offloaded, says, broken := false, true, errors.New("the API server is away")
+	seen := &seenLast{t: t, mode: mode{policy.Off}, says: policy.Burst, broken: errors.New("the API server is away")}
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web", UID: "u1"}, Spec: corev1.PodSpec{NodeName: "b"}}
 	home := fake.NewClientset(p)
-	c := New(Config{Home: home, Target: twinless{place{fake.NewClientset()}}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
-		Offloaded: func(string) bool { return offloaded }, Up: func() bool { return true }, Departed: func(string) {},
-		Check: func(_ context.Context, namespace string) error {
-			if namespace != "lab" {
-				t.Errorf("asked for %s", namespace)
-			}
-			if broken == nil {
-				offloaded = says
-			}
-			return broken
-		},
-		Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+	c := controller(home, Config{Target: twinless{place{fake.NewClientset()}}, Namespaces: seen})
 	refused := func() bool {
 		t.Helper()
 		p, err := home.CoreV1().Pods("lab").Get(t.Context(), "web", metav1.GetOptions{})
@@ -51,14 +55,14 @@ func TestNotRefusedByHearsay(t *testing.T) {
 		}
 		return p.Status.Reason == translate.ReasonRefused && strings.Contains(p.Status.Message, "rivulet offload lab")
 	}
-	if err := c.unwanted(t.Context(), p); !errors.Is(err, broken) || refused() {
+	if err := c.unwanted(t.Context(), p); !errors.Is(err, seen.broken) || refused() {
 		t.Errorf("while nobody knows: %v, refused %v", err, refused())
 	}
-	broken = nil
+	seen.broken = nil
 	if err := c.unwanted(t.Context(), p); !errors.Is(err, errNotYet) || refused() {
 		t.Errorf("the watch lags: %v, refused %v", err, refused())
 	}
-	offloaded, says = false, false
+	seen.When, seen.says = policy.Off, policy.Off
 	if err := c.unwanted(t.Context(), p); err != nil || !refused() {
 		t.Errorf("a namespace that is not offloaded: %v, refused %v", err, refused())
 	}
@@ -68,8 +72,7 @@ func TestNotRefusedByHearsay(t *testing.T) {
 // a twin that its owner deletes.
 func TestAPodThatOutlivesItsWrapperWasSent(t *testing.T) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web", UID: "u1"}, Spec: corev1.PodSpec{NodeName: "b"}}
-	c := New(Config{Home: fake.NewClientset(p), Target: place{fake.NewClientset()}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
-		Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+	c := controller(fake.NewClientset(p), Config{Target: place{fake.NewClientset()}})
 	w := newShown(nil)
 	w.pods.show(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "lab-a", Name: "web-x", Labels: map[string]string{policy.HomeUIDLabel: "u1"}}})
 	c.twins.Ensure("lab", "lab-a", func() *twin.Twin { return w.twin })
@@ -89,9 +92,7 @@ func TestALeftoverInATwinThatIsKeptForServices(t *testing.T) {
 	w.Job.Namespace, w.Job.UID = "lab-a", "j1"
 	away := fake.NewClientset(w.Job)
 	deletesOnceWatched(away)
-	ctl := New(Config{Home: fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab"}}), Target: place{away}, Nodes: []string{"b"}, Cluster: "aid", HostIP: netip.MustParseAddr("10.0.0.1"),
-		Offloaded: func(string) bool { return false }, Reflects: func(namespace string) bool { return namespace == "lab" },
-		Up: func() bool { return true }, Departed: func(string) {}, NoHomeAPI: true, Recorder: record.NewFakeRecorder(100), Log: slog.New(slog.DiscardHandler)})
+	ctl := controller(fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "lab"}}), Config{Target: place{away}, Namespaces: &mode{policy.Services}, NoHomeAPI: true})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = ctl.Run(ctx) }()

@@ -40,7 +40,7 @@ type ContainerUsage struct {
 // Usage reads the usage of one virtual node's pods from the target's resource metrics API, under their names at home.
 // With an error it may be incomplete.
 func (x *index) Usage(ctx context.Context, node string) ([]Usage, error) {
-	if !x.cfg.Up() {
+	if !x.cfg.Nodes.Up() {
 		return nil, fmt.Errorf("offload: %s does not answer; see rivulet peers, or rivulet burst list", x.cfg.Target.Name())
 	}
 	watched := x.twins.List()
@@ -55,7 +55,7 @@ func (x *index) Usage(ctx context.Context, node string) ([]Usage, error) {
 				defer mu.Unlock()
 				errs = append(errs, err)
 			})
-			used, err := t.Metrics(ctx, x.cfg.Cluster)
+			used, err := t.Metrics(ctx, x.cfg.Home.ID)
 			mu.Lock()
 			defer mu.Unlock()
 			errs = append(errs, err)

@@ -16,7 +16,7 @@ import (
 // machine.
 func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 	pods, containers := 0, map[string]int{"created": 0, "exited": 0, "running": 0}
-	for _, p := range s.cfg.Pods() {
+	for _, p := range s.cfg.Pods.On(s.cfg.Node) {
 		runs := false
 		for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
 			for i := range list {
@@ -46,7 +46,7 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 // working set and start, but no disks and networks.
 func (s *Server) cadvisor(w http.ResponseWriter, r *http.Request) {
 	images := map[types.UID]map[string]string{}
-	for _, p := range s.cfg.Pods() {
+	for _, p := range s.cfg.Pods.On(s.cfg.Node) {
 		images[p.UID] = map[string]string{}
 		for c := range translate.KeepRunning(p) {
 			images[p.UID][c.Name] = c.Image

@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -18,12 +17,12 @@ import (
 // home's names, and of nothing else; a target that does not tell is no target that is down.
 func TestWhatPrometheusScrapes(t *testing.T) {
 	var fault error
-	s := &Server{cfg: Config{Node: "b", Usage: func(context.Context) ([]pod.Usage, error) {
+	s := &Server{cfg: Config{Node: "b", Pods: pods{usage: func() ([]pod.Usage, error) {
 		if fault != nil {
 			return nil, fault
 		}
 		return used(), nil
-	}, Pods: func() []*corev1.Pod {
+	}, on: func() []*corev1.Pod {
 		running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 		return []*corev1.Pod{
 			{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web-1", UID: "u1"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "shop:1"}},
@@ -31,7 +30,7 @@ func TestWhatPrometheusScrapes(t *testing.T) {
 				Status: corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{{State: running}}, ContainerStatuses: []corev1.ContainerStatus{{State: running}}}},
 			{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "waits", UID: "u3"}},
 		}
-	}}}
+	}}}}
 	values := func(path string) map[string]float64 {
 		t.Helper()
 		code, body := asks(t, s, path)

@@ -36,7 +36,7 @@ func (s *Server) runningPods(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (s *Server) bound() []*corev1.Pod {
-	all := s.cfg.Pods()
+	all := s.cfg.Pods.On(s.cfg.Node)
 	slices.SortFunc(all, func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})

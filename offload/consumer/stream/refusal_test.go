@@ -37,7 +37,7 @@ func TestRefusals(t *testing.T) {
 	defer target.Close()
 	var asked atomic.Int32
 	s, err := Listen(Config{Home: reviewer(t), IP: netip.MustParseAddr("127.0.0.1"), Target: &rest.Config{Host: target.URL}, Node: "b", Log: slog.New(slog.DiscardHandler),
-		Away: func(_, name string) (string, string, error) {
+		Pods: pods{away: func(name string) (string, string, error) {
 			switch {
 			case name == "gone":
 				return "", "", apierrors.NewNotFound(corev1.Resource("pods"), name)
@@ -47,7 +47,7 @@ func TestRefusals(t *testing.T) {
 				return "", "", pod.ErrNotKnown
 			}
 			return "lab-a", name + "-x1", nil
-		}})
+		}}})
 	if err != nil {
 		t.Fatal(err)
 	}

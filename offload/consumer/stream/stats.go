@@ -31,7 +31,7 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 func (s *Server) usage(r *http.Request) ([]pod.Usage, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), statsPatience)
 	defer cancel()
-	return s.cfg.Usage(ctx)
+	return s.cfg.Pods.Usage(ctx, s.cfg.Node)
 }
 
 func (s *Server) used(w http.ResponseWriter, r *http.Request) ([]pod.Usage, bool) {

@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -37,7 +36,7 @@ func asks(t *testing.T, s *Server, path string) (int, string) {
 }
 
 func TestSummarySpeaksOfPodsAsHomeKnowsThem(t *testing.T) {
-	s := &Server{cfg: Config{Node: "b", Usage: func(context.Context) ([]pod.Usage, error) { return used(), nil }}}
+	s := &Server{cfg: Config{Node: "b", Pods: pods{usage: func() ([]pod.Usage, error) { return used(), nil }}}}
 	code, body := asks(t, s, "/stats/summary?only_cpu_and_memory=true")
 	var got stats.Summary
 	if err := json.Unmarshal([]byte(body), &got); err != nil || code != 200 {
@@ -64,7 +63,7 @@ func TestNothingRunsThere(t *testing.T) {
 func TestTheTargetDoesNotTell(t *testing.T) {
 	fault := errors.New("offload: b does not answer; see rivulet peers")
 	var some []pod.Usage
-	s := &Server{cfg: Config{Node: "b", Usage: func(context.Context) ([]pod.Usage, error) { return some, fault }}}
+	s := &Server{cfg: Config{Node: "b", Pods: pods{usage: func() ([]pod.Usage, error) { return some, fault }}}}
 	for _, path := range []string{"/stats/summary", "/metrics/resource"} {
 		if code, body := asks(t, s, path); code != http.StatusServiceUnavailable || !strings.Contains(body, "rivulet peers") {
 			t.Errorf("%s: %d %s", path, code, body)
@@ -107,12 +106,12 @@ func TestCountersAddUp(t *testing.T) {
 // What a kubelet says of its pods, a virtual node says of those of home that are bound to it.
 func TestPodsAreThoseOfHome(t *testing.T) {
 	running := corev1.ContainerStatus{Name: "web", Image: "web:1", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
-	pods := []*corev1.Pod{
+	bound := []*corev1.Pod{
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "web", UID: "u1"}, Spec: corev1.PodSpec{NodeName: "b", Containers: []corev1.Container{{Name: "web"}, {Name: "side"}}},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{running, {Name: "side"}}}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: "done", UID: "u2"}, Spec: corev1.PodSpec{NodeName: "b"}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}},
 	}
-	s := &Server{cfg: Config{Node: "b", Pods: func() []*corev1.Pod { return slices.Clone(pods) }}}
+	s := &Server{cfg: Config{Node: "b", Pods: pods{on: func() []*corev1.Pod { return slices.Clone(bound) }}}}
 	list := func(path string) (out corev1.PodList) {
 		t.Helper()
 		code, body := asks(t, s, path)
@@ -127,7 +126,7 @@ func TestPodsAreThoseOfHome(t *testing.T) {
 	if got := list("/runningpods/").Items; len(got) != 1 || got[0].UID != "u1" || len(got[0].Spec.Containers) != 1 || got[0].Spec.Containers[0].Image != "web:1" || got[0].Status.Phase != "" {
 		t.Errorf("%+v", got)
 	}
-	pods = nil
+	bound = nil
 	if got := list("/pods").Items; got == nil || len(got) != 0 {
 		t.Errorf("%+v", got)
 	}

@@ -40,14 +40,18 @@ type Config struct {
 	Home kubernetes.Interface
 	// Target is a configuration for the target's API.
 	Target *rest.Config
+	Node   string // the virtual node's name
+	Pods   Pods
+	Log    *slog.Logger
+}
+
+// Pods are those of the target's virtual nodes: a pod.Controller.
+type Pods interface {
 	// Away returns where a pod of home runs now; an error with a status is the answer.
-	Away func(namespace, name string) (twin, pod string, err error)
-	// Node is the virtual node's name; Pods are those bound to it, in a slice owned by the Server, and Usage their
-	// resource usage.
-	Node  string
-	Pods  func() []*corev1.Pod
-	Usage func(ctx context.Context) ([]pod.Usage, error)
-	Log   *slog.Logger
+	Away(namespace, name string) (twin, pod string, err error)
+	// On are those bound to a node, in a slice of their own, and Usage is their resource usage.
+	On(node string) []*corev1.Pod
+	Usage(ctx context.Context, node string) ([]pod.Usage, error)
 }
 
 // Server is the kubelet API of one virtual node.
@@ -148,12 +152,12 @@ func (s *Server) routes() http.Handler {
 
 func (s *Server) pass(w http.ResponseWriter, r *http.Request, to mapping) {
 	namespace, name := r.PathValue("namespace"), r.PathValue("pod")
-	twin, away, err := s.cfg.Away(namespace, name)
+	twin, away, err := s.cfg.Pods.Away(namespace, name)
 	for began := time.Now(); errors.Is(err, pod.ErrNotKnown) && time.Since(began) < settling && r.Context().Err() == nil; {
 		select {
 		case <-r.Context().Done():
 		case <-time.After(50 * time.Millisecond):
-			twin, away, err = s.cfg.Away(namespace, name)
+			twin, away, err = s.cfg.Pods.Away(namespace, name)
 		}
 	}
 	upgrade := httpstream.IsUpgradeRequest(r)

@@ -35,6 +35,29 @@ import (
 	"rivulet/offload/consumer/pod"
 )
 
+// pods are those of node b.
+type pods struct {
+	away  func(name string) (twin, pod string, err error)
+	on    func() []*corev1.Pod
+	usage func() ([]pod.Usage, error)
+}
+
+func (p pods) Away(_, name string) (twin, pod string, err error) { return p.away(name) }
+
+func (p pods) On(node string) []*corev1.Pod {
+	if node != "b" || p.on == nil {
+		return nil
+	}
+	return p.on()
+}
+
+func (p pods) Usage(_ context.Context, node string) ([]pod.Usage, error) {
+	if node != "b" || p.usage == nil {
+		return nil, nil
+	}
+	return p.usage()
+}
+
 func TestParametersKeepTheirMeaning(t *testing.T) {
 	for _, c := range []struct {
 		to              mapping
@@ -69,14 +92,13 @@ func TestWhoIsLetIn(t *testing.T) {
 	}))
 	defer target.Close()
 	ip := netip.MustParseAddr("127.0.0.1")
-	s, err := Listen(Config{IP: ip, Node: "b", Authority: EngineAuthority(dir), Home: reviewer(t), Pods: func() []*corev1.Pod { return nil }, Target: &rest.Config{Host: target.URL + "/k8s"}, Log: slog.New(slog.DiscardHandler),
-		Usage: func(context.Context) ([]pod.Usage, error) { return nil, nil },
-		Away: func(_, name string) (string, string, error) {
+	s, err := Listen(Config{IP: ip, Node: "b", Authority: EngineAuthority(dir), Home: reviewer(t), Target: &rest.Config{Host: target.URL + "/k8s"}, Log: slog.New(slog.DiscardHandler),
+		Pods: pods{away: func(name string) (string, string, error) {
 			if name == "gone" {
 				return "", "", apierrors.NewNotFound(corev1.Resource("pods"), name)
 			}
 			return "lab-a", name + "-x1", nil
-		}})
+		}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func (c *Controller) View(ctx context.Context) (v View, err error) {
 	}
 	slices.SortFunc(v.Away, func(a, b Away) int { return strings.Compare(a.Claim, b.Claim) })
 	for _, p := range c.targets() {
-		if !p.Ready() {
+		if !p.Up() {
 			v.Silent = append(v.Silent, p.Node)
 			continue
 		}
@@ -129,7 +129,7 @@ func (c *Controller) find(ctx context.Context, named string) (*Place, *thing, er
 	switch {
 	case p == nil:
 		return nil, nil, fmt.Errorf("there is no virtual node %s; see: rivulet volumes", parts[0])
-	case !p.Ready():
+	case !p.Up():
 		return nil, nil, fmt.Errorf("%s cannot be reached at the moment; see: rivulet peers", parts[0])
 	}
 	found, err := c.there(ctx, p)

@@ -45,7 +45,7 @@ func (c *Controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	if h, ok := p.Target.(holder); ok && !h.Holds(policy.KindClaim) {
 		return c.handBack(ctx, claim, fmt.Sprintf("%s takes no volumes: keep pods with claims at home or on peers (rivulet offload --to, or a node selector), or give them an emptyDir", p.Node))
 	}
-	if !p.Ready() {
+	if !p.Up() {
 		return c.handBack(ctx, claim, p.Node+" cannot be reached at the moment")
 	}
 	twin, err := p.Target.Namespace(ctx, claim.Namespace)
@@ -135,7 +135,7 @@ func (c *Controller) grow(ctx context.Context, claim *corev1.PersistentVolumeCla
 		return nil
 	}
 	p := c.of(v.Labels[AwayLabel])
-	if p == nil || !p.Ready() {
+	if p == nil || !p.Up() {
 		return errNotYet
 	}
 	away, api, err := c.away(ctx, p, v)

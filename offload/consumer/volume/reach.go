@@ -53,7 +53,7 @@ func (c *Controller) reach(ctx context.Context, v *corev1.PersistentVolume) (cor
 	switch {
 	case p == nil && c.cfg.Peer(id) == "":
 		out.Reason, out.Message = "PeerGone", "the data are on "+node+" ("+id+"), which is no peer any more; peer with it again (rivulet peer "+node+"), or delete the claim"
-	case p == nil || !p.Ready():
+	case p == nil || !p.Up():
 		out.Reason, out.Message = "PeerSilent", "the data are on "+node+", which cannot be reached; pods that need them wait; see: rivulet peers"
 	default:
 		claim, _, err := c.away(ctx, p, v)

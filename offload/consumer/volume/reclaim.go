@@ -79,7 +79,7 @@ func (c *Controller) purge(ctx context.Context, v *corev1.PersistentVolume) erro
 	case p == nil && c.cfg.Peer(id) == "":
 		c.cfg.Log.Warn("a volume is given up with the cluster that has its data", "volume", v.Name, "target", id)
 		return c.letGo(ctx, v)
-	case p == nil || !p.Ready():
+	case p == nil || !p.Up():
 		return errNotYet
 	}
 	claim, api, err := c.away(ctx, p, v)
@@ -88,9 +88,7 @@ func (c *Controller) purge(ctx context.Context, v *corev1.PersistentVolume) erro
 	}
 	switch {
 	case claim == nil:
-		if p.Freed != nil {
-			p.Freed(v.Spec.ClaimRef.Namespace)
-		}
+		p.Freed(v.Spec.ClaimRef.Namespace)
 	case v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain:
 		if claim.Labels[RetainedLabel] == "" {
 			claim.Labels[RetainedLabel] = retainedByPolicy

@@ -106,13 +106,25 @@ func left(t *testing.T, there *fake.Clientset) map[string]string {
 	return out
 }
 
+// owner is who has made a place that is up.
+type owner struct {
+	offloaded func(namespace string) bool
+	freed     []string
+}
+
+func (o *owner) Offloaded(namespace string) bool { return o.offloaded(namespace) }
+func (*owner) Up() bool                          { return true }
+func (o *owner) Freed(namespace string)          { o.freed = append(o.freed, namespace) }
+
+func all(string) bool { return true }
+
 // In twins to which home has sent nothing, which the target may name as it likes, nothing is written.
 func TestOnlyKnownTwinsAreChanged(t *testing.T) {
 	v := Volume(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "kept", Name: "data", UID: "1"}}, nil, "pvc-1", "b", "b")
 	home, there := fake.NewClientset(v, history("one")), fake.NewClientset(made("lab-a", "x", "pvc-none", "one.0"), made("kept-a", "x", "pvc-none", "one.0"), made("y", "x", "pvc-none", "one.0"), made("default", "x", "pvc-none", ""))
 	c := controller(t, home)
 	place := &Place{Node: "b", Target: twinOfLab{api: there, also: map[string]string{"x": "y", "default": "default", "kept": "kept-a"}},
-		Offloaded: func(ns string) bool { return ns == "lab" }, Ready: func() bool { return true }}
+		Owner: &owner{offloaded: func(ns string) bool { return ns == "lab" }}}
 	c.places["b"] = place
 	must(t, c.removeOrphans(t.Context(), place))
 	asked := map[string][]string{}
@@ -133,7 +145,7 @@ func TestAnOlderHomeDeletesNothing(t *testing.T) {
 	for what, moment := range map[string]string{"another history": "before.0", "no history, of an earlier version": "", "damaged": "one", "a moment to come, as after a disk image": "one.7"} {
 		home, there := fake.NewClientset(history("one")), fake.NewClientset(made("lab-a", "x", "moved-1", moment))
 		c := controller(t, home)
-		p := &Place{Node: "b", Target: twinOfLab{api: there}, Offloaded: func(string) bool { return true }, Ready: func() bool { return true }}
+		p := &Place{Node: "b", Target: twinOfLab{api: there}, Owner: &owner{offloaded: all}}
 		c.places["b"] = p
 		for range 2 { // the label keeps it, whatever comes
 			must(t, c.removeOrphans(t.Context(), p))
@@ -148,7 +160,7 @@ func TestAnOlderHomeDeletesNothing(t *testing.T) {
 	// Home's history begins with the first look, and what is older is not of it.
 	home, there := fake.NewClientset(), fake.NewClientset(made("lab-a", "x", "moved-1", "one.0"))
 	c := controller(t, home)
-	must(t, c.removeOrphans(t.Context(), &Place{Node: "b", Target: twinOfLab{api: there}, Offloaded: func(string) bool { return true }}))
+	must(t, c.removeOrphans(t.Context(), &Place{Node: "b", Target: twinOfLab{api: there}, Owner: &owner{offloaded: all}}))
 	if got := left(t, there); got["x"] != retainedUnknown {
 		t.Errorf("left are %v", got)
 	}
@@ -174,7 +186,7 @@ func TestAnImageThatIsPutBackDeletesNothing(t *testing.T) {
 		return true, h, nil
 	})
 	c := controller(t, home)
-	p := &Place{Node: "b", Target: twinOfLab{api: there}, Offloaded: func(string) bool { return true }, Ready: func() bool { return true }}
+	p := &Place{Node: "b", Target: twinOfLab{api: there}, Owner: &owner{offloaded: all}}
 	c.places["b"] = p
 	must(t, c.removeOrphans(t.Context(), p))
 	if got, want := left(t, there), map[string]string{"before": retainedUnknown, "later": retainedUnknown}; !reflect.DeepEqual(got, want) || writes != 1 {
@@ -212,9 +224,8 @@ func TestWantedIsReadForEachClaim(t *testing.T) {
 		return false, nil, nil
 	})
 	c := controller(t, home)
-	all := func(string) bool { return true }
-	p := &Place{Node: "b", Target: twinOfLab{api: there}, Offloaded: all}
-	c.places["b"], c.places["c"] = p, &Place{Node: "c", Target: twinOfLab{id: "c"}, Offloaded: all}
+	p := &Place{Node: "b", Target: twinOfLab{api: there}, Owner: &owner{offloaded: all}}
+	c.places["b"], c.places["c"] = p, &Place{Node: "c", Target: twinOfLab{id: "c"}, Owner: &owner{offloaded: all}}
 	must(t, c.removeOrphans(t.Context(), p))
 	if got, want := left(t, there), map[string]string{"pending": "", "moving-here": "", "lost": "", "z-late": ""}; !reflect.DeepEqual(got, want) {
 		t.Errorf("left are %v, want %v", got, want)
@@ -229,7 +240,7 @@ func TestASearchGoesOn(t *testing.T) {
 		return a.(ktesting.UpdateAction).GetObject().(*corev1.PersistentVolumeClaim).Name == "x", nil, errors.New("refused")
 	})
 	c := controller(t, home)
-	p := &Place{Node: "b", Target: twinOfLab{api: there}, Offloaded: func(string) bool { return true }, Ready: func() bool { return true }}
+	p := &Place{Node: "b", Target: twinOfLab{api: there}, Owner: &owner{offloaded: all}}
 	c.places["b"] = p
 	home.ClearActions()
 	if err := c.removeOrphans(t.Context(), p); err == nil || !strings.Contains(err.Error(), "refused") {
@@ -258,7 +269,7 @@ func TestAdoptIsOnTheDiskFirst(t *testing.T) {
 		there := fake.NewClientset(made("lab-a", "x", "moved-1", "one.0"))
 		c := controller(t, fake.NewClientset())
 		c.cfg.Home = home
-		c.places["b"] = &Place{Node: "b", Target: twinOfLab{api: there}, Offloaded: func(string) bool { return true }, Ready: func() bool { return true }}
+		c.places["b"] = &Place{Node: "b", Target: twinOfLab{api: there}, Owner: &owner{offloaded: all}}
 		home.PrependReactor("create", "persistentvolumeclaims", func(a ktesting.Action) (bool, runtime.Object, error) {
 			dry := len(a.(ktesting.CreateActionImpl).GetCreateOptions().DryRun) > 0
 			order = append(order, map[bool]string{true: "claim, dry", false: "claim"}[dry])
@@ -308,7 +319,7 @@ func TestAdoptAndDiscard(t *testing.T) {
 	home, there := fake.NewClientset(history("two"), taken), fake.NewClientset(made("lab-a", "x", "moved-1", "one.0"), made("lab-a", "y", "moved-2", "one.0"))
 	c := controller(t, home)
 	offloaded := false
-	p := &Place{Node: "b", Target: twinOfLab{api: there}, Offloaded: func(string) bool { return offloaded }, Ready: func() bool { return true }}
+	p := &Place{Node: "b", Target: twinOfLab{api: there}, Owner: &owner{offloaded: func(string) bool { return offloaded }}}
 	c.places["b"] = p
 	refused := func(named, as, want string) {
 		t.Helper()
@@ -374,14 +385,14 @@ func TestTheEndOfDataIsReportedWhenItIsConfirmed(t *testing.T) {
 	}
 	c := New(Config{Home: home, Log: slog.New(slog.DiscardHandler), Peer: func(string) string { return "b" }})
 	c.volumes = corelisters.NewPersistentVolumeLister(volumes)
-	var freed []string
-	c.Serve(&Place{Node: "b", Target: twinOfLab{api: there}, Ready: func() bool { return true }, Freed: func(ns string) { freed = append(freed, ns) }})
+	of := &owner{offloaded: all}
+	c.Serve(&Place{Node: "b", Target: twinOfLab{api: there}, Owner: of})
 
-	if err := c.syncVolume(ctx, v.Name); err == nil || len(freed) > 0 {
-		t.Fatalf("requested, not confirmed: %v, %v", err, freed)
+	if err := c.syncVolume(ctx, v.Name); err == nil || len(of.freed) > 0 {
+		t.Fatalf("requested, not confirmed: %v, %v", err, of.freed)
 	}
-	if err := c.syncVolume(ctx, v.Name); err != nil || len(freed) != 1 || freed[0] != "lab" {
-		t.Fatalf("confirmed: %v, %v", err, freed)
+	if err := c.syncVolume(ctx, v.Name); err != nil || len(of.freed) != 1 || of.freed[0] != "lab" {
+		t.Fatalf("confirmed: %v, %v", err, of.freed)
 	}
 	if now, err := home.CoreV1().PersistentVolumes().Get(ctx, v.Name, metav1.GetOptions{}); err == nil && len(now.Finalizers) > 0 {
 		t.Errorf("the volume is kept: %v", now.Finalizers)
@@ -413,7 +424,7 @@ func TestAClaimAwayGoesByWhatHomesDatastoreHas(t *testing.T) {
 			home.PrependReactor("get", "persistentvolumes", func(ktesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("the disk fails") })
 		}
 		c := New(Config{Home: home, Log: slog.New(slog.DiscardHandler), Peer: func(string) string { return "b" }})
-		c.Serve(&Place{Node: "b", Target: twinOfLab{api: there}, Ready: func() bool { return true }})
+		c.Serve(&Place{Node: "b", Target: twinOfLab{api: there}, Owner: &owner{offloaded: all}})
 		if err := c.purge(t.Context(), was); err == nil {
 			t.Errorf("%s: it is done", what)
 		}

@@ -75,12 +75,16 @@ type Config struct {
 type Place struct {
 	Node   string
 	Target target.Target
-	// Offloaded reports whether claims of the namespace may get a volume there, Ready whether the target is reachable.
-	Offloaded func(namespace string) bool
-	Ready     func() bool
-	// Freed is called with the namespace of a claim when the target has confirmed that its data are gone there; it may
-	// be nil.
-	Freed func(namespace string)
+	Owner
+}
+
+// Owner is who has made a Place.
+type Owner interface {
+	// Offloaded reports whether claims of the namespace may get a volume there, Up whether the target is reachable.
+	Offloaded(namespace string) bool
+	Up() bool
+	// Freed is called with the namespace of a claim when the target has confirmed that its data are gone there.
+	Freed(namespace string)
 }
 
 // Controller reconciles the claims of home with those in twins.
@@ -279,7 +283,7 @@ func (c *Controller) syncPlace(ctx context.Context, node string) error {
 			c.queue.Add(claim.Namespace + "/" + claim.Name)
 		}
 	}
-	if !p.Ready() || !slices.Contains(c.targets(), p) {
+	if !p.Up() || !slices.Contains(c.targets(), p) {
 		return nil // queued again when it is; one place of each target is searched
 	}
 	return c.removeOrphans(ctx, p)

@@ -34,26 +34,26 @@ func (l *lack) Error() string {
 }
 
 // furnish waits until the twin has what reflection makes for every pod there: the way to home's API server, and home's
-// authority. changed is called when it is complete, and when missing objects are to be reported.
-func (t *Twin) furnish(ctx context.Context, noHomeAPI bool, changed func(), worry func(error)) {
+// authority. Its user is told when it is complete, and when missing objects are to be reported.
+func (t *Twin) furnish(ctx context.Context, cfg Config) {
 	begun, worried := time.Now(), false
 	for {
-		err := t.furnished(ctx, noHomeAPI, time.Since(begun) > authorityPatience)
+		err := t.furnished(ctx, cfg.NoHomeAPI, time.Since(begun) > authorityPatience)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			t.bare.Store(nil)
-			changed()
+			cfg.User.Changed("")
 			return
 		}
 		if why := t.bare.Load(); time.Since(begun) > unusual && why.Error() != err.Error() {
 			t.bare.Store(&lack{err})
-			changed()
+			cfg.User.Changed("")
 		}
 		if !worried && time.Since(begun) > worrying {
 			worried = true
-			worry(err)
+			cfg.Log.Warn("no pod is sent yet: the twin lacks what pods there need", "namespace", t.Home, "err", err)
 		}
 		if !changes.Wait(ctx, min(max(time.Since(begun)/10, firstLook), lastLook)) {
 			return

@@ -2,6 +2,7 @@ package twin
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"rivulet/fabric/changes"
 	"rivulet/fabric/panics"
 	"rivulet/offload/consumer/pod/translate"
 	"rivulet/offload/foreign"
@@ -31,15 +33,20 @@ type Config struct {
 	NoHomeAPI  bool          // pods there do not wait for a way to home's API server
 	Ends       *Ends
 	Events     EventCopy
+	User       User
+	Moved      *changes.Signal // of addresses of pods; may be nil
+	Log        *slog.Logger
+}
+
+// User is who reconciles the pods of a twin.
+type User interface {
 	// Changed is called with the name of the home pod after one of its objects has changed, and with "" when all may be
 	// read.
-	Changed func(pod string)
-	// Lost is called when the API refuses a watch, Worry when the twin is not ready for its first pod for long, Moved
-	// after addresses of pods have changed. Moved may be nil.
-	Lost, Worry func(error)
-	// Failed is called with a panic; the twin's user has to end it then.
-	Failed func(error)
-	Moved  func()
+	Changed(pod string)
+	// Lost is called when the API refuses a watch.
+	Lost(error)
+	// Failed is called with a panic; the user has to end the twin then.
+	Failed(error)
 }
 
 // Twin watches this cluster's wrappers and their pods in one twin namespace. Rights end at the namespace, so watches do
@@ -88,33 +95,33 @@ func New(ctx context.Context, cfg Config) *Twin {
 	ctx, t.stop = context.WithCancel(ctx)
 	enqueue := func(obj any) {
 		if m, err := meta.Accessor(obj); err == nil {
-			cfg.Changed(m.GetAnnotations()[policy.HomePodAnnotation])
+			cfg.User.Changed(m.GetAnnotations()[policy.HomePodAnnotation])
 		}
 	}
 	for _, inf := range []cache.SharedIndexInformer{t.pods, t.sets, t.jobs, t.secrets} {
 		// These fail only on an informer that runs already; these do not yet.
 		_ = inf.AddIndexers(Indexers)
-		_ = inf.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { cfg.Lost(err) })
+		_ = inf.SetWatchErrorHandler(func(_ *cache.Reflector, err error) { cfg.User.Lost(err) })
 		_, _ = inf.AddEventHandler(watch.All(enqueue))
 		if cfg.Moved != nil && inf == t.pods {
-			_, _ = inf.AddEventHandler(moves(cfg.Moved))
+			_, _ = inf.AddEventHandler(moves(cfg.Moved.Notify))
 		}
 		t.done.Go(func() {
-			defer panics.To(cfg.Failed)
+			defer panics.To(cfg.User.Failed)
 			inf.RunWithContext(ctx)
 		})
 	}
 	t.bare.Store(&lack{})
 	t.done.Go(func() {
-		defer panics.To(cfg.Failed)
-		cfg.Events.follow(ctx, t, kept, cfg.Failed)
+		defer panics.To(cfg.User.Failed)
+		cfg.Events.follow(ctx, t, kept, cfg.User.Failed)
 	})
 	t.done.Go(func() {
-		defer panics.To(cfg.Failed)
+		defer panics.To(cfg.User.Failed)
 		// Pods wait for it: cache.WaitForCacheSync checks every 100 ms only.
 		if wait.PollUntilContextCancel(ctx, firstLook, true, func(context.Context) (bool, error) { return t.Synced(), nil }) == nil {
-			cfg.Changed("")
-			t.furnish(ctx, cfg.NoHomeAPI, func() { cfg.Changed("") }, cfg.Worry)
+			cfg.User.Changed("")
+			t.furnish(ctx, cfg)
 		}
 	})
 	return t
