@@ -25,6 +25,7 @@ import (
 
 	"rivulet/appliance/addons/clusterset/weights"
 	policies "rivulet/appliance/addons/netpol"
+	"rivulet/appliance/health"
 	"rivulet/appliance/machine/firewall"
 	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
@@ -59,6 +60,7 @@ func inside(t *testing.T) bool {
 type owners struct {
 	mu     sync.Mutex
 	failed map[string]error
+	health health.Tracker // of the wall
 }
 
 func (o *owners) report(part string) func(error) {
@@ -72,6 +74,9 @@ func (o *owners) report(part string) func(error) {
 func (o *owners) problem(part string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if p := o.health.Problems(); part == "wall" && len(p) > 0 {
+		return errors.New(p[0].Text)
+	}
 	return o.failed[part]
 }
 
@@ -135,7 +140,7 @@ func newOwners(t *testing.T) *owners {
 	twins := func() map[string]peer.ID { return map[string]peer.ID{"lab-alice": alice} }
 	run("keeper", func() error { return keeper.Run(ctx, func() {}) })
 	run("wall", func() error {
-		firewall.Run(ctx, firewall.Config{Own: []string{"lo"}, Networks: []netip.Prefix{pods}, Ports: []uint16{6443}, Guard: keeper, Report: o.report("wall")}, nil)
+		firewall.Run(ctx, firewall.Config{Own: []string{"lo"}, Networks: []netip.Prefix{pods}, Ports: []uint16{6443}, Guard: keeper, Health: &o.health}, nil)
 		return ctx.Err()
 	})
 	run("policies", func() error {

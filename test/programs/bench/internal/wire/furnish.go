@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"rivulet/appliance/health"
 	"rivulet/appliance/machine/firewall"
 	"rivulet/fabric/nft"
 	"rivulet/fabric/peer"
@@ -78,14 +79,18 @@ func once() context.Context {
 	return ctx
 }
 
-func wall() (err error) {
+func wall() error {
+	problems := &health.Tracker{}
 	firewall.Run(once(), firewall.Config{
 		Own:      []string{"lo", podBridge, tunInterface},
 		Networks: []netip.Prefix{netip.MustParsePrefix(podCIDR), netip.MustParsePrefix(serviceCIDR), netip.MustParsePrefix(nodeRange)},
 		Ports:    []uint16{portAPI, portKubelet},
-		Report:   func(e error) { err = e }, Guard: nft.NewGuard(0, slog.New(slog.DiscardHandler)),
+		Health:   problems, Guard: nft.NewGuard(0, slog.New(slog.DiscardHandler)),
 	}, nil)
-	return err
+	if p := problems.Problems(); len(p) > 0 {
+		return errors.New(p[0].Text)
+	}
+	return nil
 }
 
 // result writes what the container network has made for the pod.
