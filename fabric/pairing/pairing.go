@@ -45,10 +45,11 @@ type Self struct {
 	TunnelAddress    netip.Addr
 	PodCIDR          netip.Prefix
 	ServiceCIDR      netip.Prefix
-	// Private and NextPrivate are the private WireGuard keys; without the first one nothing is proved.
-	Private, NextPrivate wgkey.Private
+	// Private and NextPrivate are the private WireGuard keys; without the first one nothing is proved. A text form of a
+	// Private is the key itself, so none is ever encoded with the rest.
+	Private, NextPrivate wgkey.Private `json:"-"`
 	// Group is the key of this cluster's group, nil if there is none.
-	Group *GroupKey
+	Group *GroupKey `json:"-"`
 }
 
 // Sender is the sender of a message, as TLS and TCP prove it.

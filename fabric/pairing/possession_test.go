@@ -3,7 +3,10 @@ package pairing
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"rivulet/fabric/peer"
@@ -140,6 +143,24 @@ func TestAContestedKeyIsProvedFirst(t *testing.T) {
 			agreed(t, a, b)
 		} else if Code(err) != "same-key" || len(b.disk) > 0 {
 			t.Errorf("an older version: %v", err)
+		}
+	}
+}
+
+// What a message proves never leaves with what it says.
+func TestNoSecretIsEncoded(t *testing.T) {
+	key, err := wgkey.Generate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := Self{Name: "lab-1", Private: key, NextPrivate: key, Group: &GroupKey{}}
+	text, err := json.Marshal(self)
+	if err != nil || !strings.Contains(string(text), "lab-1") {
+		t.Fatalf("%s: %v", text, err)
+	}
+	for _, secret := range []string{key.Text(), "Private", "Group"} {
+		if strings.Contains(string(text), secret) || strings.Contains(fmt.Sprintf("%v %#v", self, self), key.Text()) {
+			t.Errorf("%s is in %s", secret, text)
 		}
 	}
 }
